@@ -13,5 +13,4 @@ import parts of it, too, so this file imports nothing.
     shape       the Arrow schema of a table's rows; imports only pyarrow
     session     the Spark session
     table_file  a file in the folder of a table, as workers write it
-    tasks       the progress of a Spark stage
 """

@@ -6,7 +6,9 @@ once, and returns counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -20,12 +22,12 @@ from group_hygiene.pipeline.backtest.lives import Extent, extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps, moment_of
 from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, OnTrial, counted, worker
 from group_hygiene.pipeline.backtest.trial import Trial
-from group_hygiene.pipeline.tasks import report_tasks
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, Policy
 
 _MOST_STEPS = 2_000
+_REPORT_EVERY_S = 5.0
 # Multiples of the policy's own periods that are tried, too.
 _PERIODS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 _GRACES = (1.0, 2.0, 4.0, 7.0)
@@ -227,11 +229,35 @@ def backtest(
     spark = spark.newSession()
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
-    with report_tasks(spark, lambda done, parts: report(f"backtest: {done} of {parts} parts")):
+    with _tasks_reported(spark, lambda done, parts: report(f"backtest: {done} of {parts} parts")):
         records = lives(spark, warehouse, reach, _slices(bench, steps))
         rows = records.mapInArrow(worker(bench, steps, reach), from_arrow_schema(SCHEMA))
         sums = counted(rows, max(len(one.periods) for one in bench))
     return Backtest(reach, steps, [_tried(number, one, sums, steps) for number, one in enumerate(bench)], untried)
+
+
+@contextmanager
+def _tasks_reported(spark: SparkSession, report: Callable[[int, int], None]) -> Iterator[None]:
+    """Within the context, call `report(done, all)` every few seconds with the tasks of the newest stage, on changes."""
+    over, tracker = threading.Event(), spark.sparkContext.statusTracker()
+
+    def watch() -> None:
+        last = (0, 0)
+        while not over.wait(_REPORT_EVERY_S):
+            stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+            found = [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None]
+            now = found[-1] if found else (0, 0)
+            if now != last and now[0]:
+                report(*now)
+            last = now
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _on_trial(candidate: Candidate, steps: Steps, retention: timedelta | None) -> OnTrial:
