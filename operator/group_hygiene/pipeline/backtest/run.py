@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.backtest.lives import Extent, extent, lives
-from group_hygiene.pipeline.backtest.replay import Steps, moment_of
-from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, OnTrial, counted, worker
+from group_hygiene.pipeline.backtest.replay import Steps
+from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, OnTrial, Regret, Sums, counted, worker
 from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.patterns import Patterns
@@ -73,18 +73,6 @@ class Day:
     marked: int
     deleted: int
     regret: int
-
-
-@dataclass(frozen=True, slots=True)
-class Regret:
-    """A deletion of a group that was used again later. by: its first use, Commit or Join."""
-
-    group: str
-    pattern: str
-    marked_at: datetime
-    deleted_at: datetime
-    back_at: datetime
-    by: str
 
 
 class Variant(NamedTuple):
@@ -296,7 +284,7 @@ def _others(factors: Iterable[float], wanted: timedelta, longest: timedelta) -> 
     return sorted({wanted, *(period for period in tried if period <= longest)})
 
 
-def _tried(number: int, one: OnTrial, rows: Mapping[tuple[int, str], Sequence[Any]], steps: Steps) -> Tried:
+def _tried(number: int, one: OnTrial, rows: Sums, steps: Steps) -> Tried:
     whats = ((ALL, "there"), *((number, what) for what in ("matched", "marked", "deleted", "regretted")))
     there, matched, *rest = (_by_step(rows[what], steps.count) for what in whats)
     columns = zip(accumulate(there), accumulate(matched), *rest, strict=True)
@@ -310,27 +298,22 @@ def _tried(number: int, one: OnTrial, rows: Mapping[tuple[int, str], Sequence[An
     return Tried(
         policy=one.trial.policy,
         days=[Day(steps.at(step), *many) for step, many in enumerate(columns)],
-        regrets=[_regret(row) for row in rows[number, "regret"]],
-        unwatched=sum(row.many for row in rows[number, "unwatched"]),
+        regrets=[Regret(**row["regret"]) for row in rows[number, "regret"]],
+        unwatched=sum(row["many"] for row in rows[number, "unwatched"]),
         periods=variants("period", periods),
         graces=variants("grace", [trial.policy.grace_period for trial in one.graces]),
         patterns=[_of_pattern(row, periods, own) for row in rows[number, "pattern"]],
-        reasons={row.text: row.many for row in rows[number, "reason"]},
+        reasons={row["text"]: row["many"] for row in rows[number, "reason"]},
     )
 
 
-def _by_step(rows: Iterable[Any], steps: int) -> list[int]:
-    found = {row.step: row.many for row in rows}
+def _by_step(rows: Iterable[Mapping[str, Any]], steps: int) -> list[int]:
+    found = {row["step"]: row["many"] for row in rows}
     return [found.get(step, 0) for step in range(steps)]
 
 
-def _regret(row: Any) -> Regret:
-    marked, deleted, back = map(moment_of, (row.marked_ms, row.deleted_ms, row.back_ms))
-    return Regret(row.group, row.text, marked, deleted, back, row.by)
-
-
-def _of_pattern(row: Any, periods: Sequence[timedelta], own: int) -> OfPattern:
+def _of_pattern(row: Mapping[str, Any], periods: Sequence[timedelta], own: int) -> OfPattern:
     # Another policy may have more periods.
-    variants = [Variant(*each) for each in zip(periods, row.deleted, row.regretted, strict=False)]
+    variants = [Variant(*each) for each in zip(periods, row["deleted"], row["regretted"], strict=False)]
     safe = next((variant.period for variant in variants if variant.safe), None)
-    return OfPattern(row.text, variants[own].deleted, variants[own].regret, safe, variants)
+    return OfPattern(row["text"], variants[own].deleted, variants[own].regret, safe, variants)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from group_hygiene.pipeline.backtest.lives import Extent, histories
-from group_hygiene.pipeline.backtest.replay import History, Steps, milliseconds_of
+from group_hygiene.pipeline.backtest.replay import History, Steps
 from group_hygiene.pipeline.backtest.trial import Span, Trial, first_index, reason_of
 
 _ROWS_A_BATCH = 10_000
@@ -36,9 +36,20 @@ class OnTrial(NamedTuple):
     graces: Sequence[Trial]
 
 
+class Regret(NamedTuple):
+    """A deletion of a group that was used again later. by: its first use, Commit or Join."""
+
+    group: str
+    pattern: str
+    marked_at: datetime
+    deleted_at: datetime
+    back_at: datetime
+    by: str
+
+
 class Row(NamedTuple):
     """One count, perhaps of a reason (`text`); or the counts of a pattern by the periods ("pattern"; many: with the
-    policy's own); or one deletion of a group that was used again ("regret"). Times in milliseconds since 1970.
+    policy's own); or a Regret ("regret").
     """
 
     policy: int
@@ -48,15 +59,15 @@ class Row(NamedTuple):
     many: int = 1
     deleted: Sequence[int] | None = None
     regretted: Sequence[int] | None = None
-    group: str | None = None
-    marked_ms: int | None = None
-    deleted_ms: int | None = None
-    back_ms: int | None = None
-    by: str | None = None
+    regret: Mapping[str, Any] | None = None
 
 
 _SUMS = ("deleted", "regretted")
-_TYPES = dict.fromkeys(("what", "text", "group", "by"), pa.string()) | dict.fromkeys(_SUMS, pa.list_(pa.int64()))
+_TIME = pa.timestamp("us", "UTC")
+_REGRET = pa.struct([(name, _TIME if name.endswith("_at") else pa.string()) for name in Regret._fields])
+_TYPES = {"what": pa.string(), "text": pa.string(), "regret": _REGRET} | dict.fromkeys(_SUMS, pa.list_(pa.int64()))
+# (policy, what) -> rows of SCHEMA.
+Sums = Mapping[tuple[int, str], Sequence[Mapping[str, Any]]]
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in Row._fields])
 
 
@@ -121,9 +132,8 @@ class _Tally:
             self._count(number, "deleted", span.deleted)
             if span.back is not None:
                 self._count(number, "regretted", span.deleted)
-                row = Row(number, "regret", text=pattern, group=history.name, by=span.back.by)
-                marked, at, back = map(milliseconds_of, (span.marked, span.deleted, span.back.at))
-                yield row._replace(marked_ms=marked, deleted_ms=at, back_ms=back)
+                regret = Regret(history.name, pattern, span.marked, span.deleted, span.back.at, span.back.by)
+                yield Row(number, "regret", regret=regret._asdict())
             elif self._read_at - span.deleted < one.trial.waits:
                 self._counts[number, "unwatched", 0, None] += 1
         for what, others in (("period", one.periods), ("grace", one.graces)):
@@ -157,10 +167,8 @@ def _until(trials: Sequence[Trial], own: Trial, simulate: Callable[[Trial], Sequ
     return deleted, until(deleted, attrgetter("back"))
 
 
-def counted(
-    rows: DataFrame, periods: int, patterns: int = PATTERNS, regrets: int = REGRETS
-) -> Mapping[tuple[int, str], Sequence[Any]]:
-    """Rows of SCHEMA, summed over all workers: (policy, what) -> rows; none for other keys.
+def counted(rows: DataFrame, periods: int, patterns: int = PATTERNS, regrets: int = REGRETS) -> Sums:
+    """Rows of SCHEMA, summed over all workers; none for other keys.
 
     periods: the most that a policy has. patterns, regrets: the most that each policy gets, the first in order.
     """
@@ -172,10 +180,11 @@ def counted(
     rows = rows.groupBy(*keys).agg(F.sum("many").alias("many"), *sums)
     what = F.col("what")
     most = (F.when(what == "pattern", -value) for value in (F.col("many"), F.get("deleted", F.lit(0))))
-    ranked = Window.partitionBy("policy", "what").orderBy(*most, "deleted_ms", "group", "text")
+    ranked = Window.partitionBy("policy", "what").orderBy(*most, "regret.deleted_at", "regret.group", "text")
     rows = rows.withColumn("rank", F.row_number().over(ranked))
     limit = F.when(what == "pattern", patterns).when(what == "regret", regrets)
-    found: dict[tuple[int, str], list[Any]] = defaultdict(list)
-    for row in sorted(rows.where(limit.isNull() | (F.col("rank") <= limit)).collect(), key=attrgetter("rank")):
-        found[row.policy, row.what].append(row)
+    found: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    listed = rows.where(limit.isNull() | (F.col("rank") <= limit)).toArrow()
+    for row in listed.sort_by("rank").to_pylist():
+        found[row["policy"], row["what"]].append(row)
     return found
