@@ -16,10 +16,9 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
 from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.backtest.lives import extent, group_records, lives
-from group_hygiene.pipeline.backtest.replay import replay
+from group_hygiene.pipeline.backtest.lives import extent, histories, lives
 from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Terms, backtest
-from group_hygiene.pipeline.backtest.trial import Trial, World, reason_of
+from group_hygiene.pipeline.backtest.trial import Trial, reason_of
 from group_hygiene.pipeline.ingest.batches import ingest
 from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.connection import ActivitySpec
@@ -252,15 +251,7 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     found = backtest(spark, warehouse, candidates, Terms(step=step, retention=_RETENTION))
     assert found.steps.end == reach.read_at
     rows = lives(spark, warehouse, reach, found.steps).toArrow().to_batches()
-    histories = [
-        replace(
-            replay(one.group, one.records, found.steps.start, one.known),
-            complete_since=reach.complete_since.get(one.log_partition),
-        )
-        for one in group_records(rows, reach.began)
-        if tag in one.group
-    ]
-    world = World(found.steps.start, found.steps.end, Patterns(protect), _RETENTION)
+    then = [history for _, history in histories(rows, reach, found.steps.start) if tag in history.name]
 
     scene = Scene(client, protect, need=LedgerNeed.READ)
     scene.clock = Frozen(reach.read_at.astimezone(UTC))
@@ -274,8 +265,8 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
             for name, seen in observation.verdicts[one.policy.key].items()
             if tag in name
         }
-        trial = Trial(one.policy, world)
-        verdicts = ((history.name, trial.verdict(history)) for history in histories)
+        trial = Trial(one.policy, found.steps.start, found.steps.end, Patterns(protect), _RETENTION)
+        verdicts = ((history.name, trial.verdict(history)) for history in then)
         assert {name: reason_of(verdict) for name, verdict in verdicts if verdict is not None} == wanted, one.policy
         shown |= set(wanted.values())
     assert shown >= {"Match", "TooRecent", "ConnectGroup", "Protected", "NotEmpty", "HasOffsets", "ExpiresLater"}

@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.activity.fold import Fold
 from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.backtest.lives import extent, group_records, lives
-from group_hygiene.pipeline.backtest.replay import History, Steps, Stretch, replay
+from group_hygiene.pipeline.backtest.lives import extent, lives
+from group_hygiene.pipeline.backtest.lives import histories as histories_of
+from group_hygiene.pipeline.backtest.replay import History, Steps, Stretch
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
@@ -75,9 +76,7 @@ def _in_order(events: list[Event]) -> list[Event]:
 def histories(spark: SparkSession, warehouse: str, steps: Steps = STEPS) -> dict[str, History]:
     reach = extent(spark, warehouse)
     rows = lives(spark, warehouse, reach, steps).toArrow().to_batches()
-    found = {
-        one.group: replay(one.group, one.records, steps.start, one.known) for one in group_records(rows, reach.began)
-    }
+    found = {history.name: history for _, history in histories_of(rows, reach, steps.start)}
     assert len(found) == ACTIVITY.read(spark, warehouse).count()
     return found
 
@@ -85,9 +84,8 @@ def histories(spark: SparkSession, warehouse: str, steps: Steps = STEPS) -> dict
 def as_row(stretch: Stretch) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "there": stretch.group is not None,
-        "state": stretch.state,
-        **{name: getattr(stretch, name) for name in ("last_commit", "oldest_commit", "empty_since")},
-        "offsets": {partition: offset for (_, partition), (offset, _) in stretch.offsets.items()},
+        **{name: getattr(stretch.activity, name) for name in ("state", "last_commit", "oldest_commit", "empty_since")},
+        "offsets": {place.partition: committed.offset for place, committed in stretch.offsets.items()},
     }
     if stretch.group is None:
         return fields
@@ -186,8 +184,12 @@ def test_what_was_dropped(
     assert stretch.begins == late
     assert stretch.group is not None
     type_, protocol_type, state_, empty, committed = then
-    assert (str(stretch.group.type), stretch.group.protocol_type, stretch.state) == (type_, protocol_type, state_)
-    for found, wanted in ((stretch.empty_since, empty), (stretch.last_commit, committed)):
+    assert (str(stretch.group.type), stretch.group.protocol_type, stretch.activity.state) == (
+        type_,
+        protocol_type,
+        state_,
+    )
+    for found, wanted in ((stretch.activity.empty_since, empty), (stretch.activity.last_commit, committed)):
         if wanted == BEGAN:
             assert found is not None
             assert reach.began - found < timedelta(milliseconds=1)

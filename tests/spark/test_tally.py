@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import yaml
@@ -19,7 +20,7 @@ from bench.backtest import Known, differences, policy
 from bench.past import write_past
 from group_hygiene.cli.backtests import _document
 from group_hygiene.pipeline.backtest.run import Candidate, Terms, backtest
-from group_hygiene.pipeline.backtest.tally import SCHEMA, Counted, Row
+from group_hygiene.pipeline.backtest.tally import SCHEMA, Regret, Row, Sums, counted
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import parse_policy
 from sandbox.spark.event_log import SETTINGS, tasks_by_executor
@@ -29,10 +30,15 @@ EXECUTORS = 4
 SECONDS = 600
 
 
-def counted(spark: SparkSession, rows: Sequence[Row], patterns: int, regrets: int) -> Counted:
+def sums(spark: SparkSession, rows: Sequence[Row], patterns: int, regrets: int) -> Sums:
     table = pa.Table.from_pylist([row._asdict() for row in rows], SCHEMA)
     frame = spark.createDataFrame(table, from_arrow_schema(SCHEMA)).repartition(3)
-    return Counted.of(frame, 2, patterns, regrets)
+    return counted(frame, 2, patterns, regrets)
+
+
+def regret(group: str, second: int) -> dict[str, Any]:
+    at = datetime(2026, 1, 1, second=second, tzinfo=UTC)
+    return Regret(group, "a-*", at, at, at, "Join")._asdict()
 
 
 def test_only_the_first_are_listed(spark: SparkSession) -> None:
@@ -43,22 +49,23 @@ def test_only_the_first_are_listed(spark: SparkSession) -> None:
         for name, many in (("a", 1), ("b", 3), ("c", 2), ("a", 4), ("d", 2))
     ]
     for number in (0, 1):
-        rows += [Row(number, "regret", text="a-*", group=f"g{at}", deleted_ms=at // 2, by="Join") for at in range(6)]
+        rows += [Row(number, "regret", regret=regret(f"g{at}", at // 2)) for at in range(6)]
         rows += [Row(number, "deleted", step, many=5) for step in (0, 1, 1)]
         rows.append(Row(number, "reason", text="Match", many=7))
-    found = counted(spark, rows, patterns=3, regrets=5)
+    found = sums(spark, rows, patterns=3, regrets=5)
     for number in (0, 1):
-        patterns = [(row.text, row.many, row.deleted, row.regretted) for row in found.patterns[number]]
+        patterns = [(row["text"], row["many"], row["deleted"], row["regretted"]) for row in found[number, "pattern"]]
         assert patterns == [("a-*", 5, [15, 5], [5, 0]), ("b-*", 3, [9, 3], [3, 0]), ("c-*", 2, [6, 2], [2, 0])]
-        assert [row.group for row in found.regrets[number]] == ["g0", "g1", "g2", "g3", "g4"]
-        assert found.by_step(number, "deleted", 3) == [5, 10, 0]
-        assert found.counts[number, "reason"] == {(0, "Match"): 7}
+        assert [row["regret"]["group"] for row in found[number, "regret"]] == ["g0", "g1", "g2", "g3", "g4"]
+        assert {row["step"]: row["many"] for row in found[number, "deleted"]} == {0: 5, 1: 10}
+        assert [(row["text"], row["many"]) for row in found[number, "reason"]] == [("Match", 7)]
 
 
 def test_no_group_is_counted(spark: SparkSession) -> None:
     """A policy that selects none."""
-    found = counted(spark, [], 1, 1)
-    assert (found.patterns, found.regrets, found.by_step(0, "deleted", 2)) == ({}, {}, [0, 0])
+    found = sums(spark, [], 1, 1)
+    assert not found
+    assert found[0, "deleted"] == []
 
 
 # The command line, with parts so small that a small past has several.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_hygiene.pipeline.backtest.replay import COMMIT, History, Record, Sign, Steps, replay
-from group_hygiene.pipeline.backtest.trial import Removed, Simulation, Trial, World, untriable
+from group_hygiene.pipeline.backtest.trial import Span, Trial, untriable
 from group_hygiene.spec.fields import convert
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
@@ -22,7 +22,7 @@ from tests.unit import make
 START = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 STEPS = Steps(START, DAY, 40)
-WORLD = World(START, STEPS.at(39))
+END = STEPS.at(39)
 # The least that a log can tell apart.
 _MS = 1 / 86_400_000
 
@@ -64,16 +64,16 @@ def replayed(records: Iterable[Record]) -> History:
     return replay("group", records, START)
 
 
-def simulate(records: Iterable[Record], of: Policy | None = None, world: World = WORLD) -> Simulation:
-    return Trial(of or policy(), world).simulate(replayed(records))
+def simulate(records: Iterable[Record], of: Policy | None = None, protect: Patterns | None = None) -> list[Span]:
+    return Trial(of or policy(), START, END, protect).simulate(replayed(records))
 
 
-def removed(found: Simulation) -> list[tuple[float, float, int | None, str | None]]:
+def removed(found: Sequence[Span]) -> list[tuple[float, float, int | None, str | None]]:
     """Days on which it was marked and deleted, when it came back (in milliseconds) and how."""
-    removals = [(one, one.back or Sign(START, "")) for one in found.removed]
+    removals = [(one.marked, one.deleted, one.back or Sign(START, "")) for one in found if one.deleted is not None]
     return [
-        (day_of(one.marked), day_of(one.at), ms(day_of(back.at)) if back.by else None, back.by or None)
-        for one, back in removals
+        (day_of(marked), day_of(at), ms(day_of(back.at)) if back.by else None, back.by or None)
+        for marked, at, back in removals
     ]
 
 
@@ -81,9 +81,9 @@ def day_of(moment: datetime) -> float:
     return (moment - START) / DAY
 
 
-def spans(found: Simulation) -> list[tuple[float, float]]:
+def spans(found: Sequence[Span]) -> list[tuple[float, float]]:
     """First and last day on which it matches."""
-    return [(day_of(first), STEPS.first_from(end) - 1) for first, end in found.spans]
+    return [(day_of(first), STEPS.first_from(end) - 1) for first, end, *_ in found]
 
 
 ONCE = [joined(0.5), commit(0.55), left(0.6)]
@@ -133,7 +133,6 @@ def test_spans() -> None:
     """It matches from its mark on to the step at which it is deleted, and not while it is gone or in use."""
     found = simulate([*ONCE, joined(9.0), left(9.25)])
     assert spans(found) == [(6, 7), (17, 18)]
-    assert list(map(day_of, found.marked)) == [6, 17]
 
 
 def test_windows() -> None:
@@ -147,13 +146,13 @@ def test_windows() -> None:
 def test_alert_deletes_nothing() -> None:
     """An Alert policy matches for as long as the group is idle."""
     found = simulate([*ONCE, joined(9.0), left(9.25)], policy("Alert", idleFor="120h"))
-    assert (spans(found), found.removed) == ([(6, 8), (15, 39)], [])
+    assert (spans(found), removed(found)) == ([(6, 8), (15, 39)], [])
 
 
 def test_other_periods() -> None:
     """A longer idleFor or grace period than the group ever needs saves it."""
     came_back = replayed([*ONCE, joined(9.25)])
-    trial = Trial(policy(), WORLD)
+    trial = Trial(policy(), START, END)
     assert removed(trial.with_idle_for(7 * DAY).simulate(came_back)) == [(8, 9, ms(9.25), "Join")]
     assert removed(trial.with_idle_for(8 * DAY).simulate(came_back)) == []
     assert removed(trial.with_grace(3 * DAY).simulate(came_back)) == [(6, 9, ms(9.25), "Join")]
@@ -174,24 +173,25 @@ def test_unchanged_for_sees_what_commits_don_t_change() -> None:
 
 def test_protected() -> None:
     """What the connection protects is not deleted, and a protected neighbour changes nothing."""
-    assert not simulate(ONCE, world=replace(WORLD, protect=Patterns(["gro*"]))).removed
-    assert simulate(ONCE, world=replace(WORLD, protect=Patterns(["other"]))).removed
+    assert not removed(simulate(ONCE, protect=Patterns(["gro*"])))
+    assert removed(simulate(ONCE, protect=Patterns(["other"])))
 
 
 def test_records_were_lost() -> None:
     """From when it is known, nobody counts as idle since before; what was known earlier was known."""
     early = replace(replayed(ONCE), complete_since=START + 4 * DAY)
-    assert removed(Trial(policy(), WORLD).simulate(early)) == [(9, 10, None, None)]
+    assert removed(Trial(policy(), START, END).simulate(early)) == [(9, 10, None, None)]
     late = replace(replayed([*ONCE, joined(9.25)]), complete_since=START + 30 * DAY)
-    assert removed(Trial(policy(), WORLD).simulate(late)) == [(6, 7, ms(9.25), "Join")]
+    assert removed(Trial(policy(), START, END).simulate(late)) == [(6, 7, ms(9.25), "Join")]
 
 
 def test_it_looks_as_often_as_the_operator() -> None:
     """However coarse the slices are: a group that is deleted on Sunday evening is missed on Monday morning."""
     weekend = [joined(4.3), commit(4.5), left(4.7), joined(7.4)]
     hurt = simulate(weekend, replace(policy(idleFor="24h"), interval=timedelta(minutes=10)))
-    (one,) = hurt.removed
-    assert START + 6.7 * DAY <= one.at <= START + 6.7 * DAY + timedelta(minutes=20)
+    (one,) = hurt
+    assert one.deleted is not None
+    assert START + 6.7 * DAY <= one.deleted <= START + 6.7 * DAY + timedelta(minutes=20)
     assert one.back == Sign(START + timedelta(milliseconds=ms(7.4) - ms(0)), "Join")
 
 
@@ -237,12 +237,12 @@ def policies() -> st.SearchStrategy[Policy]:
     return st.builds(built, whens, st.integers(1, 200), st.integers(1, 720), st.integers(1, 24), st.booleans())
 
 
-def every_look(trial: Trial, records: Sequence[Record], world: World) -> Simulation:
+def every_look(trial: Trial, records: Sequence[Record]) -> list[Span]:
     """The same, told by a look at each and every interval."""
-    history, found = replayed(records), Simulation()
-    looks = Steps(world.start, trial.policy.interval, (world.end - world.start) // trial.policy.interval + 1)
-    mark, absent_until, last = None, world.start, None
-    ends = [*(stretch.begins for stretch in history.stretches[1:]), world.end + timedelta(microseconds=1)]
+    history, found = replayed(records), list[Span]()
+    looks = Steps(START, trial.policy.interval, (END - START) // trial.policy.interval + 1)
+    mark, absent_until, last = None, START, None
+    ends = [*(stretch.begins for stretch in history.stretches[1:]), END + timedelta(microseconds=1)]
     for now in map(looks.at, range(looks.count)):
         if now < absent_until:
             continue
@@ -255,13 +255,12 @@ def every_look(trial: Trial, records: Sequence[Record], world: World) -> Simulat
         end = now + timedelta(microseconds=1) if over else ends[at]
         if mark is None:
             mark = now
-            found.marked.append(now)
-            found.spans.append((now, end))
+            found.append(Span(now, end))
         else:
-            found.spans[-1] = (found.spans[-1][0], end)
+            found[-1] = Span(mark, end)
         if over:
             back = history.back_after(now)
-            found.removed.append(Removed(mark, now, back))
+            found[-1] = Span(mark, end, now, back)
             if back is None:
                 break
             mark, absent_until = None, back.at
@@ -272,20 +271,19 @@ def every_look(trial: Trial, records: Sequence[Record], world: World) -> Simulat
 @given(lives(), policies())
 def test_not_every_look_need_be_looked_at(records: list[Record], of: Policy) -> None:
     """Leaving out looks changes nothing: in a stretch, all that time does to a group is to make it match."""
-    world = replace(WORLD, retention=timedelta(hours=168))
-    trial = Trial(of, world)
-    assert simulate(records, of, world) == every_look(trial, records, world)
+    trial = Trial(of, START, END, retention=timedelta(hours=168))
+    assert trial.simulate(replayed(records)) == every_look(trial, records)
 
 
 @given(lives(), policies(), st.integers(1, 20), st.integers(1, 20))
 def test_who_is_not_deleted_is_not_after_longer(records: list[Record], of: Policy, one: int, more: int) -> None:
     """Who is not deleted is not deleted after a longer period either, and whom it would not hurt, it would not hurt."""
     history = replayed(records)
-    trial = Trial(of, WORLD)
+    trial = Trial(of, START, END)
     pairs = [(trial.with_grace(one * DAY), trial.with_grace((one + more) * DAY))]
     if of.when.idle_for or of.when.unchanged_for:
         pairs.append((trial.with_idle_for(one * DAY), trial.with_idle_for((one + more) * DAY)))
     for shorter, longer in pairs:
         before, after = shorter.simulate(history), longer.simulate(history)
-        assert before.removed or not after.removed
-        assert any(removed.back for removed in before.removed) or not any(removed.back for removed in after.removed)
+        assert removed(before) or not removed(after)
+        assert any(span.back for span in before) or not any(span.back for span in after)

@@ -12,5 +12,4 @@ import parts of it, too, so this file imports nothing.
     store       reads and writes a Delta table, mostly without Spark
     session     the Spark session
     table_file  a file in the folder of a table, as workers write it
-    tasks       the progress of a Spark stage
 """

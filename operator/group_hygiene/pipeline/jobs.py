@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -59,9 +59,7 @@ def run(options: Options, client: Client | None, work: Work, report: Report) -> 
 
     May be killed at any point: the tables stay consistent. Raises HygieneError.
     """
-    report("starting Spark")
-    with spark_session(options) as spark:
-        repeat(spark, client, work, report, options.log)
+    once(options, lambda spark: repeat(spark, client, work, report, options.log), report)
 
 
 def once(options: Options, work: Callable[[SparkSession], T], report: Report) -> T:
@@ -77,21 +75,20 @@ def repeat(spark: SparkSession, client: Client | None, work: Work, report: Repor
     If further rounds follow, a failure is reported, and the next round retries. Otherwise raises PipelineError, as it
     does if a user must choose how to continue (Halted), or if the session has ended.
     """
-    start_over = work.start_over
     while True:
         try:
             with _explained(log):
-                _round(spark, client, work, start_over, report)
+                _round(spark, client, work, report)
         except PipelineError as error:
             if work.every is None or isinstance(error, Halted) or not _alive(spark):
                 raise
             report(f"failed, will retry: {error}")
         if work.every is None:
             return
-        start_over = False
         # Java holds what Python's objects refer to, also those in cycles: plans, and tables that were broadcast.
         gc.collect()
         time.sleep(work.every.total_seconds())
+        work = replace(work, start_over=False)
 
 
 def warehouse_uri(text: str) -> str:
@@ -110,9 +107,11 @@ def warehouse_uri(text: str) -> str:
     return str(path)
 
 
-def _round(spark: SparkSession, client: Client | None, work: Work, start_over: bool, report: Report) -> None:
+def _round(spark: SparkSession, client: Client | None, work: Work, report: Report) -> None:
     if Job.INGEST in work.jobs and client is not None:
-        written = ingest(spark, client, work.warehouse, lambda line: report(f"ingest: {line}"), start_over, work.hosts)
+        written = ingest(
+            spark, client, work.warehouse, lambda line: report(f"ingest: {line}"), work.start_over, work.hosts
+        )
         report(
             f"ingest: {written.commits:,} commits ({written.aborted:,} of aborted transactions), "
             f"{written.states:,} group records, {written.quarantined:,} malformed ones in quarantine"

@@ -60,16 +60,17 @@ def maintain(
         return False
     if not QUARANTINE.exists(warehouse):
         # Refuses tables of a later version before anything is written.
-        _taken_in(warehouse)
+        COVERAGE.rows(warehouse)
         # An earlier release created it with the first malformed record, but it holds the time of the last maintenance.
         QUARANTINE.change(warehouse, [], -1)
     if at_most_every is not None and now - _last(warehouse) < at_most_every:
         return False
+    covered = COVERAGE.rows(warehouse)[:1]
     if laid_out(warehouse):
-        covered = [row["activity_version"] for row in COVERAGE.rows(warehouse)[:1]]
         # It would remove deletion vectors.
-        store.vacuum(ACTIVITY.path(warehouse), retention.activity, covered)
-    taken_in = _taken_in(warehouse)
+        store.vacuum(ACTIVITY.path(warehouse), retention.activity, [row["activity_version"] for row in covered])
+    # The last batch that is in `activity`.
+    taken_in = covered[0]["batch"] if covered else 0
     for table in RECORDS:
         _prune(spark, warehouse, table, now - retention.history, taken_in)
     _thin(spark, warehouse, now - retention.commits, taken_in)
@@ -84,12 +85,6 @@ def maintain(
 def _last(warehouse: str) -> datetime:
     done = QUARANTINE.settings(warehouse).get(_MAINTAINED)
     return store.created(QUARANTINE.path(warehouse)) if done is None else datetime.fromtimestamp(int(done), UTC)
-
-
-def _taken_in(warehouse: str) -> int:
-    """The last batch that is in `activity`."""
-    rows = COVERAGE.rows(warehouse)
-    return int(rows[0]["batch"]) if rows else 0
 
 
 def _prune(spark: SparkSession, warehouse: str, table: Table, oldest: datetime, taken_in: int) -> None:
@@ -124,7 +119,6 @@ def _thin(spark: SparkSession, warehouse: str, oldest: datetime, taken_in: int) 
         ends = [F.min_by(whole, "log_offset"), F.max_by(whole, "log_offset"), F.max_by(whole, "commit_ms")]
         same = rows.groupBy("era", "log_partition", "group", "topic", "partition", wiped, "aborted", day)
         stay = same.agg(F.array_distinct(F.array_compact(F.array(*ends))).alias("ends"))
-        stay = stay.select(F.explode("ends").alias("row")).select("row.*")
-        writer = stay.write.format("delta").mode("overwrite").option("replaceWhere", days)
+        writer = stay.select(F.inline("ends")).write.format("delta").mode("overwrite").option("replaceWhere", days)
         writer.save(COMMITS.path(warehouse))
     store.set_property(COMMITS.path(warehouse), _THINNED, end.isoformat())

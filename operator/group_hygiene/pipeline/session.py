@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -47,11 +48,9 @@ _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.adaptive.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "1",
     # VACUUM's tasks for listing a table; the default of 10,000 takes minutes for a flat folder.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-    "spark.databricks.delta.stats.collect.using.tableSchema": "true",
     # The default has 12 bytes, and is slow to write and to read.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Persisted rows are read twice, at once: compressing them does not pay.
@@ -97,7 +96,8 @@ def spark_session(options: Options) -> Iterator[SparkSession]:
     Raises PipelineError with what to do, for example without Java, without jars, or if the master is unreachable.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted and shutil.which("java", path=_java_path()) is None:
+    home = os.environ.get("JAVA_HOME")
+    if not submitted and shutil.which("java", path=str(Path(home, "bin")) if home else None) is None:
         raise PipelineError(
             "Spark needs Java 17: install it (Debian: apt install default-jre-headless), or set JAVA_HOME"
         )
@@ -130,12 +130,8 @@ def _start(options: Options, conf: SparkConf, place: str) -> tuple[SparkContext,
         with opened as log, chdir(place):
             gateway: Any = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             context = SparkContext(conf=conf, gateway=gateway)
-    except (PySparkException, OSError, RuntimeError) as error:
-        raise _start_failed(options) from error
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "py4j":
-            raise
-        raise _start_failed(options) from error
+    except (PySparkException, Py4JError, OSError, RuntimeError) as error:
+        raise PipelineError(f"Spark does not start: see the end of {options.log}") from error
     context.setLogLevel("WARN")
     return context, gateway
 
@@ -191,15 +187,6 @@ def _java_options() -> str:
     given = " ".join(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
     options = f"{_CLASSES} {_COMPILER}"
     return options if re.search(r"Use\w+GC", given) else f"{_COLLECTOR} {options}"
-
-
-def _java_path() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home, "bin")) if home else None
-
-
-def _start_failed(options: Options) -> PipelineError:
-    return PipelineError(f"Spark does not start: see the end of {options.log}")
 
 
 def _end(gateway: Any) -> None:

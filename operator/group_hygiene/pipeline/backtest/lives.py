@@ -7,24 +7,24 @@ depends on slices and partitions, not on the frequency of commits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.model.groups import GroupType, Partition
 from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned
-from group_hygiene.pipeline.backtest.replay import COMMIT, Known, Record, Steps, milliseconds_of
+from group_hygiene.pipeline.backtest.replay import COMMIT, History, Life, Record, Steps, milliseconds_of, replay
 from group_hygiene.pipeline.store import State
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, PRUNED, RECORDS
 
-_PLACE = ("group", "era")
 # Rows are sorted by group, era and position; then follow Record's fields in its order.
 _BEFORE = ("group", "position", "known")
 _COLUMNS = (*_BEFORE, *Record._fields)
@@ -48,16 +48,6 @@ class Extent:
     batch: int
     pruned: bool
     bytes: int
-
-
-class GroupRecords(NamedTuple):
-    """One group of the tables. known: see `replay.Known`; None = no records are missing."""
-
-    group: str
-    pattern: str
-    log_partition: int
-    known: Known | None
-    records: list[Record]
 
 
 def extent(spark: SparkSession, warehouse: str) -> Extent:
@@ -87,7 +77,7 @@ def extent(spark: SparkSession, warehouse: str) -> Extent:
 
 
 def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> DataFrame:
-    """Rows for `group_records`: the row of `activity` of each group, then its records in order.
+    """Rows for `histories`: the row of `activity` of each group, then its records in order.
 
     slices: ends of the slices; the first has all records until it, and one more slice all after the last.
 
@@ -96,8 +86,17 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
     upto = F.col("batch") <= reach.batch
     commits = COMMITS.read(spark, warehouse).where(upto)
     states = GROUP_STATES.read(spark, warehouse).where(upto)
+    # The last commit, tombstone and aborted commit of each partition, and records with and without members.
+    wiped = F.col("committed_offset").isNull()
+    joined = (F.coalesce("members", F.lit(0)) > 0) | (F.coalesce("protocol_type", F.lit("")) != "")
+    offset = F.max_by("committed_offset", "log_offset").alias("offset")
+    fields = (F.max_by(name, "log_offset").alias(name) for name in ("protocol_type", "members", "state_ms"))
+    alike = (F.lit(COMMIT).alias("kind"), "topic", "partition", "aborted", wiped)
     rows = _known(spark, warehouse, reach)
-    for records in (_latest_commits(commits, slices), _latest_states(states, slices)):
+    for records in (
+        _latest(commits, slices, alike, offset, F.max("commit_ms").alias("commit_ms")),
+        _latest(states, slices, ("kind", "member_id", "gone", joined), *fields),
+    ):
         rows = rows.unionByName(records, allowMissingColumns=True)
     return rows.select(*_COLUMNS).repartition("group").sortWithinPartitions("group", "era", "position")
 
@@ -116,32 +115,14 @@ def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
     return rows.select("group", *first, F.struct("pattern", "known.*").alias("known"))
 
 
-def _latest_commits(commits: DataFrame, slices: Steps) -> DataFrame:
-    """The last commit, tombstone and aborted commit of each partition of a group in each slice."""
-    wiped = F.col("committed_offset").isNull()
-    rows = commits.withColumn("slice", _slice(slices)).withColumn("wiped", wiped)
-    latest = rows.groupBy(*_PLACE, "slice", "topic", "partition", "wiped", "aborted").agg(
+def _latest(rows: DataFrame, slices: Steps, alike: Iterable[Column | str], *columns: Column) -> DataFrame:
+    """The last record of those of a group that are alike, in each slice."""
+    return rows.groupBy("group", "era", _slice(slices).alias("slice"), *alike).agg(
         F.max("log_offset").alias("position"),
         F.unix_millis(F.min("record_time")).alias("first_ms"),
         F.unix_millis(F.max("record_time")).alias("record_ms"),
-        F.max_by("committed_offset", "log_offset").alias("offset"),
-        F.max("commit_ms").alias("commit_ms"),
+        *columns,
     )
-    return latest.drop("wiped").withColumn("kind", F.lit(COMMIT))
-
-
-def _latest_states(states: DataFrame, slices: Steps) -> DataFrame:
-    """The last record of each kind and member in each slice; records with members are separate."""
-    joined = (F.coalesce("members", F.lit(0)) > 0) | (F.coalesce("protocol_type", F.lit("")) != "")
-    rows = states.withColumn("slice", _slice(slices)).withColumn("joined", joined)
-    last = F.max_by(F.struct("protocol_type", "members", "state_ms"), "log_offset")
-    latest = rows.groupBy(*_PLACE, "slice", "kind", "member_id", "gone", "joined").agg(
-        F.max("log_offset").alias("position"),
-        F.unix_millis(F.min("record_time")).alias("first_ms"),
-        F.unix_millis(F.max("record_time")).alias("record_ms"),
-        last.alias("last"),
-    )
-    return latest.select("*", "last.*").drop("last", "joined")
 
 
 def _slice(slices: Steps) -> Column:
@@ -152,17 +133,18 @@ def _slice(slices: Steps) -> Column:
     return F.greatest(F.lit(0), F.least(F.lit(slices.count), index)).cast("int")
 
 
-def group_records(batches: Iterable[pa.RecordBatch], began: datetime) -> Iterator[GroupRecords]:
-    """The groups in rows of `lives`. began: of the history."""
-    began_ms = milliseconds_of(began)
+def histories(batches: Iterable[pa.RecordBatch], reach: Extent, start: datetime) -> Iterator[tuple[str, History]]:
+    """The name pattern of each group in rows of `lives`, and its history from `start` on."""
+    began_ms = milliseconds_of(reach.began)
     for group, rows in groupby(_rows(batches), key=itemgetter(0)):
         first, *rest = rows
         activity = first[_BEFORE.index("known")]
         # A group without a row in `activity` was written since.
         if activity is not None:
             records = [Record._make(row[len(_BEFORE) :]) for row in rest]
-            known = _lost(activity, records, began_ms)
-            yield GroupRecords(group, activity["pattern"], activity["log_partition"], known, records)
+            history = replay(group, records, start, _lost(activity, records, began_ms))
+            complete_since = reach.complete_since.get(activity["log_partition"])
+            yield activity["pattern"], replace(history, complete_since=complete_since)
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
@@ -170,7 +152,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> Known | None:
+def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> Life | None:
     """The group's state before its records, if earlier ones were dropped; None = there were none before them.
 
     Unknown facts are assumed so that the group rather matches: it was unused since the history began, until its first
@@ -182,7 +164,7 @@ def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> 
     commits = {(record.topic, record.partition) for record in records if record.commit_ms is not None}
     # Offsets from before the records; a later commit hides the earlier offset.
     offsets = {
-        (topic, partition): (offset, at)
+        Partition(topic, partition): (offset, at)
         for topic, partition, offset, at in (tuple(one.values()) for one in activity["offsets"])
         if (topic, partition) not in commits
     }
@@ -195,4 +177,4 @@ def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> 
     elif state == "Gone" and records:
         # A simple group, whose tombstones are among the records.
         state = "Empty"
-    return Known(activity["type"], activity["protocol_type"], state, last, empty, offsets)
+    return Life(GroupType(activity["type"]), activity["protocol_type"], state, last, empty, offsets)

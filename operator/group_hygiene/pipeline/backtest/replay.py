@@ -6,23 +6,20 @@ record by record. A test compares both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
+from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import CommittedOffset, Group, GroupState, GroupType, Offsets, Partition
 
+# The log is read at once.
+_END = datetime.max.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_TYPES = {
-    "classic": GroupType.CLASSIC,
-    "consumer": GroupType.CONSUMER,
-    "share": GroupType.SHARE,
-    "streams": GroupType.STREAMS,
-}
+_FAMILIES = ("classic", "consumer", "share", "streams")
 # The log's states as those of ListGroups: with members, the exact state is unknown.
 _STATES = {"Empty": GroupState.EMPTY, "Active": GroupState.STABLE, "Unknown": GroupState.UNKNOWN}
 COMMIT = "commit"
@@ -93,42 +90,19 @@ class Sign(NamedTuple):
     by: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """The group's state from a record on, until the next stretch begins.
 
-    group: None = it does not exist. state to empty_since: as in `model.evidence.Activity`.
-    offsets: the committed ones: (topic, partition) -> (offset, commit time in milliseconds).
-    same_since: start of the time in which it is Empty with the same offsets; None = it is not Empty.
+    group: None = it does not exist. activity: its row in `activity`, read at any later time. offsets: the committed
+    ones. same_since: start of the time in which it is Empty with the same offsets; None = it is not Empty.
     """
 
     begins: datetime
     group: Group | None
-    state: str
-    last_commit: datetime | None
-    oldest_commit: datetime | None
-    empty_since: datetime | None
-    offsets: Mapping[tuple[str, int], tuple[int, int]]
+    activity: Activity
+    offsets: Offsets
     same_since: datetime | None
-
-    @cached_property
-    def partitions(self) -> Offsets:
-        """`offsets` without times. Every judgement of the stretch needs them."""
-        return {Partition(*place): CommittedOffset(offset) for place, (offset, _) in self.offsets.items()}
-
-
-class Known(NamedTuple):
-    """A group's row in `activity`, in place of records that were dropped.
-
-    offsets: those that were committed before all remaining records.
-    """
-
-    type: str
-    protocol_type: str | None
-    state: str
-    last_ms: int | None
-    empty_ms: int | None
-    offsets: Mapping[tuple[str, int], tuple[int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +126,13 @@ class History:
         return min((sign for sign in self.signs if sign.at > moment), default=None)
 
 
-def replay(name: str, records: Iterable[Record], start: datetime, known: Known | None = None) -> History:
+def replay(name: str, records: Iterable[Record], start: datetime, known: Life | None = None) -> History:
     """The history of a group from `start` on, by its records in the order of the log.
 
     The state after all records of a slice counts from the first of them on. A policy that waits for longer than a slice
-    gives the same result. known: see Known, None = no records are missing.
+    gives the same result. known: its state before its records, if earlier ones were dropped; replay changes it.
     """
-    life = _Life() if known is None else _life_of(known)
+    life = known or Life()
     stretches = [] if known is None else [_stretch(name, start, life, None)]
     signs: list[Sign] = []
     for _, together in groupby(records, key=lambda record: record.slice):
@@ -177,22 +151,25 @@ def replay(name: str, records: Iterable[Record], start: datetime, known: Known |
 
 
 @dataclass(slots=True)
-class _Life:
-    """The state after the records so far. Times in milliseconds; offsets: place -> (offset, commit time)."""
+class Life:
+    """The state after the records so far. Times in milliseconds; offsets: place -> (offset, commit time).
 
-    type: str = "Unknown"
+    Ids of members that joined before a dropped record are unknown: only `state` shows that they left.
+    """
+
+    type: GroupType = GroupType.UNKNOWN
     protocol: str | None = None
     state: str = "Unknown"
     last_ms: int | None = None
     empty_ms: int | None = None
-    offsets: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    offsets: dict[Partition, tuple[int, int]] = field(default_factory=dict)
     members: set[str] = field(default_factory=set)
     era: int | None = None
 
     def take(self, record: Record) -> None:
         if self.era is not None and record.era != self.era:
             # The end of an era of the log ends the group's state, but its times stay.
-            self.type, self.protocol, self.state, self.empty_ms = "Unknown", None, "Unknown", None
+            self.type, self.protocol, self.state, self.empty_ms = GroupType.UNKNOWN, None, "Unknown", None
             self.offsets, self.members = {}, set()
         self.era = record.era
         if record.kind == COMMIT:
@@ -201,23 +178,23 @@ class _Life:
         family, _, what = record.kind.partition("-")
         if what == "member" and record.member_id is not None:
             (self.members.discard if record.gone else self.members.add)(record.member_id)
-        if family in _TYPES and what in ("", "epoch", "member"):
+        if family in _FAMILIES and what in ("", "epoch", "member"):
             self._set_state(record, family, ended=record.gone and what != "member")
 
     def _commit(self, record: Record) -> None:
-        place = record.topic or "", record.partition or 0
+        place = Partition(record.topic or "", record.partition or 0)
         if record.commit_ms is not None:
             self.last_ms = max(self.last_ms or record.commit_ms, record.commit_ms)
         if record.aborted:
             return
         if record.offset is not None and record.commit_ms is not None:
             self.offsets[place] = record.offset, record.commit_ms
-            if self.type == "Unknown" or self.state == "Gone":
+            if self.type is GroupType.UNKNOWN or self.state == "Gone":
                 # A simple group: it had no members, at least since its end.
-                self.type, self.protocol, self.state, self.empty_ms = "Classic", "", "Empty", None
+                self.type, self.protocol, self.state, self.empty_ms = GroupType.CLASSIC, "", "Empty", None
             return
         self.offsets.pop(place, None)
-        never_joined = self.type in ("Classic", "Unknown") and not self.protocol
+        never_joined = self.type in (GroupType.CLASSIC, GroupType.UNKNOWN) and not self.protocol
         if never_joined and not self.offsets and self.state in ("Empty", "Unknown"):
             # No other record of the log may show that such a group ended.
             self.state, self.empty_ms = "Gone", None
@@ -232,29 +209,33 @@ class _Life:
             if ended:
                 self.members.clear()
             empty = not self.members
-        self.type = "Unknown" if self.protocol is None else str(_TYPES[family])
+        self.type = GroupType.UNKNOWN if self.protocol is None else GroupType(family.capitalize())
         self.state = "Gone" if ended else "Empty" if empty else "Active"
         since = record.state_ms if record.state_ms is not None and record.state_ms > 0 else record.record_ms
         self.empty_ms = since if self.state == "Empty" and self.protocol else None
 
 
-def _life_of(known: Known) -> _Life:
-    # The ids of members that joined before the first record are unknown: only `state` shows that they left.
-    return _Life(known.type, known.protocol_type, known.state, known.last_ms, known.empty_ms, dict(known.offsets))
-
-
-def _stretch(name: str, begins: datetime, life: _Life, before: Stretch | None) -> Stretch:
+def _stretch(name: str, begins: datetime, life: Life, before: Stretch | None) -> Stretch:
     group = None
     if life.state in _STATES:
-        group = Group(name, GroupType(life.type), life.protocol or "", _STATES[life.state], 0)
-    oldest = min((commit_ms for _, commit_ms in life.offsets.values()), default=None)
-    last_commit, oldest_commit, empty_since = map(_known_time, (life.last_ms, oldest, life.empty_ms))
-    offsets, same_since = dict(life.offsets), begins if life.state == "Empty" else None
-    if same_since is not None and before is not None and before.same_since is not None and before.group == group:
-        same = {place: offset for place, (offset, _) in before.offsets.items()}
-        if same == {place: offset for place, (offset, _) in offsets.items()}:
-            same_since = before.same_since
-    return Stretch(begins, group, life.state, last_commit, oldest_commit, empty_since, offsets, same_since)
+        group = Group(name, life.type, life.protocol or "", _STATES[life.state], 0)
+    activity = Activity(
+        type=life.type,
+        protocol_type=life.protocol or "",
+        state=life.state,
+        first_seen=None,
+        last_commit=_known_time(life.last_ms),
+        oldest_commit=_known_time(min((commit_ms for _, commit_ms in life.offsets.values()), default=None)),
+        empty_since=_known_time(life.empty_ms),
+        log_partition=0,
+        covered_to=0,
+        read_at=_END,
+    )
+    offsets = {place: CommittedOffset(offset) for place, (offset, _) in life.offsets.items()}
+    same_since = begins if life.state == "Empty" else None
+    if same_since and before and before.same_since and (before.group, before.offsets) == (group, offsets):
+        same_since = before.same_since
+    return Stretch(begins, group, activity, offsets, same_since)
 
 
 def moment_of(milliseconds: int) -> datetime:

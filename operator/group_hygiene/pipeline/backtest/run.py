@@ -6,26 +6,28 @@ once, and returns counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.backtest.lives import Extent, extent, lives
-from group_hygiene.pipeline.backtest.replay import Steps, moment_of
-from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, Brief, Counted, OnTrial, worker
-from group_hygiene.pipeline.backtest.trial import Trial, World
-from group_hygiene.pipeline.tasks import report_tasks
+from group_hygiene.pipeline.backtest.replay import Steps
+from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, OnTrial, Regret, Sums, counted, worker
+from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, Policy
 
 _MOST_STEPS = 2_000
+_REPORT_EVERY_S = 5.0
 # Multiples of the policy's own periods that are tried, too.
 _PERIODS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 _GRACES = (1.0, 2.0, 4.0, 7.0)
@@ -73,25 +75,17 @@ class Day:
     regret: int
 
 
-@dataclass(frozen=True, slots=True)
-class Regret:
-    """A deletion of a group that was used again later. by: its first use, Commit or Join."""
-
-    group: str
-    pattern: str
-    marked_at: datetime
-    deleted_at: datetime
-    back_at: datetime
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(NamedTuple):
     """The result of the policy with another period, in numbers of groups."""
 
     period: timedelta
     deleted: int
     regret: int
+
+    @property
+    def safe(self) -> bool:
+        """Whether it deletes groups, and neither it nor a longer period, which deletes no others, causes a regret."""
+        return self.deleted > 0 and not self.regret
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +217,40 @@ def backtest(
     spark = spark.newSession()
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
-    with report_tasks(spark, lambda done, parts: report(f"backtest: {done} of {parts} parts")):
+    with _tasks_reported(spark, lambda done, parts: report(f"backtest: {done} of {parts} parts")):
         records = lives(spark, warehouse, reach, _slices(bench, steps))
-        rows = records.mapInArrow(worker(Brief(bench, steps, reach)), from_arrow_schema(SCHEMA))
-        counted = Counted.of(rows, max(len(one.periods) for one in bench))
-    return Backtest(reach, steps, [_tried(number, one, counted, steps) for number, one in enumerate(bench)], untried)
+        rows = records.mapInArrow(worker(bench, steps, reach), from_arrow_schema(SCHEMA))
+        sums = counted(rows, max(len(one.periods) for one in bench))
+    return Backtest(reach, steps, [_tried(number, one, sums, steps) for number, one in enumerate(bench)], untried)
+
+
+@contextmanager
+def _tasks_reported(spark: SparkSession, report: Callable[[int, int], None]) -> Iterator[None]:
+    """Within the context, call `report(done, all)` every few seconds with the tasks of the newest stage, on changes."""
+    over, tracker = threading.Event(), spark.sparkContext.statusTracker()
+
+    def watch() -> None:
+        last = (0, 0)
+        while not over.wait(_REPORT_EVERY_S):
+            stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+            found = [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None]
+            now = found[-1] if found else (0, 0)
+            if now != last and now[0]:
+                report(*now)
+            last = now
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _on_trial(candidate: Candidate, steps: Steps, retention: timedelta | None) -> OnTrial:
     policy = candidate.policy
-    trial = Trial(policy, World(steps.start, steps.end, candidate.protect, retention))
+    trial = Trial(policy, steps.start, steps.end, candidate.protect, retention)
     if policy.action is not Action.DELETE or not trial.waits:
         return OnTrial(trial, (), ())
     longest = steps.every * steps.count
@@ -266,40 +284,36 @@ def _others(factors: Iterable[float], wanted: timedelta, longest: timedelta) -> 
     return sorted({wanted, *(period for period in tried if period <= longest)})
 
 
-def _tried(number: int, one: OnTrial, counted: Counted, steps: Steps) -> Tried:
-    there = accumulate(counted.by_step(ALL, "there", steps.count))
-    matched = accumulate(counted.by_step(number, "matched", steps.count))
-    rest = (counted.by_step(number, what, steps.count) for what in ("marked", "deleted", "regretted"))
-    columns = zip(there, matched, *rest, strict=True)
+def _tried(number: int, one: OnTrial, rows: Sums, steps: Steps) -> Tried:
+    whats = ((ALL, "there"), *((number, what) for what in ("matched", "marked", "deleted", "regretted")))
+    there, matched, *rest = (_by_step(rows[what], steps.count) for what in whats)
+    columns = zip(accumulate(there), accumulate(matched), *rest, strict=True)
     periods = [trial.waits for trial in one.periods]
     own = periods.index(one.trial.waits) if periods else 0
-    reasons = {text or "": many for (_, text), many in counted.counts.get((number, "reason"), {}).items()}
+
+    def variants(what: str, periods: Sequence[timedelta]) -> list[Variant]:
+        sums = (_by_step(rows[number, f"{what}-{which}"], len(periods)) for which in ("deleted", "regret"))
+        return [Variant(*each) for each in zip(periods, *sums, strict=True)]
+
     return Tried(
         policy=one.trial.policy,
         days=[Day(steps.at(step), *many) for step, many in enumerate(columns)],
-        regrets=[_regret(row) for row in counted.regrets.get(number, ())],
-        unwatched=counted.counts.get((number, "unwatched"), {}).get((0, None), 0),
-        periods=_variants(number, "period", periods, counted),
-        graces=_variants(number, "grace", [trial.policy.grace_period for trial in one.graces], counted),
-        patterns=[_of_pattern(row, periods, own) for row in counted.patterns.get(number, ())],
-        reasons=dict(sorted(reasons.items())),
+        regrets=[Regret(**row["regret"]) for row in rows[number, "regret"]],
+        unwatched=sum(row["many"] for row in rows[number, "unwatched"]),
+        periods=variants("period", periods),
+        graces=variants("grace", [trial.policy.grace_period for trial in one.graces]),
+        patterns=[_of_pattern(row, periods, own) for row in rows[number, "pattern"]],
+        reasons={row["text"]: row["many"] for row in rows[number, "reason"]},
     )
 
 
-def _regret(row: Any) -> Regret:
-    marked, deleted, back = map(moment_of, (row.marked_ms, row.deleted_ms, row.back_ms))
-    return Regret(row.group, row.text, marked, deleted, back, row.by)
+def _by_step(rows: Iterable[Mapping[str, Any]], steps: int) -> list[int]:
+    found = {row["step"]: row["many"] for row in rows}
+    return [found.get(step, 0) for step in range(steps)]
 
 
-def _of_pattern(row: Any, periods: Sequence[timedelta], own: int) -> OfPattern:
+def _of_pattern(row: Mapping[str, Any], periods: Sequence[timedelta], own: int) -> OfPattern:
     # Another policy may have more periods.
-    variants = [Variant(*each) for each in zip(periods, row.deleted, row.regretted, strict=False)]
-    last_regret = max((index for index, variant in enumerate(variants) if variant.regret), default=-1)
-    # A period that deletes nothing is too long for the range, so it proves nothing.
-    safe = next((variant.period for variant in variants[last_regret + 1 :] if variant.deleted), None)
-    return OfPattern(row.text, variants[own].deleted, variants[own].regret, safe, variants)
-
-
-def _variants(number: int, what: str, periods: Sequence[timedelta], counted: Counted) -> list[Variant]:
-    deleted, regret = (counted.by_step(number, f"{what}-{which}", len(periods)) for which in ("deleted", "regret"))
-    return [Variant(*each) for each in zip(periods, deleted, regret, strict=True)]
+    variants = [Variant(*each) for each in zip(periods, row["deleted"], row["regretted"], strict=False)]
+    safe = next((variant.period for variant in variants if variant.safe), None)
+    return OfPattern(row["text"], variants[own].deleted, variants[own].regret, safe, variants)

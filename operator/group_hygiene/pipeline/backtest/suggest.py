@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.activity.name_patterns import too_general
 from group_hygiene.pipeline.backtest.lives import extent
-from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Terms, Tried, Variant, backtest
+from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Terms, Tried, backtest
 from group_hygiene.report.findings import Findings, Growth, Suggestion
 from group_hygiene.spec.durations import format_duration
-from group_hygiene.spec.policy import Policy, parse_policy
+from group_hygiene.spec.policy import parse_policy
 
 # Patterns with fewer idle groups get no policy.
 _LEAST_IDLE = 10
@@ -40,20 +40,26 @@ def with_suggestions(
     try:
         reach = extent(spark, warehouse)
     except PipelineError as error:
-        return _noted(findings, f"No policy could be tried on the past: {error}.")
+        return replace(findings, notes=[*findings.notes, f"No policy could be tried on the past: {error}."])
     findings = replace(findings, began=reach.began)
     worth = [pattern for pattern in findings.patterns if _worth(pattern)][:_MOST]
     history = reach.read_at - reach.began
     if history < _ENOUGH:
-        return _noted(findings, _too_short(history))
+        # May be negative: one partition's first read may be after another's last read.
+        so_far = format_duration(max(timedelta(), history) // timedelta(minutes=1) * timedelta(minutes=1))
+        note = (
+            f"The history in the tables is {so_far} long: policies are suggested here once the pipeline has run for "
+            f"{_ENOUGH.days} days."
+        )
+        return replace(findings, notes=[*findings.notes, note])
     if not worth:
         return findings
     policies = _policies(worth)
     terms = Terms(step=_STEP, retention=findings.retention)
-    found = backtest(spark, warehouse, [Candidate(policy) for _, policy in policies], terms, report)
+    found = backtest(spark, warehouse, [Candidate(parse_policy(obj)) for obj in policies], terms, report)
     made = [
         _suggestion(pattern, obj, tried, found, findings.retention)
-        for pattern, (obj, _), tried in zip(worth, policies, found.tried, strict=True)
+        for pattern, obj, tried in zip(worth, policies, found.tried, strict=True)
     ]
     return replace(findings, suggestions=made)
 
@@ -67,27 +73,14 @@ def _worth(pattern: Growth) -> bool:
     return narrow and pattern.idle >= _LEAST_IDLE and len(pattern.pattern) <= _PATTERN_LENGTH
 
 
-def _noted(findings: Findings, note: str) -> Findings:
-    return replace(findings, notes=[*findings.notes, note])
-
-
-def _too_short(history: timedelta) -> str:
-    # May be negative: one partition's first read may be after another's last read.
-    so_far = format_duration(max(timedelta(), history) // timedelta(minutes=1) * timedelta(minutes=1))
-    return (
-        f"The history in the tables is {so_far} long: policies are suggested here once the pipeline has run for "
-        f"{_ENOUGH.days} days."
-    )
-
-
-def _policies(patterns: Sequence[Growth]) -> list[tuple[dict[str, Any], Policy]]:
-    made: dict[str, tuple[dict[str, Any], Policy]] = {}
+def _policies(patterns: Sequence[Growth]) -> list[dict[str, Any]]:
+    made: dict[str, dict[str, Any]] = {}
     for number, pattern in enumerate(patterns, 1):
         name = re.sub(r"[^a-z0-9]+", "-", pattern.pattern.lower()).strip("-")[:40].strip("-")
         name = f"idle-{name}" if name else f"idle-{number}"
         while name in made:
             name = f"{name}-{number}"
-        obj = {
+        made[name] = {
             "apiVersion": "grouphygiene.io/v1alpha1",
             "kind": "GroupPolicy",
             "metadata": {"name": name, "namespace": "kafka"},
@@ -100,7 +93,6 @@ def _policies(patterns: Sequence[Growth]) -> list[tuple[dict[str, Any], Policy]]
                 "interval": _INTERVAL,
             },
         }
-        made[name] = obj, parse_policy(obj)
     return list(made.values())
 
 
@@ -109,25 +101,16 @@ def _suggestion(
 ) -> Suggestion:
     """A suggestion with the least idleFor that deletes groups, and from which on no idleFor causes a regret."""
     policy = tried.policy
-    others = [(variant.period, variant.deleted, variant.regret) for variant in tried.periods]
-    made = Suggestion(pattern.pattern, pattern.there, "", None, tried.deleted, tried.regret, others)
-    if not tried.deleted:
-        return replace(made, why_not=_why_nothing(tried))
+    made = Suggestion(pattern.pattern, pattern.there, "", None, tried.deleted, tried.regret, tried.periods)
     # A policy that waits longer than Kafka's retention deletes nothing.
     most = retention - policy.grace_period - policy.interval
-    last_regret = max((index for index, variant in enumerate(tried.periods) if variant.regret), default=-1)
-    rest: list[Variant] = [
-        variant
-        for variant in tried.periods[last_regret + 1 :]
-        if _IDLE_FOR <= variant.period <= most and variant.deleted
-    ]
-    if not rest:
-        return replace(
-            made,
-            why_not="Each idleFor that was tried would have deleted groups that were used again, or none at all, or "
-            f"is longer than Kafka's own retention ({format_duration(retention)}).",
+    best = next((one for one in tried.periods if one.safe and _IDLE_FOR <= one.period <= most), None)
+    if best is None:
+        why_not = (
+            "Each idleFor that was tried would have deleted groups that were used again, or none at all, or is longer "
+            f"than Kafka's own retention ({format_duration(retention)})."
         )
-    best = rest[0]
+        return replace(made, why_not=why_not if tried.deleted else _why_nothing(tried))
     spec = {**obj["spec"], "when": {"idleFor": format_duration(best.period)}}
     days = max(1, (found.steps.end - found.steps.start) // timedelta(days=1))
     result = f"In the last {days} days: {best.deleted:,} groups deleted, none of them used again. This is a dry run."

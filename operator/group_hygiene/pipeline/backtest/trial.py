@@ -7,8 +7,11 @@ users may raise them. So the result of each group is independent of others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import NamedTuple
 
 from msgspec import structs
@@ -16,12 +19,12 @@ from msgspec import structs
 from group_hygiene.decide.checks import judge
 from group_hygiene.decide.plan import grace_elapsed
 from group_hygiene.model.entries import Mark
-from group_hygiene.model.evidence import Activity, Deletion, Evidence, Protections, Unchanged
+from group_hygiene.model.evidence import Deletion, Evidence, Protections, Unchanged
 from group_hygiene.model.groups import Bounds
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.pipeline.backtest.replay import History, Sign, Steps, Stretch
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Action, Mode, Policy
+from group_hygiene.spec.policy import Action, Policy
 from group_hygiene.spec.windows import next_open
 
 _NO_PROTECTIONS = Protections()
@@ -30,51 +33,34 @@ _MOMENT = timedelta(microseconds=1)
 _ENDLESS = Bounds(0, 2**63)
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """Facts for all groups. start, end: of all scans. protect: of the connection.
-
-    retention: offsets.retention.minutes; None = unknown.
-    """
-
-    start: datetime
-    end: datetime
-    protect: Patterns | None = None
-    retention: timedelta | None = None
-
-
-class Removed(NamedTuple):
-    """A deletion. back: the first use after it, None = none."""
+class Span(NamedTuple):
+    """A time in which the group matches. deleted: when that ended in a deletion; back: the first use after it."""
 
     marked: datetime
-    at: datetime
-    back: Sign | None
+    end: datetime
+    deleted: datetime | None = None
+    back: Sign | None = None
 
 
-@dataclass(slots=True)
-class Simulation:
-    """The result for one group under one policy. spans: (start, end) of times in which it matches.
-
-    marked: when it got a mark. removed: its deletions, in order.
-    """
-
-    spans: list[tuple[datetime, datetime]] = field(default_factory=list)
-    marked: list[datetime] = field(default_factory=list)
-    removed: list[Removed] = field(default_factory=list)
-
-
+@dataclass(frozen=True, eq=False)
 class Trial:
     """The simulation of one policy, with evidence from the tables alone.
 
     Evidence that the tables lack is assumed so that more groups match: no object claims a group, no replicator mirrors
     it, and it has unread records.
+
+    start, end: of all scans. protect: of the connection. retention: offsets.retention.minutes; None = unknown.
     """
 
-    def __init__(self, policy: Policy, world: World) -> None:
-        self.policy = replace(policy, mode=Mode.ENFORCE)
-        self._world = world
-        count = (world.end - world.start) // policy.interval + 1
-        self._scans = Steps(world.start, policy.interval, count)
+    policy: Policy
+    start: datetime
+    end: datetime
+    protect: Patterns | None = None
+    retention: timedelta | None = None
+
+    @cached_property
+    def _scans(self) -> Steps:
+        return Steps(self.start, self.policy.interval, (self.end - self.start) // self.policy.interval + 1)
 
     @property
     def waits(self) -> timedelta:
@@ -85,48 +71,47 @@ class Trial:
         """The same with another `idleFor`, or with another `unchangedFor` if the policy has only that."""
         when = self.policy.when
         field = "unchanged_for" if when.idle_for is None else "idle_for"
-        return Trial(replace(self.policy, when=structs.replace(when, **{field: period})), self._world)
+        return replace(self, policy=replace(self.policy, when=structs.replace(when, **{field: period})))
 
     def with_grace(self, period: timedelta) -> Trial:
-        return Trial(replace(self.policy, grace_period=period), self._world)
+        return replace(self, policy=replace(self.policy, grace_period=period))
 
     def verdict(self, history: History) -> Verdict | None:
         """The verdict for the group at the end; None = the policy does not select it, or it does not exist."""
-        stretch = history.at(self._world.end)
-        return None if stretch is None else self._judge(stretch, self._world.end, history.complete_since)
+        stretch = history.at(self.end)
+        return None if stretch is None else self._judge(stretch, self.end, history.complete_since)
 
-    def simulate(self, history: History) -> Simulation:
+    def simulate(self, history: History) -> list[Span]:
         """Simulate the policy for the group, from the first scan to the last."""
-        result, scans = Simulation(), self._scans
+        spans: list[Span] = []
+        scans = self._scans
         mark: int | None = None
         since, deleted = scans.start, None
-        ends = [*(stretch.begins for stretch in history.stretches), self._world.end + _MOMENT][1:]
+        ends = [*(stretch.begins for stretch in history.stretches), self.end + _MOMENT][1:]
         for stretch, end in zip(history.stretches, ends, strict=True):
             at, stop = scans.first_from(max(stretch.begins, since)), min(scans.first_from(end), scans.count)
             while at < stop:
                 found = self._first_match(stretch, history.complete_since, deleted, (at, stop))
-                if found is None or found > at:
+                if found > at:
                     mark = None
-                if found is None:
+                if found == stop:
                     break
-                due = self._due(found if mark is None else mark, found, stop)
-                over = end if due is None else scans.at(due) + _MOMENT
                 if mark is None:
                     mark = found
-                    result.marked.append(scans.at(found))
-                    result.spans.append((scans.at(found), over))
-                else:
-                    result.spans[-1] = (result.spans[-1][0], over)
+                    spans.append(Span(scans.at(mark), end))
+                due = self._due(mark, found, stop)
                 if due is None:
+                    spans[-1] = spans[-1]._replace(end=end)
                     break
-                back = history.back_after(scans.at(due))
-                result.removed.append(Removed(scans.at(mark), scans.at(due), back))
+                now = scans.at(due)
+                back = history.back_after(now)
+                spans[-1] = Span(scans.at(mark), now + _MOMENT, now, back)
                 if back is None:
-                    return result
+                    return spans
                 mark, since = None, back.at
                 at = max(due + 1, scans.first_from(since))
-                deleted = Deletion(scans.at(due), self.policy.key, scans.at(due) + self.policy.backup_retention)
-        return result
+                deleted = Deletion(now, self.policy.key, now + self.policy.backup_retention)
+        return spans
 
     def _due(self, mark: int, first: int, stop: int) -> int | None:
         """The first scan from `first` on at which a mark's grace period is over; None = no scan before `stop`.
@@ -153,28 +138,23 @@ class Trial:
 
     def _first_match(
         self, stretch: Stretch, complete_since: datetime | None, deleted: Deletion | None, within: tuple[int, int]
-    ) -> int | None:
-        """The first scan at which the group matches, from the first of `within` to before the second.
+    ) -> int:
+        """The first scan at which the group matches, from the first of `within` to before the second, which = none.
 
         Within a stretch, the group only gets older, and once it matches, it continues to match. So a binary search is
         enough.
         """
         scans, (first, stop) = self._scans, within
-        # Mostly it is the scan at which the period is over; the checks decide.
-        likely = min(max(first, self._likely(stretch)), stop - 1)
-        guesses = [stop - 1, likely - 1, likely]
-        low, high = first - 1, stop
-        while high - low > 1:
-            scan = guesses.pop() if guesses else (low + high) // 2
-            if low < scan < high:
-                verdict = self._judge(stretch, scans.at(scan), complete_since, deleted)
-                low, high = (low, scan) if verdict is not None and verdict.matches else (scan, high)
-        return high if high < stop else None
+        moments = filter(None, (stretch.activity.last_commit, stretch.activity.empty_since))
+        likely = scans.first_from(max(moments, default=scans.start) + self.waits)
+        likely = min(max(first, likely), stop - 1)
 
-    def _likely(self, stretch: Stretch) -> int:
-        """A guess at the first scan in a stretch at which the policy matches."""
-        moments = filter(None, (stretch.last_commit, stretch.empty_since))
-        return self._scans.first_from(max(moments, default=self._scans.start) + self.waits)
+        def matches(scan: int) -> bool:
+            verdict = self._judge(stretch, scans.at(scan), complete_since, deleted)
+            return verdict is not None and verdict.matches
+
+        # Mostly it is the scan at which the period is over; the checks decide.
+        return first_index(first, stop, (likely, likely - 1, stop - 1), matches)
 
     def _judge(
         self, stretch: Stretch, now: datetime, complete_since: datetime | None, deleted: Deletion | None = None
@@ -182,32 +162,20 @@ class Trial:
         group = stretch.group
         if group is None or not self.policy.match.selects(group):
             return None
-        protect = self._world.protect
-        activity = Activity(
-            type=group.type,
-            protocol_type=group.protocol_type,
-            state=stretch.state,
-            first_seen=None,
-            last_commit=stretch.last_commit,
-            oldest_commit=stretch.oldest_commit,
-            empty_since=stretch.empty_since,
-            log_partition=0,
-            covered_to=0,
-            read_at=now,
-            # Records that were lost later still existed at that time.
-            complete_since=None if complete_since is None or complete_since > now else complete_since,
-        )
-        offsets = stretch.partitions
+        activity, offsets = stretch.activity, stretch.offsets
+        # Records that were lost later still existed at that time.
+        if complete_since is not None and complete_since <= now:
+            activity = replace(activity, complete_since=complete_since)
         evidence = Evidence(
             protections=_NO_PROTECTIONS,
-            protected_by=None if protect is None else protect.matching(group.id),
+            protected_by=None if self.protect is None else self.protect.matching(group.id),
             deleted=deleted,
             unchanged=self._unchanged(stretch, now),
             offsets=offsets,
             bounds=dict.fromkeys(offsets, _ENDLESS),
             records=dict.fromkeys(offsets, _ENDLESS.end),
             activity=activity,
-            retention=self._world.retention,
+            retention=self.retention,
         )
         return judge(self.policy, group, evidence, now)
 
@@ -217,6 +185,14 @@ class Trial:
             return None
         since = self._scans.at(self._scans.first_from(stretch.same_since))
         return Unchanged(since, now - since) if since <= now else None
+
+
+def first_index(low: int, high: int, guesses: Iterable[int], holds: Callable[[int], bool]) -> int:
+    """The first index for which a monotonic predicate holds, from `low` on; `high` = none. Guesses are tried first."""
+    for index in guesses:
+        if low <= index < high:
+            low, high = (low, index) if holds(index) else (index + 1, high)
+    return bisect_left(range(high), True, low, key=holds)
 
 
 def reason_of(verdict: Verdict) -> str:
