@@ -62,24 +62,21 @@ _STEPS = (
         arg_max_null(record_time, log_offset) FILTER (NOT aborted AND committed_offset IS NULL) AS wiped_time
     FROM commits GROUP BY "group"
     """,
-    # The last commit of each place, without those that ended with a tombstone.
+    # Of each place.
     """
-    CREATE TEMP TABLE places AS SELECT "group", topic, "partition", unnest(last) FROM (
-        SELECT "group", topic, "partition", arg_max(
-            struct_pack("offset" := "offset", leader_epoch := leader_epoch, metadata := metadata,
-                commit_time := commit_time),
-            position
-        ) AS last
-        FROM (
-            SELECT "group", topic, "partition", log_offset AS position, committed_offset AS "offset", leader_epoch,
-                metadata, commit_time
-            FROM commits WHERE NOT aborted
-            UNION ALL
-            SELECT "group", topic, "partition", -1, "offset", leader_epoch, metadata, commit_time
-            FROM (SELECT "group", unnest(offsets, recursive := true) FROM was)
-        )
-        GROUP BY "group", topic, "partition"
-    ) WHERE last."offset" IS NOT NULL
+    CREATE TEMP TABLE last_commits AS SELECT
+        "group", topic, "partition", committed_offset AS "offset", leader_epoch, metadata, commit_time
+    FROM commits WHERE rowid IN (
+        SELECT arg_max(rowid, log_offset) FROM commits WHERE NOT aborted GROUP BY "group", topic, "partition"
+    )
+    """,
+    # Without those that ended with a tombstone.
+    """
+    CREATE TEMP TABLE places AS
+    FROM last_commits WHERE "offset" IS NOT NULL
+    UNION ALL BY NAME
+    FROM (SELECT "group", unnest(offsets, recursive := true) FROM was)
+    ANTI JOIN last_commits USING ("group", topic, "partition")
     """,
     """
     CREATE TEMP TABLE of_places AS SELECT

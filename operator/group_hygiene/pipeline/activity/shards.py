@@ -25,7 +25,7 @@ from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.activity.fold import Fold
 from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.table_file import TableFile
+from group_hygiene.pipeline.table_file import TableFile, leave_out_pandas
 from group_hygiene.spec.secret import one_line
 
 # Batches that are filtered together, and rows that are added to a file at once.
@@ -117,6 +117,7 @@ def _together(tasks: Sequence[Task]) -> Task:
 
 def work(tasks: Iterator[Task], round: Round) -> Iterator[Done]:
     """For mapPartitions. Failures are results: Spark would pass on the text of an exception only as a traceback."""
+    leave_out_pandas()
     for task in tasks:
         try:
             yield _fold(task, round)

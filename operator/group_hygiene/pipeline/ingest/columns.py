@@ -138,18 +138,17 @@ def _clients(
 
 def _texts(cells: Slices) -> pa.StringArray:
     """These texts, which ascend without overlap. Raises ArrowInvalid unless all are UTF-8."""
-    count = len(cells.valid)
-    if not count:
-        return pa.array([], pa.string())
+    count, filled = len(cells.valid), cells.valid & (cells.ends > cells.starts)
+    held = None if cells.valid.all() else pa.array(cells.valid).buffers()[1]
+    if not filled.any():
+        return pa.StringArray.from_buffers(count, pa.py_buffer(np.zeros(count + 1, np.int32)), pa.py_buffer(b""), held)
     # Every other one of the pieces between these edges. An empty text is wherever the one before it ends.
     edges = np.empty(2 * count, np.int64)
-    filled = cells.valid & (cells.ends > cells.starts)
     edges[0::2] = np.where(filled, cells.starts, 0)
     edges[1::2] = np.where(filled, cells.ends, 0)
     edges = np.maximum.accumulate(edges).astype(np.int32)
     pieces = pa.StringArray.from_buffers(len(edges) - 1, pa.py_buffer(edges), pa.py_buffer(cells.data))
     _, ends, data = pieces.take(pa.array(np.arange(0, len(edges), 2))).buffers()
-    held = None if cells.valid.all() else pa.array(cells.valid).buffers()[1]
     texts = pa.StringArray.from_buffers(count, ends, data, held)
     texts.validate(full=True)
     return texts

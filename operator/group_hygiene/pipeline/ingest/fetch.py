@@ -20,7 +20,7 @@ from group_hygiene.kafka.record_batches import parse
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.pipeline.ingest.codecs import unpacked
 from group_hygiene.pipeline.ingest.files import Files, Target
-from group_hygiene.pipeline.table_file import Part
+from group_hygiene.pipeline.table_file import Part, leave_out_pandas
 from group_hygiene.spec.connection import Settings
 from group_hygiene.spec.secret import one_line
 
@@ -50,6 +50,7 @@ class Done(NamedTuple):
 
 def read_and_write(tasks: Iterator[Sequence[Piece]], settings: Settings, target: Target) -> Iterator[Done]:
     """For mapPartitions. Failures are results: Spark would pass on the text of an exception only as a traceback."""
+    leave_out_pandas()
     for pieces in tasks:
         reached: dict[Piece, int] = {}
         try:
