@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -423,6 +423,16 @@ def test_late_warnings_are_reported_beside_limited_access() -> None:
 def test_no_other_policy_warns_late() -> None:
     """Only `expiresWithin` is a promise to tell before something happens."""
     assert warns_late(plan(delete(), []), snapshot(coverage=Coverage(None, 1, 1, NOW, timedelta(days=1)))) is None
+
+
+@pytest.mark.parametrize("moment", [datetime.max.replace(tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)])
+def test_times_of_clients(moment: datetime) -> None:
+    """Below Kafka 4.0, a client could give its commit any time: this stops no run."""
+    last = datetime.max.replace(tzinfo=UTC)
+    absurd = simple_activity(last_commit=moment, oldest_commit=moment)
+    assert (absurd.first_expiry(_WEEK), absurd.last_expiry(_WEEK)) == (last, last)
+    assert replace(absurd, by_topic={"t": Commits(moment, moment)}).expiry_in_use(set(), _WEEK) == last
+    assert replace(absurd, protocol_type="consumer", empty_since=moment).first_expiry(_WEEK) == last
 
 
 def test_offsets_that_never_expire() -> None:

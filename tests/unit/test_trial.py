@@ -129,6 +129,14 @@ def test_fate(records: list[Record], then: list[tuple[int, int, float | None, st
     assert removed(simulate(records)) == [(*one[:2], None if one[2] is None else ms(one[2]), one[3]) for one in then]
 
 
+@pytest.mark.parametrize("milliseconds", [2**62, -(2**62)])
+def test_times_of_clients(milliseconds: int) -> None:
+    """Below Kafka 4.0, a client could give its commit any time: this stops no backtest."""
+    absurd = commit(1)._replace(commit_ms=milliseconds)
+    spans = Trial(policy(), START, END, None, timedelta(days=7)).simulate(replayed([absurd]))
+    assert bool(spans) == (milliseconds < 0)
+
+
 def test_spans() -> None:
     """It matches from its mark on to the step at which it is deleted, and not while it is gone or in use."""
     found = simulate([*ONCE, joined(9.0), left(9.25)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from group_hygiene.model.entries import KeepRequest
@@ -169,15 +169,23 @@ class Activity:
         """
         by_topic = self.by_topic or {}
         first = min((commits.oldest for topic, commits in by_topic.items() if topic not in subscribed), default=None)
-        return None if first is None else first + retention
+        return None if first is None else _after(first, retention)
 
     def _expiry(self, commit: datetime | None, retention: timedelta) -> datetime | None:
         if self.type is GroupType.CLASSIC and not self.simple:
-            return None if self.empty_since is None else self.empty_since + retention
+            return None if self.empty_since is None else _after(self.empty_since, retention)
         if commit is None:
             return None
         # An old offset did not expire before the last member left (KIP-848).
-        return max(commit + retention, self.empty_since or commit)
+        return max(_after(commit, retention), self.empty_since or commit)
+
+
+def _after(moment: datetime, retention: timedelta) -> datetime:
+    """The last possible time instead of a later one: below Kafka 4.0, clients may choose the times of their commits."""
+    try:
+        return moment + retention
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from group_hygiene.model.groups import CommittedOffset, Group, GroupState, Group
 _END = datetime.max.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+# Some 1,900 years: a duration may be added to such times.
+_MOST_MS = 60_000_000_000_000
 _FAMILIES = ("classic", "consumer", "share", "streams")
 # The log's states as those of ListGroups: with members, the exact state is unknown.
 _STATES = {"Empty": GroupState.EMPTY, "Active": GroupState.STABLE, "Unknown": GroupState.UNKNOWN}
@@ -239,8 +241,8 @@ def _stretch(name: str, begins: datetime, life: Life, before: Stretch | None) ->
 
 
 def moment_of(milliseconds: int) -> datetime:
-    """The time of milliseconds since 1970."""
-    return _EPOCH + milliseconds * _MILLISECOND
+    """The time of milliseconds since 1970. Absurd ones, as clients could choose below Kafka 4.0, are cut off."""
+    return _EPOCH + max(-_MOST_MS, min(_MOST_MS, milliseconds)) * _MILLISECOND
 
 
 def milliseconds_of(moment: datetime) -> int:
