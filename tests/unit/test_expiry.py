@@ -435,6 +435,16 @@ def test_times_of_clients(moment: datetime) -> None:
     assert replace(absurd, protocol_type="consumer", empty_since=moment).first_expiry(_WEEK) == last
 
 
+@pytest.mark.parametrize("when", [{"idleFor": "240h"}, {"expiresWithin": "48h"}, {"unchangedFor": "1h"}])
+@pytest.mark.parametrize("moment", [datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)])
+@pytest.mark.parametrize("used", [False, True])
+def test_policies_judge_times_of_clients(when: dict[str, Any], moment: datetime, used: bool) -> None:
+    """With any policy, such a commit is a matter of its group only."""
+    known = simple_activity(last_commit=moment, oldest_commit=moment, by_topic={"t": Commits(moment, moment)})
+    of = group(state=GroupState.STABLE) if used else group(protocol_type="")
+    judge(alert(**when), of, evidence(activity=known, retention=_WEEK, subscribed=frozenset()), NOW)
+
+
 def test_offsets_that_never_expire() -> None:
     """offsets.retention.minutes -1: nothing is overtaken by Kafka, and nothing expires soon."""
     never = offsets_retention(-1)

@@ -146,9 +146,27 @@ def test_a_file_has_the_columns_of_its_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("time", [253402300800000, 1 << 62, -(1 << 62)])
 def test_unknown_times(tmp_path: Path, time: int) -> None:
-    """A record's time is any number: one that is no date is no reason to end, and nothing is said of the column."""
+    """A record's time is any number: one that is no date is some 1,900 years from 1970, as a duration may be added."""
     (part,) = written(tmp_path, batch(0, COMMIT)._replace(times=np.array([time])))
-    assert set(json.loads(part.file.stats)["maxValues"]) == {"era", "batch", "log_partition", "log_offset"}
+    year = 3871 if time > 0 else 68
+    assert [row["record_time"].year for row in held(tmp_path, "commits")] == [year]
+    assert json.loads(part.file.stats)["maxValues"]["record_time"].startswith(f"{year:04}-")
+
+
+def test_a_text_that_is_too_long_for_statistics(tmp_path: Path) -> None:
+    """Parquet has no minimum and maximum of it, also if it has those of other row groups."""
+    file = table_file.TableFile(str(tmp_path), ACTIVITY)
+    (tmp_path / "activity").mkdir()
+    empty = dict.fromkeys(ACTIVITY.schema.names) | {"commits_by_day": [], "topics_after": [], "log_partition": 3}
+    for cluster in ("a", "b" * 5_000):
+        file.add(pa.RecordBatch.from_pylist([empty | {"cluster_id": cluster}], ACTIVITY.schema))
+        file._write()
+    stats = json.loads(file.finished().file.stats)
+    assert (stats["numRecords"], stats["minValues"], stats["maxValues"]) == (
+        2,
+        {"log_partition": 3},
+        {"log_partition": 3},
+    )
 
 
 def test_files_come_into_a_table_right_after_a_version(tmp_path: Path) -> None:

@@ -245,9 +245,9 @@ def policies() -> st.SearchStrategy[Policy]:
     return st.builds(built, whens, st.integers(1, 200), st.integers(1, 720), st.integers(1, 24), st.booleans())
 
 
-def every_look(trial: Trial, records: Sequence[Record]) -> list[Span]:
+def every_look(trial: Trial, history: History) -> list[Span]:
     """The same, told by a look at each and every interval."""
-    history, found = replayed(records), list[Span]()
+    found = list[Span]()
     looks = Steps(START, trial.policy.interval, (END - START) // trial.policy.interval + 1)
     mark, absent_until, last = None, START, None
     ends = [*(stretch.begins for stretch in history.stretches[1:]), END + timedelta(microseconds=1)]
@@ -255,7 +255,7 @@ def every_look(trial: Trial, records: Sequence[Record]) -> list[Span]:
         if now < absent_until:
             continue
         at = max((n for n, one in enumerate(history.stretches) if one.begins <= now), default=None)
-        verdict = None if at is None else trial._judge(history.stretches[at], now, None, last)
+        verdict = None if at is None else trial._judge(history.stretches[at], now, history.complete_since, last)
         if at is None or verdict is None or not verdict.matches:
             mark = None
             continue
@@ -276,11 +276,12 @@ def every_look(trial: Trial, records: Sequence[Record]) -> list[Span]:
     return found
 
 
-@given(lives(), policies())
-def test_not_every_look_need_be_looked_at(records: list[Record], of: Policy) -> None:
+@given(lives(), policies(), st.none() | st.floats(0, 45, width=32))
+def test_not_every_look_need_be_looked_at(records: list[Record], of: Policy, lost: float | None) -> None:
     """Leaving out looks changes nothing: in a stretch, all that time does to a group is to make it match."""
     trial = Trial(of, START, END, retention=timedelta(hours=168))
-    assert trial.simulate(replayed(records)) == every_look(trial, records)
+    history = replay("group", records, START, complete_since=None if lost is None else START + lost * DAY)
+    assert trial.simulate(history) == every_look(trial, history)
 
 
 @given(lives(), policies(), st.integers(1, 20), st.integers(1, 20))

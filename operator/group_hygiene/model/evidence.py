@@ -169,21 +169,21 @@ class Activity:
         """
         by_topic = self.by_topic or {}
         first = min((commits.oldest for topic, commits in by_topic.items() if topic not in subscribed), default=None)
-        return None if first is None else _after(first, retention)
+        return None if first is None else after(first, retention)
 
     def _expiry(self, commit: datetime | None, retention: timedelta) -> datetime | None:
         if self.type is GroupType.CLASSIC and not self.simple:
-            return None if self.empty_since is None else _after(self.empty_since, retention)
+            return None if self.empty_since is None else after(self.empty_since, retention)
         if commit is None:
             return None
         # An old offset did not expire before the last member left (KIP-848).
-        return max(_after(commit, retention), self.empty_since or commit)
+        return max(after(commit, retention), self.empty_since or commit)
 
 
-def _after(moment: datetime, retention: timedelta) -> datetime:
+def after(moment: datetime, duration: timedelta) -> datetime:
     """The last possible time instead of a later one: below Kafka 4.0, clients may choose the times of their commits."""
     try:
-        return moment + retention
+        return moment + duration
     except OverflowError:
         return datetime.max.replace(tzinfo=UTC)
 

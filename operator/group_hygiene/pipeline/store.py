@@ -37,6 +37,10 @@ NEARLY_UNIQUE = (
 )
 
 
+# Times in tables are at most so far from 1970, some 1,900 years: records may name any, and durations are added to them.
+FAR_MS = 60_000_000_000_000
+
+
 class Held(NamedTuple):
     """A file of a table. rows: their number, 1 = not known. least, most: of one of its columns; None = not known."""
 

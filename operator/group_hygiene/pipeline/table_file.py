@@ -113,9 +113,11 @@ def _stats(names: Sequence[str], metadata: pq.FileMetaData) -> str:
     for index, name in enumerate(names):
         groups = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
         nulls[name] = sum(group.null_count for group in groups)
-        # Nothing but nulls, or a time beyond Python's range: the column gets no minimum and maximum.
+        known = [group for group in groups if group.num_values]
+        # With nothing but nulls, too long texts or a time beyond Python's range, it gets no minimum and maximum.
+        if not known or not all(group.has_min_max for group in known):
+            continue
         with suppress(ValueError, OverflowError):
-            known = [group for group in groups if group.num_values]
             least[name], most[name] = min(group.min for group in known), max(group.max for group in known)
     stats = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
     return json.dumps(stats, default=partial(timestamp, timespec="milliseconds"))

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from group_hygiene.decide.checks.used import commits_outside
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER, Activity, Evidence
+from group_hygiene.model.evidence import NEVER, Activity, Evidence, after
 from group_hygiene.model.groups import Fault, Group, GroupType
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Need
@@ -53,10 +53,11 @@ def _expires_in_use(group: Group, activity: Activity, evidence: Evidence, until:
             reasons.EXPIRES_LATER,
             f"it has members: until they leave, brokers delete no offsets of the protocol type {group.protocol_type}",
         )
-    if first + retention > until:
+    earliest = after(first, retention)
+    if earliest > until:
         return Refusal(
             reasons.EXPIRES_LATER,
-            f"it has members; offsets that they don't read expire at {timestamp(first + retention)} at the earliest",
+            f"it has members; offsets that they don't read expire at {timestamp(earliest)} at the earliest",
         )
     subscribed = evidence.subscribed
     if subscribed is None:

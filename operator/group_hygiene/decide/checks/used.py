@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity, Evidence
+from group_hygiene.model.evidence import Activity, Evidence, after
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Need
@@ -82,7 +82,7 @@ def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ref
     so_far = min(now, activity.read_at) - since
     if so_far >= wanted:
         return None
-    due = since + wanted + latest(policy)
+    due = after(since, wanted + latest(policy))
     end = None if evidence.retention is None else activity.last_expiry(evidence.retention)
     if end is not None and due > end:
         return expires_first("idleFor", due, end)

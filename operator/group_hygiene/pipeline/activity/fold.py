@@ -14,11 +14,10 @@ import duckdb
 import pyarrow as pa
 
 from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.pipeline.store import FAR_MS
 
 # Beyond this, DuckDB writes into a temporary folder. For one worker; a machine has one per core.
 _MEMORY = "700MB"
-# The times that Python knows, in milliseconds since 1970: a record may name any number.
-_LEAST_MS, _MOST_MS = -62_135_596_800_000, 253_402_300_799_999
 # The days of `commits_by_day`.
 _DAYS = 31
 # Rows of a result that are in memory at once.
@@ -260,7 +259,7 @@ class Fold:
         run = self._database.execute
         run("SET TimeZone = 'UTC'")
         # least and greatest ignore nulls.
-        bounded = f"greatest({_LEAST_MS}, least({_MOST_MS}, ms))"
+        bounded = f"greatest({-FAR_MS}, least({FAR_MS}, ms))"
         run(f"CREATE MACRO to_time(ms) AS CASE WHEN ms IS NOT NULL THEN make_timestamptz({bounded} * 1000) END")
         run(
             """

@@ -166,7 +166,7 @@ def _state(warehouse: str) -> State:
 
 def _laid_out(spark: SparkSession, warehouse: str, at: State) -> State:
     """A table of an earlier release, whose files may have deletion vectors, as a new one with the same rows."""
-    rows = ACTIVITY.read(spark, warehouse, at.version)
+    rows = ACTIVITY.read(spark, warehouse, at.version).select(*ACTIVITY.schema.names)
     ACTIVITY.create(warehouse)
     rows.write.format("delta").mode("append").save(ACTIVITY.path(warehouse))
     return _state(warehouse)

@@ -7,7 +7,7 @@ depends on slices and partitions, not on the frequency of commits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.model.groups import GroupType, Partition
+from group_hygiene.model.groups import CommittedOffset, GroupType, Partition
 from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned
 from group_hygiene.pipeline.backtest.replay import COMMIT, History, Life, Record, Steps, milliseconds_of, replay
@@ -116,7 +116,8 @@ def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
 
 
 def _latest(rows: DataFrame, slices: Steps, alike: Iterable[Column | str], *columns: Column) -> DataFrame:
-    """The last record of those of a group that are alike, in each slice."""
+    """The last record of those of a group that are alike, in each slice; one without a time is before all others."""
+    rows = rows.withColumn("record_time", F.coalesce("record_time", F.timestamp_millis(F.lit(0))))
     return rows.groupBy("group", "era", _slice(slices).alias("slice"), *alike).agg(
         F.max("log_offset").alias("position"),
         F.unix_millis(F.min("record_time")).alias("first_ms"),
@@ -142,9 +143,9 @@ def histories(batches: Iterable[pa.RecordBatch], reach: Extent, start: datetime)
         # A group without a row in `activity` was written since.
         if activity is not None:
             records = [Record._make(row[len(_BEFORE) :]) for row in rest]
-            history = replay(group, records, start, _lost(activity, records, began_ms))
             complete_since = reach.complete_since.get(activity["log_partition"])
-            yield activity["pattern"], replace(history, complete_since=complete_since)
+            history = replay(group, records, start, _lost(activity, records, began_ms), complete_since)
+            yield activity["pattern"], history
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
@@ -164,7 +165,7 @@ def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> 
     commits = {(record.topic, record.partition) for record in records if record.commit_ms is not None}
     # Offsets from before the records; a later commit hides the earlier offset.
     offsets = {
-        Partition(topic, partition): (offset, at)
+        Partition(topic, partition): (CommittedOffset(offset), at)
         for topic, partition, offset, at in (tuple(one.values()) for one in activity["offsets"])
         if (topic, partition) not in commits
     }

@@ -7,20 +7,19 @@ record by record. A test compares both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import NamedTuple
 
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import CommittedOffset, Group, GroupState, GroupType, Offsets, Partition
+from group_hygiene.pipeline.store import FAR_MS
 
 # The log is read at once.
 _END = datetime.max.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-# Some 1,900 years: a duration may be added to such times.
-_MOST_MS = 60_000_000_000_000
 _FAMILIES = ("classic", "consumer", "share", "streams")
 # The log's states as those of ListGroups: with members, the exact state is unknown.
 _STATES = {"Empty": GroupState.EMPTY, "Active": GroupState.STABLE, "Unknown": GroupState.UNKNOWN}
@@ -128,11 +127,18 @@ class History:
         return min((sign for sign in self.signs if sign.at > moment), default=None)
 
 
-def replay(name: str, records: Iterable[Record], start: datetime, known: Life | None = None) -> History:
+def replay(
+    name: str,
+    records: Iterable[Record],
+    start: datetime,
+    known: Life | None = None,
+    complete_since: datetime | None = None,
+) -> History:
     """The history of a group from `start` on, by its records in the order of the log.
 
     The state after all records of a slice counts from the first of them on. A policy that waits for longer than a slice
     gives the same result. known: its state before its records, if earlier ones were dropped; replay changes it.
+    complete_since: see History.
     """
     life = known or Life()
     stretches = [] if known is None else [_stretch(name, start, life, None)]
@@ -149,7 +155,11 @@ def replay(name: str, records: Iterable[Record], start: datetime, known: Life | 
         if alive:
             first = min(alive, key=lambda record: record.first_ms)
             signs.append(Sign(moment_of(first.first_ms), "Commit" if first.kind == COMMIT else "Join"))
-    return History(name, stretches, signs)
+    history = History(name, stretches, signs, complete_since)
+    if complete_since is not None and (lost := history.at(complete_since)) is not None:
+        # A stretch of its own, as a group that matched may not match any more.
+        stretches.insert(stretches.index(lost) + 1, replace(lost, begins=complete_since))
+    return history
 
 
 @dataclass(slots=True)
@@ -164,7 +174,7 @@ class Life:
     state: str = "Unknown"
     last_ms: int | None = None
     empty_ms: int | None = None
-    offsets: dict[Partition, tuple[int, int]] = field(default_factory=dict)
+    offsets: dict[Partition, tuple[CommittedOffset, int]] = field(default_factory=dict)
     members: set[str] = field(default_factory=set)
     era: int | None = None
 
@@ -190,7 +200,7 @@ class Life:
         if record.aborted:
             return
         if record.offset is not None and record.commit_ms is not None:
-            self.offsets[place] = record.offset, record.commit_ms
+            self.offsets[place] = CommittedOffset(record.offset), record.commit_ms
             if self.type is GroupType.UNKNOWN or self.state == "Gone":
                 # A simple group: it had no members, at least since its end.
                 self.type, self.protocol, self.state, self.empty_ms = GroupType.CLASSIC, "", "Empty", None
@@ -233,7 +243,7 @@ def _stretch(name: str, begins: datetime, life: Life, before: Stretch | None) ->
         covered_to=0,
         read_at=_END,
     )
-    offsets = {place: CommittedOffset(offset) for place, (offset, _) in life.offsets.items()}
+    offsets = {place: offset for place, (offset, _) in life.offsets.items()}
     same_since = begins if life.state == "Empty" else None
     if same_since and before and before.same_since and (before.group, before.offsets) == (group, offsets):
         same_since = before.same_since
@@ -242,7 +252,7 @@ def _stretch(name: str, begins: datetime, life: Life, before: Stretch | None) ->
 
 def moment_of(milliseconds: int) -> datetime:
     """The time of milliseconds since 1970. Absurd ones, as clients could choose below Kafka 4.0, are cut off."""
-    return _EPOCH + max(-_MOST_MS, min(_MOST_MS, milliseconds)) * _MILLISECOND
+    return _EPOCH + max(-FAR_MS, min(FAR_MS, milliseconds)) * _MILLISECOND
 
 
 def milliseconds_of(moment: datetime) -> int:

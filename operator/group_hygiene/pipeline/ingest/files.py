@@ -15,13 +15,11 @@ import pyarrow as pa
 
 from group_hygiene.kafka.record_columns import Records
 from group_hygiene.pipeline.ingest.decoder import decode_all
-from group_hygiene.pipeline.store import Table
+from group_hygiene.pipeline.store import FAR_MS, Table
 from group_hygiene.pipeline.table_file import Part, TableFile
 
 # Rows of a file.
 _FILE_ROWS = 2_000_000
-# The largest time in milliseconds that fits into a table's microseconds.
-_LATEST = (1 << 63) // 1000 - 1
 
 
 class Target(NamedTuple):
@@ -71,7 +69,7 @@ class Files:
             if not len(some):
                 continue
             times, schema = records.times[some], target.tables[name].schema
-            of_record = np.clip(times, -_LATEST, _LATEST) * 1000
+            of_record = np.clip(times, -FAR_MS, FAR_MS) * 1000
             columns = {
                 **decoded,
                 "record_time": pa.array(of_record, pa.timestamp("us", "UTC"), mask=times == -1),
