@@ -44,8 +44,8 @@ _PIECES, _PIECE_OFFSETS = 64, 1_000_000
 # Compaction leaves few records of older offsets. After a round with fewer records than this there are more pieces, and
 # they grow, but shrink towards the end of their partition: a year of 20 million commits a day takes some 70.
 _FEW_RECORDS, _GROWTH = 8_000_000, 8
-# Of a task, which connects to the brokers and writes a file for each table. A piece takes a request at least.
-_TASK_RECORDS, _TASK_PIECES = 1_000_000, 32
+# A task connects to the brokers and writes a file for each table. A piece takes a request at least.
+_LEAST_TASKS, _TASK_RECORDS, _TASK_PIECES = 2, 1_000_000, 32
 # Larger than the number of any batch.
 _NO_BATCH = (1 << 63) - 1
 
@@ -209,7 +209,7 @@ class _Ingest:
 
     def _read_batch(self, pieces: list[Piece], expected: int) -> bool:
         """False = nothing was written: the cleaner removed less of these offsets than of those before."""
-        tasks = math.ceil(max(expected / _TASK_RECORDS, len(pieces) / _TASK_PIECES))
+        tasks = math.ceil(max(_LEAST_TASKS, expected / _TASK_RECORDS, len(pieces) / _TASK_PIECES))
         parts = self._parts(pieces, min(len(pieces), tasks))
         if parts is None:
             self._report("so many records here that smaller batches follow")
