@@ -125,25 +125,17 @@ def _records(kafka: KafkaCluster) -> dict[str, list[replay.Record]]:
 
 def _known(name: str, records: Iterable[replay.Record]) -> tuple[Group, Activity]:
     """What the tables say of a group, before it loses anything."""
-    before = itertools.takewhile(lambda it: it.kind != replay.COMMIT or it.offset is not None, records)
+    before = list(itertools.takewhile(lambda it: it.kind != replay.COMMIT or it.offset is not None, records))
     now = replay.replay(name, before, _moment(0)).stretches[-1]
     assert now.group is not None
+    last = {
+        (it.topic, it.partition): it.commit_ms for it in before if it.topic is not None and it.commit_ms is not None
+    }
     times: dict[str, list[datetime]] = {}
-    for (topic, _), (_, commit_ms) in now.offsets.items():
+    for (topic, _), commit_ms in last.items():
         times.setdefault(topic, []).append(_moment(commit_ms))
-    return replace(now.group, coordinator=-1), Activity(
-        type=now.group.type,
-        protocol_type=now.group.protocol_type,
-        state=now.state,
-        first_seen=None,
-        last_commit=now.last_commit,
-        oldest_commit=now.oldest_commit,
-        empty_since=now.empty_since,
-        log_partition=0,
-        covered_to=0,
-        read_at=datetime.now(UTC),
-        by_topic={topic: Commits(min(of_topic), max(of_topic)) for topic, of_topic in times.items()},
-    )
+    by_topic = {topic: Commits(min(of_topic), max(of_topic)) for topic, of_topic in times.items()}
+    return replace(now.group, coordinator=-1), replace(now.activity, read_at=datetime.now(UTC), by_topic=by_topic)
 
 
 def _predict(kafka: KafkaCluster, client: Client, names: Mapping[str, str]) -> dict[str, tuple[datetime, datetime]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ def read_coverage(spark: SparkSession, warehouse: str) -> Covered:
     read_at: datetime = max(place["read_at"] for place in places.values())
     state = State(rows[0]["activity_id"], max(row["activity_version"] for row in rows))
     partitions = len({row["log_partition"] for row in rows})
-    return Covered(rows[0]["cluster_id"], state, read_at, partitions, places)
+    return Covered(rows[0]["cluster_id"], state, read_at.astimezone(UTC), partitions, places)
 
 
 def activity_at(spark: SparkSession, warehouse: str, covered: State) -> DataFrame:
