@@ -35,7 +35,7 @@ SHOWN = {
     # `message` is one of `reconcile.recovery`, all literal.
     reasons.DELETED: {"message", "named(gone.topics)"},
     reasons.EXPIRES_FIRST: {"field", "timestamp(due)", "timestamp(end)"},
-    reasons.EXPIRES_LATER: {"group.protocol_type", "timestamp(at)", "timestamp(first + retention)"},
+    reasons.EXPIRES_LATER: {"group.protocol_type", "timestamp(at)", "timestamp(earliest)"},
     reasons.GONE: {"topic"},
     reasons.GROUP_ACTIVE: {"state"},
     reasons.HAS_OFFSETS: {"len(evidence.offsets)"},
