@@ -439,7 +439,7 @@ def test_times_of_clients(moment: datetime) -> None:
 @pytest.mark.parametrize("moment", [datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)])
 @pytest.mark.parametrize("used", [False, True])
 def test_policies_judge_times_of_clients(when: dict[str, Any], moment: datetime, used: bool) -> None:
-    """With any policy, such a commit is a matter of its group only."""
+    """Under any policy, such a commit raises no error, which would affect other groups."""
     times: dict[str, Any] = {"last_commit": moment, "oldest_commit": moment, "by_topic": {"t": Commits(moment, moment)}}
     known = activity(state="Active", empty_since=None, **times) if used else simple_activity(**times)
     of = group(state=GroupState.STABLE) if used else group(protocol_type="")

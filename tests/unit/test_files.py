@@ -246,7 +246,7 @@ def test_it_drags_nothing_along(module: str, beside: set[str]) -> None:
 
 
 def test_arrow_does_without_pandas() -> None:
-    """Whoever else needs it in the same process gets it."""
+    """Other code of the same process can still import it."""
     program = (
         "import sys; import pyarrow as pa; from group_hygiene.pipeline.table_file import leave_out_pandas;"
         "leave_out_pandas(); leave_out_pandas(); pa.array([1]); print('pandas' in sys.modules);"

@@ -196,8 +196,8 @@ def test_records_were_lost() -> None:
 def test_it_looks_as_often_as_the_operator() -> None:
     """However coarse the slices are: a group that is deleted on Sunday evening is missed on Monday morning."""
     weekend = [joined(4.3), commit(4.5), left(4.7), joined(7.4)]
-    hurt = simulate(weekend, replace(policy(idleFor="24h"), interval=timedelta(minutes=10)))
-    (one,) = hurt
+    regretted = simulate(weekend, replace(policy(idleFor="24h"), interval=timedelta(minutes=10)))
+    (one,) = regretted
     assert one.deleted is not None
     assert START + 6.7 * DAY <= one.deleted <= START + 6.7 * DAY + timedelta(minutes=20)
     assert one.back == Sign(START + timedelta(milliseconds=ms(7.4) - ms(0)), "Join")

@@ -1,18 +1,15 @@
 """Reads Kafka's encoding of messages (KIP-482), which `__consumer_offsets` and the protocol use. Pure.
 
-Checks that every byte belongs to the expected layout.
+Checks that every byte belongs to the expected layout. Imports nothing.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 # A layout: a number of bytes; "text", "text?" (may be null), "bytes"; [layout of an array's elements]; (layouts of a
 # struct's fields); a set with the one layout of a struct that may be null.
 Layout = Any
-
-_NUMBERS = {1: struct.Struct(">b"), 2: struct.Struct(">h"), 4: struct.Struct(">i"), 8: struct.Struct(">q")}
 
 
 class LayoutError(ValueError):
@@ -28,20 +25,14 @@ class Reader:
         self.data, self.at, self.flexible = data, at, flexible
 
     def take(self, size: int) -> bytes:
-        at, end = self.at, self.at + size
-        if size < 0 or end > len(self.data):
-            raise LayoutError(f"{size} bytes should follow at {at} of {len(self.data)}")
-        self.at = end
-        return self.data[at:end]
+        taken = self.data[self.at : self.at + size]
+        if size < 0 or len(taken) != size:
+            raise LayoutError(f"{size} bytes should follow at {self.at} of {len(self.data)}")
+        self.at += size
+        return taken
 
     def number(self, size: int) -> int:
-        """Of 1, 2, 4 or 8 bytes."""
-        at, end = self.at, self.at + size
-        if end > len(self.data):
-            raise LayoutError(f"{size} bytes should follow at {at} of {len(self.data)}")
-        self.at = end
-        found: int = _NUMBERS[size].unpack_from(self.data, at)[0]
-        return found
+        return int.from_bytes(self.take(size), "big", signed=True)
 
     def text(self) -> str:
         size = self._length(2)

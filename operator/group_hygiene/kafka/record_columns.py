@@ -53,7 +53,7 @@ class Slices(NamedTuple):
 class Cursor:
     """Reads the cells field by field, all at once: numbers, and texts after their length in two bytes.
 
-    fits: whether a cell is not null, and had no length that can't be.
+    fits: False = the cell is null, or one of its lengths is impossible.
     """
 
     def __init__(self, cells: Slices) -> None:

@@ -181,7 +181,10 @@ class Activity:
 
 
 def after(moment: datetime, duration: timedelta) -> datetime:
-    """The last possible time instead of a later one: below Kafka 4.0, clients may choose the times of their commits."""
+    """The sum, or the latest time that a datetime can hold.
+
+    Below Kafka 4.0, clients may choose the times of their commits, so the sum may be out of range.
+    """
     try:
         return moment + duration
     except OverflowError:
