@@ -83,7 +83,7 @@ def test_other_periods(spark: SparkSession, lived: str) -> None:
     assert by_hours == {1: (5, 1), 2: (4, 1), 3: (4, 1), 4: (4, 1), 6: (4, 0), 8: (4, 0), 12: (4, 0), 16: (4, 0)}
     graces = {variant.period / timedelta(hours=1): (variant.deleted, variant.regret) for variant in one.graces}
     assert graces == {1: (4, 1), 2: (4, 1), 4: (4, 1), 7: (4, 0)}
-    safe = {pattern.pattern: (pattern.deleted, pattern.regret, pattern.safe) for pattern in one.patterns}
+    safe = {pattern.pattern: (pattern.own.deleted, pattern.own.regret, pattern.safe) for pattern in one.patterns}
     assert safe == {
         "console-consumer-*": (3, 0, timedelta(hours=1)),
         "weekly": (1, 1, timedelta(hours=6)),

@@ -20,33 +20,40 @@ from bench.backtest import Known, differences, policy
 from bench.past import write_past
 from group_hygiene.cli.backtests import _document
 from group_hygiene.pipeline.backtest.run import Candidate, Terms, backtest
-from group_hygiene.pipeline.backtest.tally import SCHEMA, Regret, Row, Sums, counted
+from group_hygiene.pipeline.backtest.tally import SCHEMA, OnTrial, Regret, Row, Sums, counted
+from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import parse_policy
 from sandbox.spark.event_log import SETTINGS, tasks_by_executor
 from sandbox.spark.jars import jars
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
 EXECUTORS = 4
 SECONDS = 600
 
 
 def sums(spark: SparkSession, rows: Sequence[Row], patterns: int, regrets: int) -> Sums:
+    """Of two policies, each with a shorter period beside its own."""
+    trial = Trial(parse_policy(policy()), START, START + timedelta(days=1))
+    bench = [OnTrial(trial, [trial.with_idle_for(timedelta(hours=1)), trial], [])] * 2
     table = pa.Table.from_pylist([row._asdict() for row in rows], SCHEMA)
     frame = spark.createDataFrame(table, from_arrow_schema(SCHEMA)).repartition(3)
-    return counted(frame, 2, patterns, regrets)
+    return counted(frame, bench, patterns, regrets)
 
 
 def regret(group: str, second: int) -> dict[str, Any]:
-    at = datetime(2026, 1, 1, second=second, tzinfo=UTC)
+    at = START + timedelta(seconds=second)
     return Regret(group, "a-*", at, at, at, "Join")._asdict()
 
 
 def test_only_the_first_are_listed(spark: SparkSession) -> None:
     """Of each policy, the patterns with the most deletions, and the first regrets; counts are of all."""
     rows = [
-        Row(number, "pattern", text=f"{name}-*", many=many, deleted=[3 * many, many], regretted=[many, 0])
+        Row(number, "pattern", text=f"{name}-*", deleted=deleted, regretted=regretted, many=many * times)
         for number in (0, 1)
         for name, many in (("a", 1), ("b", 3), ("c", 2), ("a", 4), ("d", 2))
+        # A third of the groups that the shorter period deletes are deleted with its own, too, and then not regretted.
+        for deleted, regretted, times in ((1, 0, 2), (2, 1, 1))
     ]
     for number in (0, 1):
         rows += [Row(number, "regret", regret=regret(f"g{at}", at // 2)) for at in range(6)]
@@ -54,8 +61,8 @@ def test_only_the_first_are_listed(spark: SparkSession) -> None:
         rows.append(Row(number, "reason", text="Match", many=7))
     found = sums(spark, rows, patterns=3, regrets=5)
     for number in (0, 1):
-        patterns = [(row["text"], row["many"], row["deleted"], row["regretted"]) for row in found[number, "pattern"]]
-        assert patterns == [("a-*", 5, [15, 5], [5, 0]), ("b-*", 3, [9, 3], [3, 0]), ("c-*", 2, [6, 2], [2, 0])]
+        patterns = [(row["text"], row["deleted"], row["regretted"]) for row in found[number, "pattern"]]
+        assert patterns == [("a-*", [15, 5], [5, 0]), ("b-*", [9, 3], [3, 0]), ("c-*", [6, 2], [2, 0])]
         assert [row["regret"]["group"] for row in found[number, "regret"]] == ["g0", "g1", "g2", "g3", "g4"]
         assert {row["step"]: row["many"] for row in found[number, "deleted"]} == {0: 5, 1: 10}
         assert [(row["text"], row["many"]) for row in found[number, "reason"]] == [("Match", 7)]

@@ -157,7 +157,7 @@ def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
     if tried.patterns:
         rows = [
             (
-                *(pattern.pattern, pattern.deleted, pattern.regret),
+                *(pattern.pattern, pattern.own.deleted, pattern.own.regret),
                 "none of these" if pattern.safe is None else format_duration(pattern.safe),
             )
             for pattern in tried.patterns[:_SHOWN]
@@ -267,8 +267,8 @@ def _policy(tried: Tried) -> dict[str, Any]:
         "patterns": [
             {
                 "pattern": pattern.pattern,
-                "deleted": pattern.deleted,
-                "regret": pattern.regret,
+                "deleted": pattern.own.deleted,
+                "regret": pattern.own.regret,
                 "leastWithoutRegret": None if pattern.safe is None else format_duration(pattern.safe),
                 "tried": _variants(pattern.variants),
             }

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
@@ -20,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.backtest.lives import Extent, extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps
-from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, OnTrial, Regret, Sums, counted, worker
+from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, OnTrial, Regret, Sums, counted, tally
 from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.patterns import Patterns
@@ -31,6 +32,8 @@ _REPORT_EVERY_S = 5.0
 # Multiples of the policy's own periods that are tried, too.
 _PERIODS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 _GRACES = (1.0, 2.0, 4.0, 7.0)
+# Instead of a row of `tally.counted`, if there is none.
+_NO_GROUP = {"deleted": repeat(0), "regretted": repeat(0)}
 # Adaptive plans make as many tasks as there are data. Small ones: their Python takes far longer than reading them, so
 # cores don't wait long for the last ones.
 _SETTINGS = {
@@ -90,14 +93,16 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OfPattern:
-    """The groups of one name pattern. variants: see Tried.periods. safe: the least of these periods that deletes
-    groups, and from which on none causes a regret; None = there is none."""
+    """The groups of one name pattern. own: with the policy's own period. variants: see Tried.periods."""
 
     pattern: str
-    deleted: int
-    regret: int
-    safe: timedelta | None
+    own: Variant
     variants: Sequence[Variant]
+
+    @property
+    def safe(self) -> timedelta | None:
+        """The least period that deletes groups, and from which on none causes a regret; None = there is none."""
+        return next((variant.period for variant in self.variants if variant.safe), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +150,7 @@ def steps_of(terms: Terms, reach: Extent) -> Steps:
     """
     held = f"the tables hold the history from {timestamp(reach.began)} to {timestamp(reach.read_at)}"
     end = terms.end or reach.read_at
-    asked = terms.start if isinstance(terms.start, datetime) else None
-    if isinstance(terms.start, timedelta):
-        asked = end - terms.start
+    asked = end - terms.start if isinstance(terms.start, timedelta) else terms.start
     for option, moment in (("--to", end), ("--from", asked)):
         if moment is not None and moment > reach.read_at:
             raise PipelineError(f"{option} {timestamp(moment)} is later than the log was read: {held}")
@@ -171,21 +174,18 @@ def steps_of(terms: Terms, reach: Extent) -> Steps:
     return steps
 
 
-def too_short(policy: Policy, steps: Steps, reach: Extent) -> str | None:
+def too_short(trial: Trial, reach: Extent) -> str | None:
     """Why a range is too short for a policy: no group could have been used again after a deletion. None = it is not."""
-    waits = policy.when.idle_for or policy.when.unchanged_for
-    if waits is None:
-        return None
+    policy, needed = trial.policy, trial.waits
     field = "idleFor" if policy.when.idle_for else "unchangedFor"
-    needed: timedelta = waits
     if policy.action is Action.DELETE:
-        field, needed = f"{field} and gracePeriod", waits + policy.grace_period
-    held = reach.read_at - steps.start
+        field, needed = f"{field} and gracePeriod", needed + policy.grace_period
+    held = reach.read_at - trial.start
     if held >= needed:
         return None
-    length = format_duration(whole_seconds(max(timedelta(), held)))
+    length = format_duration(whole_seconds(held))
     return (
-        f"GroupPolicy {policy.key}: the history from {timestamp(steps.start)} on is {length} long, shorter than "
+        f"GroupPolicy {policy.key}: the history from {timestamp(trial.start)} on is {length} long, shorter than "
         f"its {field} of {format_duration(needed)}: regrets would be unknown. The tables go back to "
         f"{timestamp(reach.began)}, which is enough from {timestamp(reach.began + needed)} on"
     )
@@ -204,11 +204,12 @@ def backtest(
     """
     reach = extent(spark, warehouse)
     steps = steps_of(terms, reach)
-    judged = [(candidate, too_short(candidate.policy, steps, reach)) for candidate in candidates]
+    trials = [Trial(one.policy, steps.start, steps.end, one.protect, terms.retention) for one in candidates]
+    judged = [(trial, too_short(trial, reach)) for trial in trials]
     untried = [why for _, why in judged if why is not None]
     if len(untried) == len(candidates):
         raise PipelineError("; ".join(untried))
-    bench = [_on_trial(candidate, steps, terms.retention) for candidate, why in judged if why is None]
+    bench = [_on_trial(trial, steps) for trial, why in judged if why is None]
     report(
         f"backtest: {steps.count:,} steps from {timestamp(steps.start)} to {timestamp(steps.end)}, "
         f"{len(bench)} policies"
@@ -217,10 +218,11 @@ def backtest(
     spark = spark.newSession()
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
+    records = lives(spark, warehouse, reach, _slices(bench, steps))
+    counts = partial(tally, bench=bench, steps=steps, reach=reach)
+    rows = records.mapInArrow(counts, from_arrow_schema(SCHEMA))
     with _tasks_reported(spark, lambda done, parts: report(f"backtest: {done} of {parts} parts")):
-        records = lives(spark, warehouse, reach, _slices(bench, steps))
-        rows = records.mapInArrow(worker(bench, steps, reach), from_arrow_schema(SCHEMA))
-        sums = counted(rows, max(len(one.periods) for one in bench))
+        sums = counted(rows, bench)
     return Backtest(reach, steps, [_tried(number, one, sums, steps) for number, one in enumerate(bench)], untried)
 
 
@@ -248,19 +250,20 @@ def _tasks_reported(spark: SparkSession, report: Callable[[int, int], None]) -> 
         thread.join()
 
 
-def _on_trial(candidate: Candidate, steps: Steps, retention: timedelta | None) -> OnTrial:
-    policy = candidate.policy
-    trial = Trial(policy, steps.start, steps.end, candidate.protect, retention)
-    if policy.action is not Action.DELETE or not trial.waits:
+def _on_trial(trial: Trial, steps: Steps) -> OnTrial:
+    policy = trial.policy
+    if policy.action is not Action.DELETE:
         return OnTrial(trial, (), ())
-    longest = steps.every * steps.count
-    periods = _others(_PERIODS, trial.waits, longest)
-    graces = _others(_GRACES, policy.grace_period, longest)
-    return OnTrial(
-        trial,
-        [trial if period == trial.waits else trial.with_idle_for(period) for period in periods],
-        [trial if period == policy.grace_period else trial.with_grace(period) for period in graces],
-    )
+
+    def others(factors: Iterable[float], own: timedelta, other: Callable[[timedelta], Trial]) -> list[Trial]:
+        """With periods in whole seconds, ascending, always with the policy's own."""
+        second, longest = timedelta(seconds=1), steps.every * steps.count
+        tried = (max(second, factor * own // second * second) for factor in factors if factor != 1)
+        periods = {own, *(period for period in tried if period <= longest)}
+        return [trial if period == own else other(period) for period in sorted(periods)]
+
+    graces = others(_GRACES, policy.grace_period, trial.with_grace)
+    return OnTrial(trial, others(_PERIODS, trial.waits, trial.with_idle_for), graces)
 
 
 def _slices(bench: Sequence[OnTrial], steps: Steps) -> Steps:
@@ -277,43 +280,29 @@ def _slices(bench: Sequence[OnTrial], steps: Steps) -> Steps:
     return Steps(steps.start, steps.every / parts, (steps.count - 1) * parts + 1)
 
 
-def _others(factors: Iterable[float], wanted: timedelta, longest: timedelta) -> list[timedelta]:
-    """In whole seconds, ascending, always with the policy's own period."""
-    second = timedelta(seconds=1)
-    tried = (max(second, factor * wanted // second * second) for factor in factors if factor != 1)
-    return sorted({wanted, *(period for period in tried if period <= longest)})
-
-
 def _tried(number: int, one: OnTrial, rows: Sums, steps: Steps) -> Tried:
-    whats = ((ALL, "there"), *((number, what) for what in ("matched", "marked", "deleted", "regretted")))
-    there, matched, *rest = (_by_step(rows[what], steps.count) for what in whats)
-    columns = zip(accumulate(there), accumulate(matched), *rest, strict=True)
+    def by_step(policy: int, what: str) -> list[int]:
+        found = {row["step"]: row["many"] for row in rows[policy, what]}
+        return [found.get(step, 0) for step in range(steps.count)]
+
+    matched = accumulate(by_step(number, "matched"))
+    changes = (by_step(number, what) for what in ("marked", "deleted", "regretted"))
+    columns = zip(accumulate(by_step(ALL, "there")), matched, *changes, strict=True)
     periods = [trial.waits for trial in one.periods]
-    own = periods.index(one.trial.waits) if periods else 0
-
-    def variants(what: str, periods: Sequence[timedelta]) -> list[Variant]:
-        sums = (_by_step(rows[number, f"{what}-{which}"], len(periods)) for which in ("deleted", "regret"))
-        return [Variant(*each) for each in zip(periods, *sums, strict=True)]
-
+    graces = [trial.policy.grace_period for trial in one.graces]
+    patterns = ((row["text"], _variants(periods, row)) for row in rows[number, "pattern"])
     return Tried(
         policy=one.trial.policy,
         days=[Day(steps.at(step), *many) for step, many in enumerate(columns)],
         regrets=[Regret(**row["regret"]) for row in rows[number, "regret"]],
         unwatched=sum(row["many"] for row in rows[number, "unwatched"]),
-        periods=variants("period", periods),
-        graces=variants("grace", [trial.policy.grace_period for trial in one.graces]),
-        patterns=[_of_pattern(row, periods, own) for row in rows[number, "pattern"]],
+        periods=_variants(periods, *rows[number, "period"]),
+        graces=_variants(graces, *rows[number, "grace"]),
+        patterns=[OfPattern(name, variants[one.own], variants) for name, variants in patterns],
         reasons={row["text"]: row["many"] for row in rows[number, "reason"]},
     )
 
 
-def _by_step(rows: Iterable[Mapping[str, Any]], steps: int) -> list[int]:
-    found = {row["step"]: row["many"] for row in rows}
-    return [found.get(step, 0) for step in range(steps)]
-
-
-def _of_pattern(row: Mapping[str, Any], periods: Sequence[timedelta], own: int) -> OfPattern:
+def _variants(periods: Sequence[timedelta], row: Mapping[str, Any] = _NO_GROUP) -> list[Variant]:
     # Another policy may have more periods.
-    variants = [Variant(*each) for each in zip(periods, row["deleted"], row["regretted"], strict=False)]
-    safe = next((variant.period for variant in variants if variant.safe), None)
-    return OfPattern(row["text"], variants[own].deleted, variants[own].regret, safe, variants)
+    return [Variant(*each) for each in zip(periods, row["deleted"], row["regretted"], strict=False)]

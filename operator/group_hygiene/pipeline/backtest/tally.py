@@ -35,6 +35,11 @@ class OnTrial(NamedTuple):
     periods: Sequence[Trial]
     graces: Sequence[Trial]
 
+    @property
+    def own(self) -> int:
+        """The index of the policy's own period."""
+        return self.periods.index(self.trial) if self.periods else 0
+
 
 class Regret(NamedTuple):
     """A deletion of a group that was used again later. by: its first use, Commit or Join."""
@@ -48,50 +53,45 @@ class Regret(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One count, perhaps of a reason (`text`); or the counts of a pattern by the periods ("pattern"; many: with the
-    policy's own); or a Regret ("regret").
+    """One count (`many`), perhaps of a reason (`text`), or a Regret ("regret").
+
+    "period", "grace", and by name pattern (`text`) "pattern": groups that so many of the policy's periods delete, from
+    the first one on, and for which so many of these are regretted. See `counted` for the sums.
     """
 
     policy: int
     what: str
     step: int = 0
     text: str | None = None
-    many: int = 1
-    deleted: Sequence[int] | None = None
-    regretted: Sequence[int] | None = None
+    deleted: int = 0
+    regretted: int = 0
     regret: Mapping[str, Any] | None = None
+    many: int = 1
 
 
-_SUMS = ("deleted", "regretted")
 _TIME = pa.timestamp("us", "UTC")
 _REGRET = pa.struct([(name, _TIME if name.endswith("_at") else pa.string()) for name in Regret._fields])
-_TYPES = {"what": pa.string(), "text": pa.string(), "regret": _REGRET} | dict.fromkeys(_SUMS, pa.list_(pa.int64()))
-# (policy, what) -> rows of SCHEMA.
+_TYPES = {"what": pa.string(), "text": pa.string(), "regret": _REGRET}
+# (policy, what) -> rows.
 Sums = Mapping[tuple[int, str], Sequence[Mapping[str, Any]]]
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in Row._fields])
 
 
-def worker(
-    bench: Sequence[OnTrial], steps: Steps, reach: Extent
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def tally(
+    batches: Iterable[pa.RecordBatch], bench: Sequence[OnTrial], steps: Steps, reach: Extent
+) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow` over rows of `lives.lives`; returns rows of SCHEMA. steps: of the counts."""
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = _Tally(bench, steps, reach.read_at).rows(histories(batches, reach, steps.start))
-        while chunk := list(islice(rows, _ROWS_A_BATCH)):
-            columns = zip(zip(*chunk, strict=True), SCHEMA, strict=True)
-            yield pa.RecordBatch.from_arrays([pa.array(column, field.type) for column, field in columns], schema=SCHEMA)
-
-    return work
+    rows = _Tally(bench, steps, reach.read_at).rows(histories(batches, reach, steps.start))
+    while chunk := list(islice(rows, _ROWS_A_BATCH)):
+        yield pa.RecordBatch.from_pylist([row._asdict() for row in chunk], SCHEMA)
 
 
 class _Tally:
-    """Counts the results of groups. counts: (policy, what, step, text) -> number. patterns: see `Row`."""
+    """Counts the results of groups."""
 
     def __init__(self, bench: Sequence[OnTrial], steps: Steps, read_at: datetime) -> None:
         self._bench, self._steps, self._read_at = bench, steps, read_at
-        self._counts: Counter[tuple[int, str, int, str | None]] = Counter()
-        self._patterns: dict[tuple[int, str], tuple[list[int], list[int]]] = {}
+        self._counts: Counter[Row] = Counter()
 
     def rows(self, groups: Iterable[tuple[str, History]]) -> Iterator[Row]:
         """groups: their name patterns and histories."""
@@ -105,20 +105,17 @@ class _Tally:
                 # Most policies select few groups, by name.
                 if match.groups.matches(history.name) and not match.exclude.matches(history.name):
                     yield from self._try(number, one, history, pattern)
-        for key, many in self._counts.items():
-            yield Row(*key, many)
-        for (number, pattern), (deleted, regretted) in self._patterns.items():
-            own = self._bench[number].periods.index(self._bench[number].trial)
-            yield Row(number, "pattern", 0, pattern, deleted[own], deleted, regretted)
+        for row, many in self._counts.items():
+            yield row._replace(many=many)
 
-    def _count(self, number: int, what: str, moment: datetime, many: int = 1) -> None:
-        self._counts[number, what, self._steps.first_from(moment), None] += many
+    def _count(self, policy: int, what: str, at: datetime | None = None, many: int = 1, **of: Any) -> None:
+        self._counts[Row(policy, what, 0 if at is None else self._steps.first_from(at), **of)] += many
 
     def _try(self, number: int, one: OnTrial, history: History, pattern: str) -> Iterator[Row]:
         """Count the results of a policy for a group; returns its regrets."""
         verdict = one.trial.verdict(history)
         if verdict is not None:
-            self._counts[number, "reason", 0, reason_of(verdict)] += 1
+            self._count(number, "reason", text=reason_of(verdict))
         simulate = cache(lambda trial: trial.simulate(history))
         # A group in use has many stretches, and mostly never matches: then no longer period need be tried.
         if len(history.stretches) > len(one.periods) > 0 and not simulate(one.periods[0]):
@@ -135,17 +132,11 @@ class _Tally:
                 regret = Regret(history.name, pattern, span.marked, span.deleted, span.back.at, span.back.by)
                 yield Row(number, "regret", regret=regret._asdict())
             elif self._read_at - span.deleted < one.trial.waits:
-                self._counts[number, "unwatched", 0, None] += 1
-        for what, others in (("period", one.periods), ("grace", one.graces)):
-            deleted, regretted = _until(others, one.trial, simulate)
-            for index in range(deleted):
-                self._counts[number, f"{what}-deleted", index, None] += 1
-            for index in range(regretted):
-                self._counts[number, f"{what}-regret", index, None] += 1
-            if what == "period" and deleted:
-                sums = self._patterns.setdefault((number, pattern), ([0] * len(others), [0] * len(others)))
-                for until, counts in zip((deleted, regretted), sums, strict=True):
-                    counts[:until] = [many + 1 for many in counts[:until]]
+                self._count(number, "unwatched")
+        periods, graces = (_until(others, one.trial, simulate) for others in (one.periods, one.graces))
+        for what, text, until in (("period", None, periods), ("pattern", pattern, periods), ("grace", None, graces)):
+            if until[0]:
+                self._count(number, what, text=text, deleted=until[0], regretted=until[1])
 
 
 def _until(trials: Sequence[Trial], own: Trial, simulate: Callable[[Trial], Sequence[Span]]) -> tuple[int, int]:
@@ -167,22 +158,25 @@ def _until(trials: Sequence[Trial], own: Trial, simulate: Callable[[Trial], Sequ
     return deleted, until(deleted, attrgetter("back"))
 
 
-def counted(rows: DataFrame, periods: int, patterns: int = PATTERNS, regrets: int = REGRETS) -> Sums:
+def counted(rows: DataFrame, bench: Sequence[OnTrial], patterns: int = PATTERNS, regrets: int = REGRETS) -> Sums:
     """Rows of SCHEMA, summed over all workers; none for other keys.
 
-    periods: the most that a policy has. patterns, regrets: the most that each policy gets, the first in order.
+    deleted, regretted: by the policy's period, how many groups. patterns, regrets: the most that each policy gets, the
+    first in order.
     """
+    most = max(len(others) for one in bench for others in (one.periods, one.graces))
+    many = F.col("many")
     sums = (
-        F.array(*(F.coalesce(F.sum(F.get(name, F.lit(index))), F.lit(0)) for index in range(periods))).alias(name)
-        for name in _SUMS
+        F.array(*(F.sum(F.when(F.col(name) > index, many).otherwise(0)) for index in range(most))).alias(name)
+        for name in ("deleted", "regretted")
     )
-    keys = [name for name in Row._fields if name not in ("many", *_SUMS)]
-    rows = rows.groupBy(*keys).agg(F.sum("many").alias("many"), *sums)
-    what = F.col("what")
-    most = (F.when(what == "pattern", -value) for value in (F.col("many"), F.get("deleted", F.lit(0))))
-    ranked = Window.partitionBy("policy", "what").orderBy(*most, "regret.deleted_at", "regret.group", "text")
+    rows = rows.groupBy("policy", "what", "step", "text", "regret").agg(F.sum(many).alias("many"), *sums)
+    # Patterns by their deletions: with the policy's own period, then with the shortest.
+    own = F.get(F.lit([one.own for one in bench]), "policy")
+    order = (F.desc(F.get("deleted", own)), F.desc(F.get("deleted", F.lit(0))))
+    ranked = Window.partitionBy("policy", "what").orderBy(*order, "regret.deleted_at", "regret.group", "text")
     rows = rows.withColumn("rank", F.row_number().over(ranked))
-    limit = F.when(what == "pattern", patterns).when(what == "regret", regrets)
+    limit = F.when(F.col("what") == "pattern", patterns).when(F.col("what") == "regret", regrets)
     found: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     listed = rows.where(limit.isNull() | (F.col("rank") <= limit)).toArrow()
     for row in listed.sort_by("rank").to_pylist():
