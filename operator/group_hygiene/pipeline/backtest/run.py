@@ -6,9 +6,8 @@ once, and returns counts.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -221,33 +220,23 @@ def backtest(
     records = lives(spark, warehouse, reach, _slices(bench, steps))
     counts = partial(tally, bench=bench, steps=steps, reach=reach)
     rows = records.mapInArrow(counts, from_arrow_schema(SCHEMA))
-    with _tasks_reported(spark, lambda done, parts: report(f"backtest: {done} of {parts} parts")):
-        sums = counted(rows, bench)
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(counted, rows, bench)
+        _report_tasks(spark, job, report)
+    sums = job.result()
     return Backtest(reach, steps, [_tried(number, one, sums, steps) for number, one in enumerate(bench)], untried)
 
 
-@contextmanager
-def _tasks_reported(spark: SparkSession, report: Callable[[int, int], None]) -> Iterator[None]:
-    """Within the context, call `report(done, all)` every few seconds with the tasks of the newest stage, on changes."""
-    over, tracker = threading.Event(), spark.sparkContext.statusTracker()
-
-    def watch() -> None:
-        last = (0, 0)
-        while not over.wait(_REPORT_EVERY_S):
-            stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
-            found = [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None]
-            now = found[-1] if found else (0, 0)
-            if now != last and now[0]:
-                report(*now)
-            last = now
-
-    thread = threading.Thread(target=watch, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+def _report_tasks(spark: SparkSession, job: Future[Any], report: Callable[[str], None]) -> None:
+    """Until the job is done, report every few seconds the tasks of the newest stage, on changes."""
+    last, tracker = (0, 0), spark.sparkContext.statusTracker()
+    while wait([job], _REPORT_EVERY_S).not_done:
+        stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+        found = [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None]
+        now = found[-1] if found else (0, 0)
+        if now != last and now[0]:
+            report(f"backtest: {now[0]} of {now[1]} parts")
+        last = now
 
 
 def _on_trial(trial: Trial, steps: Steps) -> OnTrial:
