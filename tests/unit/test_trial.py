@@ -187,9 +187,9 @@ def test_protected() -> None:
 
 def test_records_were_lost() -> None:
     """From when it is known, nobody counts as idle since before; what was known earlier was known."""
-    early = replace(replayed(ONCE), complete_since=START + 4 * DAY)
+    early = replay("group", ONCE, START, complete_since=START + 4 * DAY)
     assert removed(Trial(policy(), START, END).simulate(early)) == [(9, 10, None, None)]
-    late = replace(replayed([*ONCE, joined(9.25)]), complete_since=START + 30 * DAY)
+    late = replay("group", [*ONCE, joined(9.25)], START, complete_since=START + 30 * DAY)
     assert removed(Trial(policy(), START, END).simulate(late)) == [(6, 7, ms(9.25), "Join")]
 
 
@@ -255,7 +255,7 @@ def every_look(trial: Trial, history: History) -> list[Span]:
         if now < absent_until:
             continue
         at = max((n for n, one in enumerate(history.stretches) if one.begins <= now), default=None)
-        verdict = None if at is None else trial._judge(history.stretches[at], now, history.complete_since, last)
+        verdict = None if at is None else trial._judge(history.stretches[at], now, last)
         if at is None or verdict is None or not verdict.matches:
             mark = None
             continue

@@ -6,10 +6,12 @@ record by record. A test compares both.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from group_hygiene.model.evidence import Activity
@@ -95,8 +97,9 @@ class Sign(NamedTuple):
 class Stretch:
     """The group's state from a record on, until the next stretch begins.
 
-    group: None = it does not exist. activity: its row in `activity`, read at any later time. offsets: the committed
-    ones. same_since: start of the time in which it is Empty with the same offsets; None = it is not Empty.
+    group: None = it does not exist. activity: its row in `activity`, read at any later time; without `complete_since`
+    before that time, when the lost records still existed. offsets: the committed ones. same_since: start of the time in
+    which it is Empty with the same offsets; None = it is not Empty.
     """
 
     begins: datetime
@@ -108,15 +111,11 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A group's stretches in order, and its first use in each slice of time.
-
-    complete_since: see `model.evidence.Activity`.
-    """
+    """A group's stretches in order, and its first use in each slice of time."""
 
     name: str
     stretches: Sequence[Stretch]
     signs: Sequence[Sign]
-    complete_since: datetime | None = None
 
     def at(self, moment: datetime) -> Stretch | None:
         """The state at a moment; None = before the group's first record."""
@@ -138,12 +137,12 @@ def replay(
 
     The state after all records of a slice counts from the first of them on. A policy that waits for longer than a slice
     gives the same result. known: its state before its records, if earlier ones were dropped; replay changes it.
-    complete_since: see History.
+    complete_since: see `model.evidence.Activity`.
     """
     life = known or Life()
     stretches = [] if known is None else [_stretch(name, start, life, None)]
     signs: list[Sign] = []
-    for _, together in groupby(records, key=lambda record: record.slice):
+    for _, together in groupby(records, key=attrgetter("slice")):
         slice_ = list(together)
         for record in slice_:
             life.take(record)
@@ -155,11 +154,14 @@ def replay(
         if alive:
             first = min(alive, key=lambda record: record.first_ms)
             signs.append(Sign(moment_of(first.first_ms), "Commit" if first.kind == COMMIT else "Join"))
-    history = History(name, stretches, signs, complete_since)
-    if complete_since is not None and (lost := history.at(complete_since)) is not None:
+    if complete_since is not None:
+        index = bisect_right(stretches, complete_since, key=attrgetter("begins"))
         # A stretch of its own, as a group that matched may not match any more.
-        stretches.insert(stretches.index(lost) + 1, replace(lost, begins=complete_since))
-    return history
+        if index:
+            stretches.insert(index, replace(stretches[index - 1], begins=complete_since))
+        for later, stretch in enumerate(stretches[index:], index):
+            stretches[later] = replace(stretch, activity=replace(stretch.activity, complete_since=complete_since))
+    return History(name, stretches, signs)
 
 
 @dataclass(slots=True)

@@ -79,19 +79,19 @@ class Trial:
     def verdict(self, history: History) -> Verdict | None:
         """The verdict for the group at the end; None = the policy does not select it, or it does not exist."""
         stretch = history.at(self.end)
-        return None if stretch is None else self._judge(stretch, self.end, history.complete_since)
+        return None if stretch is None else self._judge(stretch, self.end)
 
     def simulate(self, history: History) -> list[Span]:
         """Simulate the policy for the group, from the first scan to the last."""
         spans: list[Span] = []
-        scans = self._scans
+        scans, at = self._scans, 0
         mark: int | None = None
-        since, deleted = scans.start, None
+        deleted: Deletion | None = None
         ends = [*(stretch.begins for stretch in history.stretches), self.end + _MOMENT][1:]
         for stretch, end in zip(history.stretches, ends, strict=True):
-            at, stop = scans.first_from(max(stretch.begins, since)), min(scans.first_from(end), scans.count)
+            at, stop = max(at, scans.first_from(stretch.begins)), min(scans.first_from(end), scans.count)
             while at < stop:
-                found = self._first_match(stretch, history.complete_since, deleted, (at, stop))
+                found = self._first_match(stretch, deleted, at, stop)
                 if found > at:
                     mark = None
                 if found == stop:
@@ -108,8 +108,7 @@ class Trial:
                 spans[-1] = Span(scans.at(mark), now + _MOMENT, now, back)
                 if back is None:
                     return spans
-                mark, since = None, back.at
-                at = max(due + 1, scans.first_from(since))
+                mark, at = None, scans.first_from(back.at)
                 deleted = Deletion(now, self.policy.key, now + self.policy.backup_retention)
         return spans
 
@@ -136,45 +135,37 @@ class Trial:
             from_ = scans.first_from(next_open(policy.windows, scans.at(from_)))
         return next((scan for scan in range(from_, stop) if grace_elapsed(policy, entry, scans.at(scan))), None)
 
-    def _first_match(
-        self, stretch: Stretch, complete_since: datetime | None, deleted: Deletion | None, within: tuple[int, int]
-    ) -> int:
-        """The first scan at which the group matches, from the first of `within` to before the second, which = none.
+    def _first_match(self, stretch: Stretch, deleted: Deletion | None, first: int, stop: int) -> int:
+        """The first scan at which the group matches, from `first` on; `stop` = none before that.
 
         Within a stretch, the group only gets older, and once it matches, it continues to match. So a binary search is
         enough.
         """
-        scans, (first, stop) = self._scans, within
+        scans = self._scans
         moments = filter(None, (stretch.activity.last_commit, stretch.activity.empty_since))
         likely = scans.first_from(max(moments, default=scans.start) + self.waits)
         likely = min(max(first, likely), stop - 1)
 
         def matches(scan: int) -> bool:
-            verdict = self._judge(stretch, scans.at(scan), complete_since, deleted)
+            verdict = self._judge(stretch, scans.at(scan), deleted)
             return verdict is not None and verdict.matches
 
         # Mostly it is the scan at which the period is over; the checks decide.
         return first_index(first, stop, (likely, likely - 1, stop - 1), matches)
 
-    def _judge(
-        self, stretch: Stretch, now: datetime, complete_since: datetime | None, deleted: Deletion | None = None
-    ) -> Verdict | None:
+    def _judge(self, stretch: Stretch, now: datetime, deleted: Deletion | None = None) -> Verdict | None:
         group = stretch.group
         if group is None or not self.policy.match.selects(group):
             return None
-        activity, offsets = stretch.activity, stretch.offsets
-        # Records that were lost later still existed at that time.
-        if complete_since is not None and complete_since <= now:
-            activity = replace(activity, complete_since=complete_since)
         evidence = Evidence(
             protections=_NO_PROTECTIONS,
             protected_by=None if self.protect is None else self.protect.matching(group.id),
             deleted=deleted,
             unchanged=self._unchanged(stretch, now),
-            offsets=offsets,
-            bounds=dict.fromkeys(offsets, _ENDLESS),
-            records=dict.fromkeys(offsets, _ENDLESS.end),
-            activity=activity,
+            offsets=stretch.offsets,
+            bounds=dict.fromkeys(stretch.offsets, _ENDLESS),
+            records=dict.fromkeys(stretch.offsets, _ENDLESS.end),
+            activity=stretch.activity,
             retention=self.retention,
         )
         return judge(self.policy, group, evidence, now)
