@@ -31,14 +31,15 @@ def ms(day: float) -> int:
     return round((START + day * DAY).timestamp() * 1000)
 
 
-def record(day: float, kind: str, **fields: Any) -> Record:
+def record(day: float, kind: str, alive: bool = True, **fields: Any) -> Record:
     moment = START + timedelta(milliseconds=ms(day) - ms(0))
-    return Record(min(STEPS.first_from(moment), STEPS.count), 0, ms(day), ms(day), kind, **fields)
+    return Record(min(STEPS.first_from(moment), STEPS.count), 0, ms(day), ms(day), kind, alive=alive, **fields)
 
 
 def commit(day: float, offset: int | None = 1, aborted: bool = False) -> Record:
     fields = {"commit_ms": ms(day)} if offset is not None else {}
-    return record(day, COMMIT, topic="orders", partition=0, offset=offset, aborted=aborted, **fields)
+    place = {"topic": "orders", "partition": 0}
+    return record(day, COMMIT, offset is not None, **place, offset=offset, aborted=aborted, **fields)
 
 
 def joined(day: float) -> Record:
@@ -50,7 +51,7 @@ def left(day: float) -> Record:
 
 
 def ended(day: float) -> Record:
-    return record(day, "classic", gone=True)
+    return record(day, "classic", alive=False, gone=True)
 
 
 def policy(action: str = "Delete", **when: Any) -> Policy:

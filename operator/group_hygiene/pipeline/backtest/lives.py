@@ -86,16 +86,18 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
     upto = F.col("batch") <= reach.batch
     commits = COMMITS.read(spark, warehouse).where(upto)
     states = GROUP_STATES.read(spark, warehouse).where(upto)
-    # The last commit, tombstone and aborted commit of each partition, and records with and without members.
-    wiped = F.col("committed_offset").isNull()
-    joined = (F.coalesce("members", F.lit(0)) > 0) | (F.coalesce("protocol_type", F.lit("")) != "")
+    # A commit, aborted or not, or a member. An epoch without members counts, too: of a consumer that joined and soon
+    # left, compaction leaves only this record.
+    commit = F.col("committed_offset").isNotNull().alias("alive")
+    joined = "members > 0 OR protocol_type != '' OR kind LIKE '%-member' OR kind LIKE '%-epoch'"
+    member = F.expr(f"NOT gone AND coalesce({joined}, false)").alias("alive")
     offset = F.max_by("committed_offset", "log_offset").alias("offset")
     fields = (F.max_by(name, "log_offset").alias(name) for name in ("protocol_type", "members", "state_ms"))
-    alike = (F.lit(COMMIT).alias("kind"), "topic", "partition", "aborted", wiped)
+    alike = (F.lit(COMMIT).alias("kind"), "topic", "partition", "aborted", commit)
     rows = _known(spark, warehouse, reach)
     for records in (
         _latest(commits, slices, alike, offset, F.max("commit_ms").alias("commit_ms")),
-        _latest(states, slices, ("kind", "member_id", "gone", joined), *fields),
+        _latest(states, slices, ("kind", "member_id", "gone", member), *fields),
     ):
         rows = rows.unionByName(records, allowMissingColumns=True)
     return rows.select(*_COLUMNS).repartition("group").sortWithinPartitions("group", "era", "position")

@@ -22,7 +22,6 @@ from group_hygiene.pipeline.store import FAR_MS
 _END = datetime.max.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_FAMILIES = ("classic", "consumer", "share", "streams")
 # The log's states as those of ListGroups: with members, the exact state is unknown.
 _STATES = {"Empty": GroupState.EMPTY, "Active": GroupState.STABLE, "Unknown": GroupState.UNKNOWN}
 COMMIT = "commit"
@@ -54,7 +53,8 @@ class Record(NamedTuple):
 
     slice: its index. first_ms: record time of the first of them; record_ms: of the last. kind: COMMIT, or that of the
     table `group_states`. Of a commit: topic, partition, offset (None = a tombstone), commit_ms (the latest; None for a
-    tombstone), aborted. The other fields are columns of `group_states`.
+    tombstone), aborted. alive: whether it shows use of the group, see `lives`. The other fields are columns of
+    `group_states`.
     """
 
     slice: int
@@ -72,18 +72,7 @@ class Record(NamedTuple):
     member_id: str | None = None
     state_ms: int | None = None
     gone: bool = False
-
-    @property
-    def sign_of_life(self) -> bool:
-        """Whether it shows use of the group: a commit, aborted or not, or a member.
-
-        An epoch without members counts, too: of a consumer that joined and soon left, compaction leaves only this last
-        record.
-        """
-        if self.kind == COMMIT:
-            return self.commit_ms is not None
-        joined = bool(self.members) or bool(self.protocol_type) or self.kind.endswith(("-member", "-epoch"))
-        return joined and not self.gone
+    alive: bool = False
 
 
 class Sign(NamedTuple):
@@ -150,8 +139,7 @@ def replay(
         if stretches and stretches[-1].begins >= begins:
             begins = stretches.pop().begins
         stretches.append(_stretch(name, begins, life, stretches[-1] if stretches else None))
-        alive = [record for record in slice_ if record.sign_of_life]
-        if alive:
+        if alive := [record for record in slice_ if record.alive]:
             first = min(alive, key=lambda record: record.first_ms)
             signs.append(Sign(moment_of(first.first_ms), "Commit" if first.kind == COMMIT else "Join"))
     if complete_since is not None:
@@ -177,7 +165,7 @@ class Life:
     last_ms: int | None = None
     empty_ms: int | None = None
     offsets: dict[Partition, tuple[CommittedOffset, int]] = field(default_factory=dict)
-    members: set[str] = field(default_factory=set)
+    members: set[str | None] = field(default_factory=set)
     era: int | None = None
 
     def take(self, record: Record) -> None:
@@ -190,9 +178,9 @@ class Life:
             self._commit(record)
             return
         family, _, what = record.kind.partition("-")
-        if what == "member" and record.member_id is not None:
+        if what == "member":
             (self.members.discard if record.gone else self.members.add)(record.member_id)
-        if family in _FAMILIES and what in ("", "epoch", "member"):
+        if what in ("", "epoch", "member"):
             self._set_state(record, family, ended=record.gone and what != "member")
 
     def _commit(self, record: Record) -> None:
