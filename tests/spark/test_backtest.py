@@ -242,7 +242,7 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     make.simple(f"{tag}-simple-again", at(topic, 2))
     run()
     longest = time.monotonic() - began - 3
-    reach = extent(spark, warehouse)
+    reach = extent(warehouse)
     chance = random.Random(20)
     policies = [random_policy(chance, number, tag, longest) for number in range(1_000)]
     protect = [f"{tag}-consumer-new"]

@@ -74,7 +74,7 @@ def _in_order(events: list[Event]) -> list[Event]:
 
 
 def histories(spark: SparkSession, warehouse: str, steps: Steps = STEPS) -> dict[str, History]:
-    reach = extent(spark, warehouse)
+    reach = extent(warehouse)
     rows = lives(spark, warehouse, reach, steps).toArrow().to_batches()
     found = {history.name: history for _, history in histories_of(rows, reach, steps.start)}
     assert len(found) == ACTIVITY.read(spark, warehouse).count()
@@ -177,7 +177,7 @@ def test_what_was_dropped(
     update(spark, warehouse)
     late = START + timedelta(days=80)
     maintain(spark, warehouse, Retention(history=_ago(late)))
-    reach = extent(spark, warehouse)
+    reach = extent(warehouse)
     assert abs(reach.began - late) < timedelta(minutes=1)
     history = histories(spark, warehouse, Steps(late, timedelta(days=1), 3))["group"]
     stretch = history.stretches[0]
@@ -201,7 +201,7 @@ def _ago(then: datetime) -> timedelta:
     return datetime.now(UTC) - then
 
 
-def test_nothing_there(spark: SparkSession, warehouse: str) -> None:
+def test_nothing_there(warehouse: str) -> None:
     """Without tables, it is said what to do."""
     with pytest.raises(PipelineError, match="run `group-hygiene pipeline run` first"):
-        extent(spark, warehouse)
+        extent(warehouse)

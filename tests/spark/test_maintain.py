@@ -75,7 +75,7 @@ def test_old_versions_of_activity_are_removed(spark: SparkSession, warehouse: st
     COVERAGE.overwrite(warehouse, covered)
     maintain(spark, warehouse, Retention(activity=timedelta(0)))
     assert len(list(Path(ACTIVITY.path(warehouse)).glob("*.parquet"))) == 2
-    rows = activity_at(spark, warehouse, read_coverage(spark, warehouse).activity).collect()
+    rows = activity_at(spark, warehouse, read_coverage(warehouse).activity).collect()
     assert [row["last_commit"].astimezone(UTC) for row in rows] == [moment(3)]
 
 
@@ -92,7 +92,7 @@ def test_of_old_days_the_first_and_the_last_commits_stay(spark: SparkSession, wa
     bronze.write({"g": sorted([*map(commit, hours), *others, late], key=lambda event: event["record_time"])})
     update(spark, warehouse)
     bronze.write({"g": [commit(HOUR * 3)]})
-    reach = extent(spark, warehouse)
+    reach = extent(warehouse)
     days = Steps(datetime(2026, 11, 21, tzinfo=UTC), timedelta(days=1), 3)
     before = sorted(map(str, lives(spark, warehouse, reach, days).collect()))
     # Noon of the second day: the first one has ended.

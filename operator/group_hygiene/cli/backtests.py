@@ -85,8 +85,8 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
     if found.reach.pruned:
         pruned = "the tables no longer have earlier records"
         notes.append(f"groups without use since {_time(found.reach.began)} count as unused: {pruned}")
-    if found.reach.complete_since:
-        late = max(found.reach.complete_since.values())
+    if found.reach.covered.complete_since:
+        late = max(found.reach.covered.complete_since.values())
         notes.append(
             f"records from before {_time(late)} were lost: no group of these partitions counts as idle since an "
             "earlier time"
@@ -220,7 +220,7 @@ def _variant(variant: Variant, own: timedelta | None) -> tuple[Cell, ...]:
 
 def _document(found: Backtest, errors: Sequence[str]) -> dict[str, Any]:
     return {
-        "clusterID": found.reach.cluster,
+        "clusterID": found.reach.covered.cluster_id,
         "historyBegan": _time(found.reach.began),
         "readAt": _time(found.reach.read_at),
         "from": _time(found.steps.start),

@@ -25,8 +25,14 @@ class Covered(NamedTuple):
     partitions: int
     places: Mapping[int, Mapping[str, Any]]
 
+    @property
+    def complete_since(self) -> dict[int, datetime]:
+        """Partition -> records from before this time are missing; see `model.evidence.Activity`."""
+        times = {partition: place["complete_since"] for partition, place in self.places.items()}
+        return {partition: time for partition, time in times.items() if time is not None}
 
-def read_coverage(spark: SparkSession, warehouse: str) -> Covered:
+
+def read_coverage(warehouse: str) -> Covered:
     """Read `coverage`. Raises PipelineError, with what to do, if there are no tables yet, or empty ones."""
     if not (ACTIVITY.exists(warehouse) and COVERAGE.exists(warehouse)):
         raise PipelineError(f"there are no tables at {warehouse} yet: run `group-hygiene pipeline run` first")

@@ -57,7 +57,7 @@ def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Finding
 
     Raises PipelineError if there are no tables yet, empty ones, or not the version that `coverage` names.
     """
-    covered = read_coverage(spark, warehouse)
+    covered = read_coverage(warehouse)
     activity = activity_at(spark, warehouse, covered.activity).select(*_COLUMNS)
     groups = patterned(known(activity.drop("offsets"), covered.places, retention))
     groups = groups.withColumns(_derived(covered.read_at)).persist()
@@ -271,8 +271,7 @@ def _notes(covered: Covered, tally: _Tally) -> list[str]:
             f"{late:,} partitions of __consumer_offsets were last read to their end more than a day before the others, "
             f"the first of them at {_shown(earliest)}: their groups may have been used since."
         )
-    lost = [place["complete_since"] for place in places if place["complete_since"] is not None]
-    if lost:
+    if lost := covered.complete_since.values():
         notes.append(
             f"In {len(lost):,} partitions of __consumer_offsets, records from before {_shown(max(lost))} are "
             "missing, or could not be read: their groups count as idle only since then."

@@ -7,11 +7,10 @@ depends on slices and partitions, not on the frequency of commits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,59 +18,47 @@ from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.model.groups import CommittedOffset, GroupType, Partition
-from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
+from group_hygiene.pipeline.activity.coverage import Covered, activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned
 from group_hygiene.pipeline.backtest.replay import COMMIT, History, Life, Record, Steps, milliseconds_of, replay
-from group_hygiene.pipeline.store import State
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, PRUNED, RECORDS
 
-# Rows are sorted by group, era and position; then follow Record's fields in its order.
+# Rows are sorted by group, era and position, which `known` has none of; then follow Record's fields in its order.
 _BEFORE = ("group", "position", "known")
 _COLUMNS = (*_BEFORE, *Record._fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """The range of the tables.
 
-    cluster: id of the log's cluster. activity: the version to read. began, read_at: the time for which they are
-    complete. complete_since: partition of `__consumer_offsets` -> records from before this time are missing; see
-    `model.evidence.Activity`. batch: the last one to read. pruned: whether old records were dropped. bytes: of the
-    files to read.
+    began, read_at: the time for which they are complete. pruned: whether old records were dropped. bytes: of the files
+    to read.
     """
 
-    cluster: str
-    activity: State
+    covered: Covered
     began: datetime
     read_at: datetime
-    complete_since: Mapping[int, datetime]
-    batch: int
     pruned: bool
     bytes: int
 
 
-def extent(spark: SparkSession, warehouse: str) -> Extent:
+def extent(warehouse: str) -> Extent:
     """The range of the tables. Raises PipelineError, with what to do, if they have no history yet.
 
     The log is compacted: its first read finds the last records only, so history begins with that read.
     """
-    covered = read_coverage(spark, warehouse)
+    covered = read_coverage(warehouse)
     rows = covered.places.values()
     if len(rows) < covered.partitions:
         raise PipelineError(
             "the offsets log was not read to its end yet: run `group-hygiene pipeline run` until it says complete"
         )
-    since = {row["log_partition"]: row["complete_since"] for row in rows if row["complete_since"] is not None}
-    dropped = [table.settings(warehouse).get(PRUNED) for table in RECORDS]
-    moments = [row["first_read_at"] for row in rows] + [datetime.fromisoformat(text) for text in dropped if text]
+    dropped = [text for table in RECORDS if (text := table.settings(warehouse).get(PRUNED))]
     return Extent(
-        cluster=covered.cluster_id,
-        activity=covered.activity,
-        began=max(moments),
+        covered,
+        began=max([*(row["first_read_at"] for row in rows), *map(datetime.fromisoformat, dropped)]),
         read_at=min(row["read_at"] for row in rows),
-        complete_since=since,
-        batch=max(row["batch"] for row in rows),
-        pruned=any(dropped),
+        pruned=bool(dropped),
         bytes=sum(table.size(warehouse) for table in (ACTIVITY, COMMITS, GROUP_STATES)),
     )
 
@@ -83,7 +70,7 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
 
     Only batches that `activity` includes: concurrent writes to the tables change nothing.
     """
-    upto = F.col("batch") <= reach.batch
+    upto = F.col("batch") <= max(row["batch"] for row in reach.covered.places.values())
     commits = COMMITS.read(spark, warehouse).where(upto)
     states = GROUP_STATES.read(spark, warehouse).where(upto)
     # A commit, aborted or not, or a member. An epoch without members counts, too: of a consumer that joined and soon
@@ -104,17 +91,16 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
 
 
 def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
-    activity = activity_at(spark, warehouse, reach.activity)
+    activity = activity_at(spark, warehouse, reach.covered.activity)
     # Not needed if no records were dropped.
     needed = F.col("offsets") if reach.pruned else F.slice("offsets", 1, 0)
     offsets = F.transform(
         needed, lambda it: F.struct(it["topic"], it["partition"], it["offset"], F.unix_millis(it["commit_time"]))
     )
     times = (F.unix_millis(name).alias(name) for name in ("last_commit", "empty_since", "first_seen"))
-    known = F.struct("log_partition", "type", "protocol_type", "state", *times, offsets.alias("offsets"))
-    rows = patterned(activity.select("group", known.alias("known")))
-    first = (F.lit(-1).alias("era"), F.lit(-1).cast("bigint").alias("position"))
-    return rows.select("group", *first, F.struct("pattern", "known.*").alias("known"))
+    fields = ("log_partition", "type", "protocol_type", "state", *times, offsets.alias("offsets"))
+    rows = patterned(activity.select("group", *fields))
+    return rows.select("group", F.struct(*rows.drop("group").columns).alias("known"))
 
 
 def _latest(rows: DataFrame, slices: Steps, alike: Iterable[Column | str], *columns: Column) -> DataFrame:
@@ -138,21 +124,17 @@ def _slice(slices: Steps) -> Column:
 
 def histories(batches: Iterable[pa.RecordBatch], reach: Extent, start: datetime) -> Iterator[tuple[str, History]]:
     """The name pattern of each group in rows of `lives`, and its history from `start` on."""
-    began_ms = milliseconds_of(reach.began)
-    for group, rows in groupby(_rows(batches), key=itemgetter(0)):
-        first, *rest = rows
+    began_ms, complete_since = milliseconds_of(reach.began), reach.covered.complete_since
+    columns = ((column.to_pylist() for column in batch.columns) for batch in batches)
+    rows = chain.from_iterable(zip(*of_batch, strict=True) for of_batch in columns)
+    for group, (first, *rest) in groupby(rows, key=itemgetter(0)):
         activity = first[_BEFORE.index("known")]
         # A group without a row in `activity` was written since.
         if activity is not None:
             records = [Record._make(row[len(_BEFORE) :]) for row in rest]
-            complete_since = reach.complete_since.get(activity["log_partition"])
-            history = replay(group, records, start, _lost(activity, records, began_ms), complete_since)
+            lost = _lost(activity, records, began_ms)
+            history = replay(group, records, start, lost, complete_since.get(activity["log_partition"]))
             yield activity["pattern"], history
-
-
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-    for batch in batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> Life | None:

@@ -201,7 +201,7 @@ def backtest(
 
     Raises PipelineError if the tables don't cover the range, or if it is too short for all policies.
     """
-    reach = extent(spark, warehouse)
+    reach = extent(warehouse)
     steps = steps_of(terms, reach)
     trials = [Trial(one.policy, steps.start, steps.end, one.protect, terms.retention) for one in candidates]
     judged = [(trial, too_short(trial, reach)) for trial in trials]

@@ -38,7 +38,7 @@ def with_suggestions(
 ) -> Findings:
     """The findings of `survey` with `began` and `suggestions`, or with a note if the history is too short."""
     try:
-        reach = extent(spark, warehouse)
+        reach = extent(warehouse)
     except PipelineError as error:
         return replace(findings, notes=[*findings.notes, f"No policy could be tried on the past: {error}."])
     findings = replace(findings, began=reach.began)
