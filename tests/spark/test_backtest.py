@@ -18,7 +18,7 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.lives import extent, histories, lives
 from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Terms, backtest
-from group_hygiene.pipeline.backtest.trial import Trial, reason_of
+from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.pipeline.ingest.batches import ingest
 from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.connection import ActivitySpec
@@ -260,13 +260,14 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     observation = scene.observe(*policies)
     shown: set[str] = set()
     for one in found.tried:
-        wanted = {
-            name: reason_of(judge(one.policy, seen.group, replace(seen.evidence, subscribed=None), scene.clock.now()))
+        refusals = {
+            name: judge(one.policy, seen.group, replace(seen.evidence, subscribed=None), scene.clock.now()).refusal
             for name, seen in observation.verdicts[one.policy.key].items()
             if tag in name
         }
+        wanted = {name: "Match" if refusal is None else refusal.reason for name, refusal in refusals.items()}
         trial = Trial(one.policy, found.steps.start, found.steps.end, Patterns(protect), _RETENTION)
-        verdicts = ((history.name, trial.verdict(history)) for history in then)
-        assert {name: reason_of(verdict) for name, verdict in verdicts if verdict is not None} == wanted, one.policy
+        reasons = ((history.name, trial.reason(history)) for history in then)
+        assert {name: reason for name, reason in reasons if reason is not None} == wanted, one.policy
         shown |= set(wanted.values())
     assert shown >= {"Match", "TooRecent", "ConnectGroup", "Protected", "NotEmpty", "HasOffsets", "ExpiresLater"}

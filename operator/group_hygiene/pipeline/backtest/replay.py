@@ -134,6 +134,9 @@ def replay(
     for _, together in groupby(records, key=attrgetter("slice")):
         slice_ = list(together)
         for record in slice_:
+            if life.era not in (None, record.era):
+                # The end of an era of the log ends the group's state, but its times stay.
+                life = Life(last_ms=life.last_ms)
             life.take(record)
         begins = max(start, moment_of(min(record.first_ms for record in slice_)))
         if stretches and stretches[-1].begins >= begins:
@@ -169,10 +172,6 @@ class Life:
     era: int | None = None
 
     def take(self, record: Record) -> None:
-        if self.era is not None and record.era != self.era:
-            # The end of an era of the log ends the group's state, but its times stay.
-            self.type, self.protocol, self.state, self.empty_ms = GroupType.UNKNOWN, None, "Unknown", None
-            self.offsets, self.members = {}, set()
         self.era = record.era
         if record.kind == COMMIT:
             self._commit(record)

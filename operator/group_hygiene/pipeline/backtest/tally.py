@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from group_hygiene.pipeline.backtest.lives import Extent, histories
 from group_hygiene.pipeline.backtest.replay import History, Steps
-from group_hygiene.pipeline.backtest.trial import Span, Trial, first_index, reason_of
+from group_hygiene.pipeline.backtest.trial import Span, Trial, first_index
 
 _ROWS_A_BATCH = 10_000
 # Of each policy, the most that the driver lists.
@@ -113,9 +113,8 @@ class _Tally:
 
     def _try(self, number: int, one: OnTrial, history: History, pattern: str) -> Iterator[Row]:
         """Count the results of a policy for a group; returns its regrets."""
-        verdict = one.trial.verdict(history)
-        if verdict is not None:
-            self._count(number, "reason", text=reason_of(verdict))
+        if reason := one.trial.reason(history):
+            self._count(number, "reason", text=reason)
         simulate = cache(lambda trial: trial.simulate(history))
         # A group in use has many stretches, and mostly never matches: then no longer period need be tried.
         if len(history.stretches) > len(one.periods) > 0 and not simulate(one.periods[0]):
@@ -149,10 +148,8 @@ def _until(trials: Sequence[Trial], own: Trial, simulate: Callable[[Trial], Sequ
         return 0, 0
 
     def until(size: int, result: Callable[[Span], Any]) -> int:
-        def has_none(index: int) -> bool:
-            return not any(map(result, simulate(trials[index])))
-
-        return first_index(0, size, (trials.index(own), size - 1, 0), has_none)
+        guesses = (trials.index(own), size - 1, 0)
+        return first_index(0, size, guesses, lambda index: not any(map(result, simulate(trials[index]))))
 
     deleted = until(len(trials), attrgetter("deleted"))
     return deleted, until(deleted, attrgetter("back"))

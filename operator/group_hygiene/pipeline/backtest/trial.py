@@ -76,16 +76,19 @@ class Trial:
     def with_grace(self, period: timedelta) -> Trial:
         return replace(self, policy=replace(self.policy, grace_period=period))
 
-    def verdict(self, history: History) -> Verdict | None:
-        """The verdict for the group at the end; None = the policy does not select it, or it does not exist."""
+    def reason(self, history: History) -> str | None:
+        """For the group at the end, Match or the reason of the refusal; None = not selected, or it does not exist."""
         stretch = history.at(self.end)
-        return None if stretch is None else self._judge(stretch, self.end)
+        verdict = None if stretch is None else self._judge(stretch, self.end)
+        if verdict is None:
+            return None
+        return "Match" if verdict.refusal is None else verdict.refusal.reason
 
     def simulate(self, history: History) -> list[Span]:
         """Simulate the policy for the group, from the first scan to the last."""
         spans: list[Span] = []
         scans, at = self._scans, 0
-        mark: int | None = None
+        mark: Mark | None = None
         deleted: Deletion | None = None
         ends = [*(stretch.begins for stretch in history.stretches), self.end + _MOMENT][1:]
         for stretch, end in zip(history.stretches, ends, strict=True):
@@ -97,22 +100,27 @@ class Trial:
                 if found == stop:
                     break
                 if mark is None:
-                    mark = found
-                    spans.append(Span(scans.at(mark), end))
+                    mark = self._mark(scans.at(found))
+                    spans.append(Span(mark.since, end))
                 due = self._due(mark, found, stop)
                 if due is None:
                     spans[-1] = spans[-1]._replace(end=end)
                     break
                 now = scans.at(due)
                 back = history.back_after(now)
-                spans[-1] = Span(scans.at(mark), now + _MOMENT, now, back)
+                spans[-1] = Span(mark.since, now + _MOMENT, now, back)
                 if back is None:
                     return spans
                 mark, at = None, scans.first_from(back.at)
                 deleted = Deletion(now, self.policy.key, now + self.policy.backup_retention)
         return spans
 
-    def _due(self, mark: int, first: int, stop: int) -> int | None:
+    def _mark(self, since: datetime) -> Mark:
+        uid, key, digest = self.policy.uid, self.policy.key, self.policy.digest
+        due = since + self.policy.grace_period
+        return Mark(policy_uid=uid, group="", policy=key, digest=digest, since=since, due=due)
+
+    def _due(self, mark: Mark, first: int, stop: int) -> int | None:
         """The first scan from `first` on at which a mark's grace period is over; None = no scan before `stop`.
 
         Uses the operator's own `grace_elapsed`. Alert policies delete nothing.
@@ -120,20 +128,11 @@ class Trial:
         if self.policy.action is not Action.DELETE:
             return None
         scans, policy = self._scans, self.policy
-        since = scans.at(mark)
-        entry = Mark(
-            policy_uid=policy.uid,
-            group="",
-            policy=policy.key,
-            digest=policy.digest,
-            since=since,
-            due=since + policy.grace_period,
-        )
         # Not by the run that set it, and not before its own date.
-        from_ = max(first, mark + 1, scans.first_from(entry.due))
+        from_ = max(first, scans.first_from(max(mark.since + _MOMENT, mark.due)))
         if policy.windows:
             from_ = scans.first_from(next_open(policy.windows, scans.at(from_)))
-        return next((scan for scan in range(from_, stop) if grace_elapsed(policy, entry, scans.at(scan))), None)
+        return next((scan for scan in range(from_, stop) if grace_elapsed(policy, mark, scans.at(scan))), None)
 
     def _first_match(self, stretch: Stretch, deleted: Deletion | None, first: int, stop: int) -> int:
         """The first scan at which the group matches, from `first` on; `stop` = none before that.
@@ -184,11 +183,6 @@ def first_index(low: int, high: int, guesses: Iterable[int], holds: Callable[[in
         if low <= index < high:
             low, high = (low, index) if holds(index) else (index + 1, high)
     return bisect_left(range(high), True, low, key=holds)
-
-
-def reason_of(verdict: Verdict) -> str:
-    """Match, or the reason of the refusal."""
-    return "Match" if verdict.refusal is None else verdict.refusal.reason
 
 
 def untriable(policy: Policy, retention: timedelta | None) -> str | None:
