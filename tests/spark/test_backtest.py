@@ -17,7 +17,7 @@ from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.lives import extent, histories, lives
-from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Terms, backtest
+from group_hygiene.pipeline.backtest.run import Backtest, Terms, backtest
 from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.pipeline.ingest.batches import ingest
 from group_hygiene.reconcile import LedgerNeed
@@ -47,7 +47,7 @@ def policy(name: str = "idle", groups: str = "*", **spec: Any) -> Policy:
 
 def tried(spark: SparkSession, warehouse: str, *policies: Policy, **terms: Any) -> Backtest:
     given = Terms(**({"step": timedelta(hours=1)} | terms))
-    return backtest(spark, warehouse, [Candidate(one) for one in policies], given)
+    return backtest(spark, warehouse, policies, given)
 
 
 def test_every_step(spark: SparkSession, lived: str) -> None:
@@ -94,13 +94,14 @@ def test_other_periods(spark: SparkSession, lived: str) -> None:
 def test_several_policies(spark: SparkSession, lived: str) -> None:
     """Each of several is on trial by itself; what the connection protects is not deleted."""
     narrow = policy("narrow", "console-consumer-*")
-    candidates = [
-        Candidate(policy()),
-        Candidate(narrow),
-        Candidate(policy("protected"), Patterns(["weekly"])),
-        Candidate(policy("alert", action="Alert", delete=None)),
+    policies = [
+        policy(),
+        narrow,
+        policy("protected", connectionRef={"name": "other"}),
+        policy("alert", action="Alert", delete=None),
     ]
-    found = backtest(spark, lived, candidates, Terms(step=timedelta(hours=1)))
+    protect = {("kafka", "other"): Patterns(["weekly"]), ("elsewhere", "main"): Patterns(["*"])}
+    found = backtest(spark, lived, policies, Terms(step=timedelta(hours=1), protect=protect))
     assert [(one.policy.name, one.deleted, one.regret) for one in found.tried] == [
         ("idle", 4, 1),
         ("narrow", 3, 0),
@@ -246,9 +247,9 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     chance = random.Random(20)
     policies = [random_policy(chance, number, tag, longest) for number in range(1_000)]
     protect = [f"{tag}-consumer-new"]
-    candidates = [Candidate(one, Patterns(protect)) for one in policies]
+    protects = {("kafka", "main"): Patterns(protect)}
     step = timedelta(seconds=1)
-    found = backtest(spark, warehouse, candidates, Terms(step=step, retention=_RETENTION))
+    found = backtest(spark, warehouse, policies, Terms(step=step, retention=_RETENTION, protect=protects))
     assert found.steps.end == reach.read_at
     rows = lives(spark, warehouse, reach, found.steps).toArrow().to_batches()
     then = [history for _, history in histories(rows, reach, found.steps.start) if tag in history.name]

@@ -21,7 +21,6 @@ from group_hygiene.cli.manifests import read_manifests
 from group_hygiene.cli.output import show
 from group_hygiene.errors import HygieneError
 from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.backtest.run import Terms
 from group_hygiene.pipeline.backtest.run import backtest as run
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from group_hygiene.report.wording import printable
@@ -74,9 +73,8 @@ class Asked:
         words = [*(str(argument) for argument in arguments), "--warehouse", self._warehouse]
         given = backtest_commands.backtest.make_context("backtest", words).params
         manifests = read_manifests(given["files"], given["namespace"])
-        candidates, errors = backtests._candidates(manifests, given["offsets_retention"])
-        terms = Terms(given["start"], given["end"], given["step"], given["offsets_retention"])
-        found = run(self._spark, self._warehouse, candidates, terms)
+        policies, errors = backtests._triable(manifests, given["offsets_retention"])
+        found = run(self._spark, self._warehouse, policies, backtests._terms(manifests, given))
         code = show(backtests.answer(found, manifests, errors, given), given["output"])
         return Answer(code, *self._capsys.readouterr())
 

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from bench.backtest import Known, differences, policy
 from bench.past import write_past
 from group_hygiene.cli.backtests import _document
-from group_hygiene.pipeline.backtest.run import Candidate, Terms, backtest
+from group_hygiene.pipeline.backtest.run import Terms, backtest
 from group_hygiene.pipeline.backtest.tally import SCHEMA, OnTrial, Regret, Row, Sums, counted
 from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.spec.durations import timestamp
@@ -90,7 +90,7 @@ def test_all_executors_judge(spark: SparkSession, tmp_path: Path) -> None:
     events.mkdir()
     settings.mkdir()
     past = write_past(spark, warehouse, 800, 30)
-    alone = backtest(spark, warehouse, [Candidate(parse_policy(policy()))], Terms(past.start, past.end))
+    alone = backtest(spark, warehouse, [parse_policy(policy())], Terms(past.start, past.end))
     lines = SETTINGS | {"spark.eventLog.dir": events.as_uri(), "spark.locality.wait": "0s"}
     (settings / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy()))

@@ -11,10 +11,10 @@ from group_hygiene.cli.output import Cell, Column, Report, Table
 from group_hygiene.cli.spark_options import needs_spark, progress_printer
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.durations import format_duration, whole_seconds
-from group_hygiene.spec.policy import Action
+from group_hygiene.spec.policy import Action, Policy
 
 if TYPE_CHECKING:
-    from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Tried, Variant
+    from group_hygiene.pipeline.backtest.run import Backtest, Terms, Tried, Variant
 
 _TOO_MUCH_REGRET = 3
 # Maximum of regrets, and of patterns, in a table; JSON has more.
@@ -50,18 +50,18 @@ def backtest(given: Mapping[str, Any]) -> Report:
     """
     with needs_spark():
         from group_hygiene.pipeline import jobs
-        from group_hygiene.pipeline.backtest import run as pipeline
+        from group_hygiene.pipeline.backtest.run import backtest as run
         from group_hygiene.pipeline.session import Options
     manifests = read_manifests(given["files"], given["namespace"])
-    candidates, errors = _candidates(manifests, given["offsets_retention"])
-    if not candidates:
+    policies, errors = _triable(manifests, given["offsets_retention"])
+    if not policies:
         raise UsageError("; ".join(_untriable(manifests, given["offsets_retention"]).values()))
-    terms = pipeline.Terms(given["start"], given["end"], given["step"], given["offsets_retention"])
+    terms = _terms(manifests, given)
     warehouse = jobs.warehouse_uri(given["warehouse"])
     progress = progress_printer()
     found = jobs.once(
         Options(**given["spark"]),
-        lambda spark: pipeline.backtest(spark, warehouse, candidates, terms, progress),
+        lambda spark: run(spark, warehouse, policies, terms, progress),
         progress,
     )
     return answer(found, manifests, errors, given)
@@ -105,19 +105,18 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
     return Report(_document(found, errors), names, tables, notes, errors, exit_code)
 
 
-def _candidates(manifests: Manifests, retention: timedelta | None) -> tuple[list[Candidate], list[str]]:
+def _triable(manifests: Manifests, retention: timedelta | None) -> tuple[list[Policy], list[str]]:
     """Policies that can be tried; and an error for each that deletes and can't be tried: its regret is unknown."""
-    from group_hygiene.pipeline.backtest.run import Candidate
+    why = _untriable(manifests, retention)
+    errors = [why[one.key] for one in manifests.policies if one.key in why and one.action is Action.DELETE]
+    return [policy for policy in manifests.policies if policy.key not in why], errors
 
-    candidates, errors = [], []
-    untriable = _untriable(manifests, retention)
-    for policy in manifests.policies:
-        if policy.key not in untriable:
-            connection = manifests.connections.get((policy.connection_namespace, policy.connection_name))
-            candidates.append(Candidate(policy, None if connection is None else connection.protect))
-        elif policy.action is Action.DELETE:
-            errors.append(untriable[policy.key])
-    return candidates, errors
+
+def _terms(manifests: Manifests, given: Mapping[str, Any]) -> Terms:
+    from group_hygiene.pipeline.backtest.run import Terms
+
+    protect = {key: connection.protect for key, connection in manifests.connections.items()}
+    return Terms(given["start"], given["end"], given["step"], given["offsets_retention"], protect)
 
 
 def _untriable(manifests: Manifests, retention: timedelta | None) -> dict[str, str]:

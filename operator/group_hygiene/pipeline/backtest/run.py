@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import accumulate, repeat
@@ -48,20 +48,14 @@ class Terms:
     """The range of a backtest. start: a time, or a duration before the end. None = all that the tables hold.
 
     step: of the result; scans follow the policies' intervals. retention: offsets.retention.minutes, None = unknown.
+    protect: of connections, by their namespace and name.
     """
 
     start: datetime | timedelta | None = None
     end: datetime | None = None
     step: timedelta = timedelta(days=1)
     retention: timedelta | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A policy to try. protect: `protect` of its connection."""
-
-    policy: Policy
-    protect: Patterns | None = None
+    protect: Mapping[tuple[str, str], Patterns] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +187,7 @@ def too_short(trial: Trial, reach: Extent) -> str | None:
 def backtest(
     spark: SparkSession,
     warehouse: str,
-    candidates: Sequence[Candidate],
+    policies: Sequence[Policy],
     terms: Terms,
     report: Callable[[str], None] = lambda line: None,
 ) -> Backtest:
@@ -203,10 +197,14 @@ def backtest(
     """
     reach = extent(warehouse)
     steps = steps_of(terms, reach)
-    trials = [Trial(one.policy, steps.start, steps.end, one.protect, terms.retention) for one in candidates]
-    judged = [(trial, too_short(trial, reach)) for trial in trials]
+
+    def trial_of(policy: Policy) -> Trial:
+        protect = terms.protect.get((policy.connection_namespace, policy.connection_name))
+        return Trial(policy, steps.start, steps.end, protect, terms.retention)
+
+    judged = [(trial, too_short(trial, reach)) for trial in map(trial_of, policies)]
     untried = [why for _, why in judged if why is not None]
-    if len(untried) == len(candidates):
+    if len(untried) == len(policies):
         raise PipelineError("; ".join(untried))
     bench = [_on_trial(trial, steps) for trial, why in judged if why is None]
     report(
@@ -257,12 +255,7 @@ def _on_trial(trial: Trial, steps: Steps) -> OnTrial:
 
 def _slices(bench: Sequence[OnTrial], steps: Steps) -> Steps:
     """Slices of the steps' length, or shorter, so that no group can be deleted and used again within one."""
-    waits = [
-        trial.waits + trial.policy.grace_period
-        for one in bench
-        for trial in (one.trial, *one.periods, *one.graces)
-        if trial.policy.action is Action.DELETE
-    ]
+    waits = [one.periods[0].waits + one.trial.policy.grace_period for one in bench if one.periods]
     parts = -(-steps.every // min([*waits, steps.every]))
     while steps.every / parts * parts != steps.every:
         parts += 1

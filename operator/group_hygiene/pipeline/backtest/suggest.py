@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.activity.name_patterns import too_general
 from group_hygiene.pipeline.backtest.lives import extent
-from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Terms, Tried, backtest
+from group_hygiene.pipeline.backtest.run import Backtest, Terms, Tried, backtest
 from group_hygiene.report.findings import Findings, Growth, Suggestion
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import parse_policy
@@ -56,7 +56,7 @@ def with_suggestions(
         return findings
     policies = _policies(worth)
     terms = Terms(step=_STEP, retention=findings.retention)
-    found = backtest(spark, warehouse, [Candidate(parse_policy(obj)) for obj in policies], terms, report)
+    found = backtest(spark, warehouse, list(map(parse_policy, policies)), terms, report)
     made = [
         _suggestion(pattern, obj, tried, found, findings.retention)
         for pattern, obj, tried in zip(worth, policies, found.tried, strict=True)
