@@ -23,9 +23,7 @@ from group_hygiene.pipeline.activity.name_patterns import patterned
 from group_hygiene.pipeline.backtest.replay import COMMIT, History, Life, Record, Steps, milliseconds_of, replay
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, PRUNED, RECORDS
 
-# Rows are sorted by group, era and position, which `known` has none of; then follow Record's fields in its order.
-_BEFORE = ("group", "position", "known")
-_COLUMNS = (*_BEFORE, *Record._fields)
+_COLUMNS = ("group", "known", *Record._fields)
 
 
 class Extent(NamedTuple):
@@ -81,13 +79,12 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
     offset = F.max_by("committed_offset", "log_offset").alias("offset")
     fields = (F.max_by(name, "log_offset").alias(name) for name in ("protocol_type", "members", "state_ms"))
     alike = (F.lit(COMMIT).alias("kind"), "topic", "partition", "aborted", commit)
-    rows = _known(spark, warehouse, reach)
-    for records in (
-        _latest(commits, slices, alike, offset, F.max("commit_ms").alias("commit_ms")),
-        _latest(states, slices, ("kind", "member_id", "gone", member), *fields),
-    ):
-        rows = rows.unionByName(records, allowMissingColumns=True)
-    return rows.select(*_COLUMNS).repartition("group").sortWithinPartitions("group", "era", "position")
+    of_commits = _latest(commits, slices, alike, offset, F.max("commit_ms").alias("commit_ms"))
+    of_states = _latest(states, slices, ("kind", "member_id", "gone", member), *fields)
+    records = of_commits.unionByName(of_states, allowMissingColumns=True)
+    # The row of `activity` has no era and no position, so it is the first one.
+    rows = _known(spark, warehouse, reach).unionByName(records, allowMissingColumns=True)
+    return rows.repartition("group").sortWithinPartitions("group", "era", "position").select(*_COLUMNS)
 
 
 def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
@@ -128,10 +125,10 @@ def histories(batches: Iterable[pa.RecordBatch], reach: Extent, start: datetime)
     columns = ((column.to_pylist() for column in batch.columns) for batch in batches)
     rows = chain.from_iterable(zip(*of_batch, strict=True) for of_batch in columns)
     for group, (first, *rest) in groupby(rows, key=itemgetter(0)):
-        activity = first[_BEFORE.index("known")]
+        activity = first[1]
         # A group without a row in `activity` was written since.
         if activity is not None:
-            records = [Record._make(row[len(_BEFORE) :]) for row in rest]
+            records = [Record._make(row[2:]) for row in rest]
             lost = _lost(activity, records, began_ms)
             history = replay(group, records, start, lost, complete_since.get(activity["log_partition"]))
             yield activity["pattern"], history

@@ -220,14 +220,16 @@ def _stretch(name: str, begins: datetime, life: Life, before: Stretch | None) ->
     group = None
     if life.state in _STATES:
         group = Group(name, life.type, life.protocol or "", _STATES[life.state], 0)
+    times = (life.last_ms, min((commit_ms for _, commit_ms in life.offsets.values()), default=None), life.empty_ms)
+    last_commit, oldest_commit, empty_since = (None if time is None else moment_of(time) for time in times)
     activity = Activity(
         type=life.type,
         protocol_type=life.protocol or "",
         state=life.state,
         first_seen=None,
-        last_commit=_known_time(life.last_ms),
-        oldest_commit=_known_time(min((commit_ms for _, commit_ms in life.offsets.values()), default=None)),
-        empty_since=_known_time(life.empty_ms),
+        last_commit=last_commit,
+        oldest_commit=oldest_commit,
+        empty_since=empty_since,
         log_partition=0,
         covered_to=0,
         read_at=_END,
@@ -246,7 +248,3 @@ def moment_of(milliseconds: int) -> datetime:
 
 def milliseconds_of(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
-
-
-def _known_time(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else moment_of(milliseconds)
