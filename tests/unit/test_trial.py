@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_hygiene.pipeline.backtest.replay import COMMIT, History, Record, Sign, Steps, replay
-from group_hygiene.pipeline.backtest.trial import Span, Trial, untriable
+from group_hygiene.pipeline.backtest.trial import MATCH, Span, Trial, untriable
 from group_hygiene.spec.fields import convert
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
@@ -256,8 +256,7 @@ def every_look(trial: Trial, history: History) -> list[Span]:
         if now < absent_until:
             continue
         at = max((n for n, one in enumerate(history.stretches) if one.begins <= now), default=None)
-        verdict = None if at is None else trial._judge(history.stretches[at], now, last)
-        if at is None or verdict is None or not verdict.matches:
+        if at is None or trial._judge(history.stretches[at], now, last) != MATCH:
             mark = None
             continue
         over = mark is not None and now - mark >= trial.policy.grace_period and trial.policy.action == "Delete"

@@ -15,6 +15,7 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.activity.name_patterns import too_general
 from group_hygiene.pipeline.backtest.lives import extent
 from group_hygiene.pipeline.backtest.run import Backtest, Terms, Tried, backtest
+from group_hygiene.pipeline.backtest.trial import MATCH
 from group_hygiene.report.findings import Findings, Growth, Suggestion
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import parse_policy
@@ -111,18 +112,18 @@ def _suggestion(
             f"than Kafka's own retention ({format_duration(retention)})."
         )
         return replace(made, why_not=why_not if tried.deleted else _why_nothing(tried))
-    spec = {**obj["spec"], "when": {"idleFor": format_duration(best.period)}}
+    obj["spec"]["when"]["idleFor"] = format_duration(best.period)
     days = max(1, (found.steps.end - found.steps.start) // timedelta(days=1))
     result = f"In the last {days} days: {best.deleted:,} groups deleted, none of them used again. This is a dry run."
     adapt = "Replace namespace and connectionRef: they are placeholders."
     # Invisible and bidirectional characters are written as escapes.
     plain = pattern.pattern.isprintable()
-    text = f"# {result}\n# {adapt}\n{yaml.safe_dump({**obj, 'spec': spec}, sort_keys=False, allow_unicode=plain)}"
+    text = f"# {result}\n# {adapt}\n{yaml.safe_dump(obj, sort_keys=False, allow_unicode=plain)}"
     return replace(made, policy=text, idle_for=best.period, deleted=best.deleted, regret=best.regret)
 
 
 def _why_nothing(tried: Tried) -> str:
-    refused = {reason: many for reason, many in tried.reasons.items() if reason != "Match"}
+    refused = {reason: many for reason, many in tried.reasons.items() if reason != MATCH}
     if not refused:
         return "A policy would have deleted nothing: the groups are used again, or expire, before."
     most = max(refused, key=lambda reason: refused[reason])

@@ -21,12 +21,13 @@ from group_hygiene.decide.plan import grace_elapsed
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Deletion, Evidence, Protections, Unchanged
 from group_hygiene.model.groups import Bounds
-from group_hygiene.model.verdicts import Verdict
 from group_hygiene.pipeline.backtest.replay import History, Sign, Steps, Stretch
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, Policy
 from group_hygiene.spec.windows import next_open
 
+# Instead of the reason of a refusal.
+MATCH = "Match"
 _NO_PROTECTIONS = Protections()
 _MOMENT = timedelta(microseconds=1)
 # Of a partition with unread records for every group.
@@ -79,10 +80,7 @@ class Trial:
     def reason(self, history: History) -> str | None:
         """For the group at the end, Match or the reason of the refusal; None = not selected, or it does not exist."""
         stretch = history.at(self.end)
-        verdict = None if stretch is None else self._judge(stretch, self.end)
-        if verdict is None:
-            return None
-        return "Match" if verdict.refusal is None else verdict.refusal.reason
+        return None if stretch is None else self._judge(stretch, self.end)
 
     def simulate(self, history: History) -> list[Span]:
         """Simulate the policy for the group, from the first scan to the last."""
@@ -146,13 +144,13 @@ class Trial:
         likely = min(max(first, likely), stop - 1)
 
         def matches(scan: int) -> bool:
-            verdict = self._judge(stretch, scans.at(scan), deleted)
-            return verdict is not None and verdict.matches
+            return self._judge(stretch, scans.at(scan), deleted) == MATCH
 
         # Mostly it is the scan at which the period is over; the checks decide.
         return first_index(first, stop, (likely, likely - 1, stop - 1), matches)
 
-    def _judge(self, stretch: Stretch, now: datetime, deleted: Deletion | None = None) -> Verdict | None:
+    def _judge(self, stretch: Stretch, now: datetime, deleted: Deletion | None = None) -> str | None:
+        """As `reason`, for this state at this time."""
         group = stretch.group
         if group is None or not self.policy.match.selects(group):
             return None
@@ -167,7 +165,8 @@ class Trial:
             activity=stretch.activity,
             retention=self.retention,
         )
-        return judge(self.policy, group, evidence, now)
+        refusal = judge(self.policy, group, evidence, now).refusal
+        return MATCH if refusal is None else refusal.reason
 
     def _unchanged(self, stretch: Stretch, now: datetime) -> Unchanged | None:
         """By scans alone, as in the operator."""
