@@ -65,11 +65,9 @@ def patterned(groups: DataFrame) -> DataFrame:
     masks = alike.join(_varying(alike.withColumn("tokens", tokens)), "_masked", "left")
     starred = F.transform(tokens, lambda it, at: F.when(F.array_contains("positions", at), "*").otherwise(it))
     pattern = F.when(F.col("positions").isNull(), F.col("_masked")).otherwise(_merged(F.array_join(starred, "")))
-    masks = masks.select("_masked", pattern.alias("_pattern"), "groups")
-    several = F.sum("groups").over(Window.partitionBy("_pattern")) > 1
-    masks = masks.select("_masked", F.when(several, F.col("_pattern")).alias("_pattern"))
-    own = _escaped(F.col("group"))
-    named = F.when(F.col("group") == "", "*").otherwise(F.coalesce("_pattern", own))
+    several = F.sum("groups").over(Window.partitionBy(pattern)) > 1
+    masks = masks.select("_masked", F.when(several, pattern).alias("_pattern"))
+    named = F.when(F.col("group") == "", "*").otherwise(F.coalesce("_pattern", _escaped(F.col("group"))))
     return rows.join(masks, "_masked", "left").withColumn("pattern", named).drop("_masked", "_pattern")
 
 
@@ -86,8 +84,7 @@ def _masked(name: Column) -> Column:
 
 
 def _escaped(name: Column) -> Column:
-    once = F.replace(name, F.lit("\\"), F.lit("\\\\"))
-    return F.replace(once, F.lit("*"), F.lit("\\*"))
+    return F.regexp_replace(name, r"[\\*]", r"\\$0")
 
 
 def _random(word: Column) -> Column:
