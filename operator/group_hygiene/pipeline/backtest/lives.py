@@ -88,7 +88,6 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
 
 
 def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
-    activity = activity_at(spark, warehouse, reach.covered.activity)
     # Not needed if no records were dropped.
     needed = F.col("offsets") if reach.pruned else F.slice("offsets", 1, 0)
     offsets = F.transform(
@@ -96,27 +95,23 @@ def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
     )
     times = (F.unix_millis(name).alias(name) for name in ("last_commit", "empty_since", "first_seen"))
     fields = ("log_partition", "type", "protocol_type", "state", *times, offsets.alias("offsets"))
-    rows = patterned(activity.select("group", *fields))
+    rows = patterned(activity_at(spark, warehouse, reach.covered.activity).select("group", *fields))
     return rows.select("group", F.struct(*rows.drop("group").columns).alias("known"))
 
 
 def _latest(rows: DataFrame, slices: Steps, alike: Iterable[Column | str], *columns: Column) -> DataFrame:
     """The last record of those of a group that are alike, in each slice; one without a time is before all others."""
     rows = rows.withColumn("record_time", F.coalesce("record_time", F.timestamp_millis(F.lit(0))))
-    return rows.groupBy("group", "era", _slice(slices).alias("slice"), *alike).agg(
+    # The first slice end that is not before the record; `slices.count` = none.
+    since = F.unix_micros("record_time") - F.unix_micros(F.lit(slices.start))
+    index = F.ceil(since / F.lit(slices.every // timedelta(microseconds=1)))
+    slice_ = F.greatest(F.lit(0), F.least(F.lit(slices.count), index)).cast("int")
+    return rows.groupBy("group", "era", slice_.alias("slice"), *alike).agg(
         F.max("log_offset").alias("position"),
         F.unix_millis(F.min("record_time")).alias("first_ms"),
         F.unix_millis(F.max("record_time")).alias("record_ms"),
         *columns,
     )
-
-
-def _slice(slices: Steps) -> Column:
-    """The index of the first slice end that is not before the record; `slices.count` = none."""
-    start = F.unix_micros(F.lit(slices.start))
-    every = slices.every // timedelta(microseconds=1)
-    index = F.ceil((F.unix_micros("record_time") - start) / F.lit(every))
-    return F.greatest(F.lit(0), F.least(F.lit(slices.count), index)).cast("int")
 
 
 def histories(batches: Iterable[pa.RecordBatch], reach: Extent, start: datetime) -> Iterator[tuple[str, History]]:
@@ -125,9 +120,8 @@ def histories(batches: Iterable[pa.RecordBatch], reach: Extent, start: datetime)
     columns = ((column.to_pylist() for column in batch.columns) for batch in batches)
     rows = chain.from_iterable(zip(*of_batch, strict=True) for of_batch in columns)
     for group, (first, *rest) in groupby(rows, key=itemgetter(0)):
-        activity = first[1]
         # A group without a row in `activity` was written since.
-        if activity is not None:
+        if (activity := first[1]) is not None:
             records = [Record._make(row[2:]) for row in rest]
             lost = _lost(activity, records, began_ms)
             history = replay(group, records, start, lost, complete_since.get(activity["log_partition"]))

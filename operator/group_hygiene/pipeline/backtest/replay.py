@@ -217,23 +217,12 @@ class Life:
 
 
 def _stretch(name: str, begins: datetime, life: Life, before: Stretch | None) -> Stretch:
-    group = None
-    if life.state in _STATES:
-        group = Group(name, life.type, life.protocol or "", _STATES[life.state], 0)
+    protocol = life.protocol or ""
+    group = Group(name, life.type, protocol, _STATES[life.state], 0) if life.state in _STATES else None
     times = (life.last_ms, min((commit_ms for _, commit_ms in life.offsets.values()), default=None), life.empty_ms)
     last_commit, oldest_commit, empty_since = (None if time is None else moment_of(time) for time in times)
-    activity = Activity(
-        type=life.type,
-        protocol_type=life.protocol or "",
-        state=life.state,
-        first_seen=None,
-        last_commit=last_commit,
-        oldest_commit=oldest_commit,
-        empty_since=empty_since,
-        log_partition=0,
-        covered_to=0,
-        read_at=_END,
-    )
+    # No check depends on its first record, nor on its place in the log.
+    activity = Activity(life.type, protocol, life.state, None, last_commit, oldest_commit, empty_since, 0, 0, _END)
     offsets = {place: offset for place, (offset, _) in life.offsets.items()}
     same_since = begins if life.state == "Empty" else None
     if same_since and before and before.same_since and (before.group, before.offsets) == (group, offsets):

@@ -267,15 +267,14 @@ def _tried(number: int, one: OnTrial, rows: Sums, steps: Steps) -> Tried:
         found = {row["step"]: row["many"] for row in rows[policy, what]}
         return [found.get(step, 0) for step in range(steps.count)]
 
-    matched = accumulate(by_step(number, "matched"))
+    states = (accumulate(by_step(*key)) for key in ((ALL, "there"), (number, "matched")))
     changes = (by_step(number, what) for what in ("marked", "deleted", "regretted"))
-    columns = zip(accumulate(by_step(ALL, "there")), matched, *changes, strict=True)
     periods = [trial.waits for trial in one.periods]
     graces = [trial.policy.grace_period for trial in one.graces]
     patterns = ((row["text"], _variants(periods, row)) for row in rows[number, "pattern"])
     return Tried(
         policy=one.trial.policy,
-        days=[Day(steps.at(step), *many) for step, many in enumerate(columns)],
+        days=[Day(steps.at(step), *many) for step, many in enumerate(zip(*states, *changes, strict=True))],
         regrets=[Regret(**row["regret"]) for row in rows[number, "regret"]],
         unwatched=sum(row["many"] for row in rows[number, "unwatched"]),
         periods=_variants(periods, *rows[number, "period"]),
