@@ -112,6 +112,14 @@ def test_several_policies(spark: SparkSession, lived: str) -> None:
     assert max(day.matched for day in found.tried[3].days) == 4
 
 
+def test_an_alert_alone(spark: SparkSession, lived: str) -> None:
+    """No other periods are tried, as nothing is deleted; it is known how many groups match."""
+    (one,) = tried(spark, lived, policy("alert", action="Alert", delete=None)).tried
+    assert (one.deleted, max(day.matched for day in one.days)) == (0, 4)
+    assert (one.periods, one.graces, one.patterns) == ([], [], [])
+    assert one.reasons == {"Match": 4, "TooRecent": 2}
+
+
 @pytest.mark.parametrize(
     ("terms", "message"),
     [

@@ -161,7 +161,8 @@ def counted(rows: DataFrame, bench: Sequence[OnTrial], patterns: int = PATTERNS,
     deleted, regretted: by the policy's period, how many groups. patterns, regrets: the most that each policy gets, the
     first in order.
     """
-    most = max(len(others) for one in bench for others in (one.periods, one.graces))
+    # Alert policies have no periods, but an array without elements has no type.
+    most = max(1, *(len(others) for one in bench for others in (one.periods, one.graces)))
     many = F.col("many")
     sums = (
         F.array(*(F.sum(F.when(F.col(name) > index, many).otherwise(0)) for index in range(most))).alias(name)
