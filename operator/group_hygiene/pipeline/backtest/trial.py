@@ -140,8 +140,7 @@ class Trial:
         """
         scans = self._scans
         moments = filter(None, (stretch.activity.last_commit, stretch.activity.empty_since))
-        likely = scans.first_from(max(moments, default=scans.start) + self.waits)
-        likely = min(max(first, likely), stop - 1)
+        likely = max(first, scans.first_from(max(moments, default=scans.start) + self.waits))
 
         def matches(scan: int) -> bool:
             return self._judge(stretch, scans.at(scan), deleted) == MATCH
