@@ -22,8 +22,7 @@ from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.ingest import batches, fetch
 from group_hygiene.pipeline.ingest.batches import Written, ingest
-from group_hygiene.pipeline.ingest.fetch import Piece, read_and_write
-from group_hygiene.pipeline.ingest.files import Target
+from group_hygiene.pipeline.ingest.fetch import Piece, Target, read_and_write
 from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS
 from group_hygiene.spec.connection import Settings

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
 from group_hygiene.kafka.record_columns import Slices
-from group_hygiene.pipeline.ingest.columns import read_classic_groups, read_commits
-from group_hygiene.pipeline.ingest.decoder import decode_all
+from group_hygiene.pipeline.ingest.decoder import decode_all, read_classic_groups, read_commits
 from group_hygiene.pipeline.tables import COMMITS, QUARANTINE
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key, damaged, text
 
@@ -121,7 +120,8 @@ def test_batches_of_few(few: list[Pair]) -> None:
 @pytest.mark.parametrize("value", [COMMIT_V3, COMMIT_V4 + b"\0", WITH_TOPIC_ID, None])
 def test_what_brokers_write_today_is_read_all_at_once(value: bytes | None) -> None:
     """None of it goes through the decoder of single records, which is ten times slower."""
-    assert read_commits(Slices.of([commit_key()] * 3), Slices.of([value, COMMIT_V3, value])).taken.all()
+    taken, _ = read_commits(Slices.of([commit_key()] * 3), Slices.of([value, COMMIT_V3, value]))
+    assert taken.all()
 
 
 def classic(members: int, version: int = 3, words: Sequence[bytes | None] = (), since: int = 5) -> Pair:
@@ -149,7 +149,8 @@ def test_groups_of_few_members_are_read_all_at_once(members: int) -> None:
     """All but the second one, which is of an older version."""
     pairs = [classic(members), classic(members, version=2), classic(0)]
     keys, values = (Slices.of([pair[side] for pair in pairs]) for side in (0, 1))
-    assert read_classic_groups(keys, values, hosts=True).taken.tolist() == [True, False, True]
+    taken, _ = read_classic_groups(keys, values, hosts=True)
+    assert taken.tolist() == [True, False, True]
     assert rows(pairs) == [as_row(*pair) for pair in pairs]
 
 

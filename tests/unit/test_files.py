@@ -19,8 +19,8 @@ pytest.importorskip("pyspark")
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.record_columns import Records, Slices
 from group_hygiene.pipeline import store, table_file
-from group_hygiene.pipeline.ingest import files
-from group_hygiene.pipeline.ingest.files import Files, Target
+from group_hygiene.pipeline.ingest import fetch
+from group_hygiene.pipeline.ingest.fetch import Files, Target
 from group_hygiene.pipeline.table_file import Part
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, QUARANTINE, RECORDS
 from group_hygiene.spec.secret import one_line
@@ -79,7 +79,7 @@ def test_each_record_is_a_row_of_its_table(tmp_path: Path, partition: int) -> No
 
 def test_a_file_has_so_many_rows_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many records a task reads: the next ones are in another file."""
-    monkeypatch.setattr(files, "_FILE_ROWS", 3)
+    monkeypatch.setattr(fetch, "_FILE_ROWS", 3)
     added = written(tmp_path, *(batch(at, COMMIT, COMMIT) for at in range(0, 10, 2)))
     assert [part.rows for part in added] == [4, 4, 2]
     assert sorted(row["log_offset"] for row in held(tmp_path, "commits")) == list(range(10))
@@ -229,20 +229,22 @@ def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
     assert plain == {"offsets.list.element.offset"} | times
 
 
-_TABLES = {"store", "table_file"}
-
-
 @pytest.mark.parametrize(
-    ("module", "beside"),
-    [("ingest.files", {"columns", "decoder", "files", "ingest"}), ("activity.shards", {"activity", "fold", "shards"})],
+    ("module", "with_it", "clients"),
+    [
+        pytest.param("ingest.fetch", {"codecs", "decoder", "fetch", "ingest"}, {"kafka"}, id="ingest"),
+        pytest.param("activity.shards", {"activity", "fold", "shards"}, set(), id="activity"),
+    ],
 )
-def test_it_drags_nothing_along(module: str, beside: set[str]) -> None:
-    """Spark's workers import it, again and again: no client library, and no more of this package than they need."""
+def test_it_drags_nothing_along(module: str, with_it: set[str], clients: set[str]) -> None:
+    """Spark's workers import it, again and again: no client library that they don't use, and no more of this package
+    than they need.
+    """
     program = f"import sys, group_hygiene.pipeline.{module}; print(*sorted(sys.modules))"
     listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     ours = {name.rpartition(".")[2] for name in listed if name.startswith("group_hygiene.pipeline.")}
-    assert ours == beside | _TABLES
-    assert not {"kafka", "pyspark", "kubernetes"} & set(listed)
+    assert ours == with_it | {"store", "table_file"}
+    assert {"kafka", "pyspark", "kubernetes"} & set(listed) == clients
 
 
 def test_arrow_does_without_pandas() -> None:

@@ -15,8 +15,7 @@ from pyspark import cloudpickle
 
 from group_hygiene.pipeline.ingest import batches
 from group_hygiene.pipeline.ingest.batches import divided, pieces_of
-from group_hygiene.pipeline.ingest.fetch import Piece, read_and_write
-from group_hygiene.pipeline.ingest.files import Target
+from group_hygiene.pipeline.ingest.fetch import Piece, Target, read_and_write
 from group_hygiene.pipeline.tables import RECORDS
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.secret import Hidden

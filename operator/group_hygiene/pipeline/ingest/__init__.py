@@ -4,9 +4,7 @@
 
     batches   one run of the ingest
     progress  how far the log was read, and how to continue after the log changed
-    fetch     the task of a worker: reads pieces of the log
-    files     decoded records written as Parquet
+    fetch     the task of a worker: reads pieces of the log, and writes them as Parquet
     codecs    decompresses record batches
     decoder   decodes the keys and values of records into columns
-    columns   decodes commits and Classic groups of a batch at once, by numpy
 """

@@ -22,8 +22,7 @@ from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.ingest.fetch import Done, Piece, read_and_write
-from group_hygiene.pipeline.ingest.files import Target
+from group_hygiene.pipeline.ingest.fetch import Done, Piece, Target, read_and_write
 from group_hygiene.pipeline.ingest.progress import (
     Progress,
     cut_off,
@@ -88,7 +87,7 @@ def ingest(
 ) -> Written:
     """Read the log to its current end. Raises PipelineError unless all of it can be read, and was.
 
-    start_over: see progress.plan. report: gets a line for each step. hosts: see files.Target.
+    start_over: see progress.plan. report: gets a line for each step. hosts: see fetch.Target.
     """
     return _Ingest(spark, client, warehouse, report, hosts).run(start_over)
 

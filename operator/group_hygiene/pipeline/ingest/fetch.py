@@ -1,14 +1,18 @@
-"""The task of a Spark worker: fetches pieces of the offsets log from their leaders, and writes them into files.
+"""The task of a Spark worker: fetches pieces of the offsets log from their leaders, and writes them into Parquet files.
 
 Each piece ends with the offset up to which it was read, so the driver knows without a further read that all of it is in
-the files, whatever gaps compaction and transaction markers left. The connection comes in the task itself, in memory.
+the files, whatever gaps compaction and transaction markers left. Then it adds the files to the tables. If it never
+does, no table refers to them, and VACUUM removes them. The connection comes in the task itself, in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from group_hygiene.errors import HygieneError, PipelineError
@@ -17,15 +21,20 @@ from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.partition import Leader, fetch_raw
 from group_hygiene.kafka.record_batches import parse
+from group_hygiene.kafka.record_columns import Records
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.pipeline.ingest.codecs import unpacked
-from group_hygiene.pipeline.ingest.files import Files, Target
-from group_hygiene.pipeline.table_file import Part, leave_out_pandas
+from group_hygiene.pipeline.ingest.decoder import decode_all
+from group_hygiene.pipeline.store import FAR_MS, Table
+from group_hygiene.pipeline.table_file import Part, TableFile, leave_out_pandas
 from group_hygiene.spec.connection import Settings
 from group_hygiene.spec.secret import one_line
 
 # Of a task: far more than the pieces of a log without gaps have.
 RECORDS_MAX = 10_000_000
+# Rows of a file.
+_FILE_ROWS = 2_000_000
+_TIME = pa.timestamp("us", "UTC")
 
 
 class Piece(NamedTuple):
@@ -34,6 +43,20 @@ class Piece(NamedTuple):
     partition: int
     start: int
     end: int
+
+
+class Target(NamedTuple):
+    """An existing warehouse, its tables by name, and columns that are the same in all rows.
+
+    written_after: by partition of the log, see tables.RECORDS. hosts: whether to store the hosts of clients.
+    """
+
+    warehouse: str
+    tables: Mapping[str, Table]
+    era: int
+    batch: int
+    written_after: Mapping[int, datetime]
+    hosts: bool = True
 
 
 class Done(NamedTuple):
@@ -97,3 +120,41 @@ def _explained(place: Partition, fault: Fault) -> str:
     if fault.code == "OFFSET_OUT_OF_RANGE":
         return "the log lost records, or was recreated, while it was read: the next run explains what to do"
     return f"{place} can't be read: {fault}"
+
+
+class Files:
+    """The files of one task: each record becomes a row of one of them. rows: that were added. Raises OSError."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._open: dict[str, TableFile] = {}
+        self._parts: list[Part] = []
+        self.rows = 0
+
+    def add(self, partition: int, records: Records) -> None:
+        """Add records of one partition of the log."""
+        target = self._target
+        same: dict[str, Any] = {"era": target.era, "batch": target.batch, "log_partition": partition}
+        same["written_after"] = target.written_after.get(partition)
+        for name, some, decoded in decode_all(records.keys, records.values, target.hosts):
+            if not len(some):
+                continue
+            times, table = records.times[some], target.tables[name]
+            columns = {
+                **dict.fromkeys(table.schema.names, pa.nulls(len(some))),
+                **{name: pa.repeat(value, len(some)) for name, value in same.items()},
+                **decoded,
+                "record_time": pa.array(np.clip(times, -FAR_MS, FAR_MS) * 1000, _TIME, mask=times == -1),
+                "log_offset": records.offsets[some],
+                "aborted": records.aborted[some],
+            }
+            file = self._open.setdefault(name, TableFile(target.warehouse, table))
+            file.add(pa.RecordBatch.from_pydict(columns, table.schema))
+            self.rows += len(some)
+            if file.rows >= _FILE_ROWS:
+                self._parts.append(self._open.pop(name).finished())
+
+    def finished(self) -> list[Part]:
+        self._parts += [file.finished() for file in self._open.values()]
+        self._open = {}
+        return self._parts
