@@ -156,7 +156,6 @@ def test_unknown_times(tmp_path: Path, time: int) -> None:
 def test_a_text_that_is_too_long_for_statistics(tmp_path: Path) -> None:
     """Parquet has no minimum and maximum of it, also if it has those of other row groups."""
     file = table_file.TableFile(str(tmp_path), ACTIVITY)
-    (tmp_path / "activity").mkdir()
     empty = dict.fromkeys(ACTIVITY.schema.names) | {"commits_by_day": [], "topics_after": [], "log_partition": 3}
     for cluster in ("a", "b" * 5_000):
         file.add(pa.RecordBatch.from_pylist([empty | {"cluster_id": cluster}], ACTIVITY.schema))
@@ -221,7 +220,6 @@ def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
     row |= {"log_partition": 3, "commits_by_day": [(date(2026, 11, 25), 1)], "topics_after": []}
     file = table_file.TableFile(str(tmp_path), ACTIVITY)
     file.add(pa.RecordBatch.from_pylist([row], ACTIVITY.schema))
-    (tmp_path / "activity").mkdir()
     written = pq.ParquetFile(tmp_path / "activity" / file.finished().file.path).metadata.row_group(0)
     columns = [written.column(index) for index in range(written.num_columns)]
     plain = {column.path_in_schema for column in columns if not column.has_dictionary_page}

@@ -53,14 +53,20 @@ class Part(NamedTuple):
 
 
 class TableFile:
-    """One file in the folder of a table, created with its first row group. rows: that were added. Raises OSError."""
+    """One file in the folder of a table, with one row or more. rows: that were added. Raises OSError."""
 
     def __init__(self, warehouse: str, table: Table) -> None:
-        self._warehouse, self._table = warehouse, table
-        self._name = f"part-{uuid4()}.snappy.parquet"
-        self._sink: Any = None
-        self._writer: Any = None
+        self._table, self._name = table, f"part-{uuid4()}.snappy.parquet"
+        folder = PyFileSystem(DeltaStorageHandler(warehouse))
+        self._sink = folder.open_output_stream(f"{table.name}/{self._name}")
         self._metadata: list[pq.FileMetaData] = []
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            table.schema,
+            compression="snappy",
+            use_dictionary=[path for path in _paths(table.schema) if path not in NEARLY_UNIQUE],
+            metadata_collector=self._metadata,
+        )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = self._aborted = self.rows = 0
 
@@ -85,16 +91,6 @@ class TableFile:
         return Part(self._table.name, file, self.rows, self._aborted)
 
     def _write(self) -> None:
-        if self._writer is None:
-            folder = PyFileSystem(DeltaStorageHandler(self._warehouse))
-            self._sink = folder.open_output_stream(f"{self._table.name}/{self._name}")
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                self._table.schema,
-                compression="snappy",
-                use_dictionary=[path for path in _paths(self._table.schema) if path not in NEARLY_UNIQUE],
-                metadata_collector=self._metadata,
-            )
         self._writer.write_table(pa.Table.from_batches(self._waiting))
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
