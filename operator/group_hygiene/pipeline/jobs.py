@@ -23,6 +23,7 @@ from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.ingest.batches import ingest
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, QUARANTINE
 
 T = TypeVar("T")
 Report = Callable[[str], None]
@@ -113,8 +114,8 @@ def _round(spark: SparkSession, client: Client | None, work: Work, report: Repor
             spark, client, work.warehouse, lambda line: report(f"ingest: {line}"), work.start_over, work.hosts
         )
         report(
-            f"ingest: {written.commits:,} commits ({written.aborted:,} of aborted transactions), "
-            f"{written.states:,} group records, {written.quarantined:,} malformed ones in quarantine"
+            f"ingest: {written[COMMITS.name]:,} commits ({written['aborted']:,} of aborted transactions), "
+            f"{written[GROUP_STATES.name]:,} group records, {written[QUARANTINE.name]:,} malformed ones in quarantine"
         )
     if Job.ACTIVITY in work.jobs:
         report(f"activity: {update(spark, work.warehouse, work.retention.history)}")

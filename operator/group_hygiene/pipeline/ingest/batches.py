@@ -9,8 +9,9 @@ run that was killed, and the next run removes them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ from group_hygiene.pipeline.ingest.progress import (
     write_progress,
 )
 from group_hygiene.pipeline.table_file import Part
-from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, QUARANTINE, RECORDS
+from group_hygiene.pipeline.tables import COVERAGE, INGESTED, RECORDS
 
 Report = Callable[[str], None]
 
@@ -49,34 +50,6 @@ _LEAST_TASKS, _TASK_RECORDS, _TASK_PIECES = 2, 1_000_000, 32
 _NO_BATCH = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Numbers of records that were written; `commits` includes `aborted`."""
-
-    commits: int = 0
-    states: int = 0
-    quarantined: int = 0
-    aborted: int = 0
-
-    @property
-    def records(self) -> int:
-        return self.commits + self.states + self.quarantined
-
-    def plus(self, parts: Iterable[Part]) -> Written:
-        """With the rows of these files."""
-        sums = {table.name: 0 for table in RECORDS}
-        aborted = 0
-        for part in parts:
-            sums[part.table] += part.rows
-            aborted += part.aborted
-        return Written(
-            self.commits + sums[COMMITS.name],
-            self.states + sums[GROUP_STATES.name],
-            self.quarantined + sums[QUARANTINE.name],
-            self.aborted + aborted,
-        )
-
-
 def ingest(
     spark: SparkSession,
     client: Client,
@@ -84,8 +57,10 @@ def ingest(
     report: Report,
     start_over: bool = False,
     hosts: bool = True,
-) -> Written:
+) -> Counter[str]:
     """Read the log to its current end. Raises PipelineError unless all of it can be read, and was.
+
+    Returns the number of records that were written into each table, and as "aborted" those of aborted transactions.
 
     start_over: see progress.plan. report: gets a line for each step. hosts: see fetch.Target.
     """
@@ -126,9 +101,9 @@ class _Ingest:
         self._client = client
         self._warehouse = warehouse.rstrip("/")
         self._report = report
-        self._written = Written()
+        self._written = Counter[str]()
 
-    def run(self, start_over: bool) -> Written:
+    def run(self, start_over: bool) -> Counter[str]:
         self._version = INGESTED.version(self._warehouse)
         before = read_progress(self._warehouse)
         self._bounds = bounds = self._ask_bounds()
@@ -198,21 +173,20 @@ class _Ingest:
     def _read(self) -> None:
         most, density = _PIECE_OFFSETS, 1.0
         while pieces := pieces_of(self._progress.positions, self._bounds.ends, most):
-            before = self._written.records
-            if not self._read_batch(pieces, math.ceil(density * _offsets(pieces))):
+            found = self._read_batch(pieces, math.ceil(density * _offsets(pieces)))
+            if found is None:
                 most, density = _PIECE_OFFSETS, 1.0
                 continue
-            found = self._written.records - before
             most = most * _GROWTH if found < _FEW_RECORDS else max(_PIECE_OFFSETS, most // _GROWTH)
             density = found / _offsets(pieces)
 
-    def _read_batch(self, pieces: list[Piece], expected: int) -> bool:
-        """False = nothing was written: the cleaner removed less of these offsets than of those before."""
+    def _read_batch(self, pieces: list[Piece], expected: int) -> int | None:
+        """The number of records. None = none were written: the cleaner removed less of these offsets than before."""
         tasks = math.ceil(max(_LEAST_TASKS, expected / _TASK_RECORDS, len(pieces) / _TASK_PIECES))
         parts = self._parts(pieces, min(len(pieces), tasks))
         if parts is None:
             self._report("so many records here that smaller batches follow")
-            return False
+            return None
         ends = {piece.partition: piece.end for piece in pieces}
         progress = self._progress.advanced(ends).seen(self._bounds)
         if cut := cut_off(progress, self._ask_epochs(progress)):
@@ -224,10 +198,11 @@ class _Ingest:
             # of the same number fails then. The first one creates the tables: if one is missing later, it was lost.
             self._versions[table] = table.change(self._warehouse, files, self._versions[table])
         self._write_progress(progress)
-        self._written = self._written.plus(parts)
-        read = f"offsets {_offsets(pieces):,}, records so far {self._written.records:,}"
-        self._report(f"batch {progress.batch}: {read}")
-        return True
+        for part in parts:
+            self._written.update({part.table: part.rows, "aborted": part.aborted})
+        so_far = sum(self._written[table.name] for table in RECORDS)
+        self._report(f"batch {progress.batch}: offsets {_offsets(pieces):,}, records so far {so_far:,}")
+        return sum(part.rows for part in parts)
 
     def _parts(self, pieces: list[Piece], number: int) -> list[Part] | None:
         """Let Spark read these pieces by so many tasks. Raises PipelineError unless each was read to its end, once.

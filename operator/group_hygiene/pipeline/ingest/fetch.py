@@ -8,6 +8,7 @@ does, no table refers to them, and VACUUM removes them. The connection comes in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -77,14 +78,11 @@ def read_and_write(tasks: Iterator[Sequence[Piece]], settings: Settings, target:
     for pieces in tasks:
         reached: dict[Piece, int] = {}
         try:
-            client = connect(settings)
-            try:
+            with closing(connect(settings)) as client:
                 files = Files(target)
                 for piece in pieces:
                     reached[piece] = _read(client, piece, files)
                 yield Done(reached, files.finished(), crowded=files.rows > RECORDS_MAX)
-            finally:
-                client.close()
         except HygieneError as error:
             yield Done(reached, [], str(error))
         except (OSError, DeltaError) as error:
@@ -148,7 +146,9 @@ class Files:
                 "log_offset": records.offsets[some],
                 "aborted": records.aborted[some],
             }
-            file = self._open.setdefault(name, TableFile(target.warehouse, table))
+            if name not in self._open:
+                self._open[name] = TableFile(target.warehouse, table)
+            file = self._open[name]
             file.add(pa.RecordBatch.from_pydict(columns, table.schema))
             self.rows += len(some)
             if file.rows >= _FILE_ROWS:
