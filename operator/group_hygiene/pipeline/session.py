@@ -24,7 +24,6 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline.store import NEARLY_UNIQUE
 
 # The jar that pyspark 4.2.0 lacks, with those that it needs; Spark downloads them from Maven Central by default.
 PACKAGES = "io.delta:delta-spark_4.2_2.13:4.4.0"
@@ -53,8 +52,6 @@ _SETTINGS = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     # The default has 12 bytes, and is slow to write and to read.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Persisted rows are read twice, at once: compressing them does not pay.
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # The default of Hadoop 3.5 needs further libraries.
     "spark.hadoop.fs.s3a.input.stream.type": "classic",
@@ -66,9 +63,7 @@ _SETTINGS = {
     # matched against every plan, so it must not begin with a repetition.
     "spark.sql.redaction.string.regex": r"(?is)(jaas|keystore|truststore|password|secret).*",
     "spark.ui.showConsoleProgress": "false",
-    # Otherwise each function of a column looks for IPython and captures its call site, which no message here shows.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
-} | {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in NEARLY_UNIQUE}
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 # Our commits have it in Delta's history, as `userMetadata`.
 MARK = "group-hygiene"
-# Columns with nearly unique values: a Parquet dictionary for them would be built and discarded.
-NEARLY_UNIQUE = (
-    *("log_offset", "committed_offset", "offsets.list.element.offset", "offsets.list.element.commit_time"),
-    *("first_seen", "first_commit", "last_commit", "oldest_commit"),
-)
-
 
 # Times in tables are at most so far from 1970, some 1,900 years: records may name any, and durations are added to them.
 FAR_MS = 60_000_000_000_000

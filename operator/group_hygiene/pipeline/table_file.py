@@ -20,11 +20,16 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 from pyarrow.fs import PyFileSystem
 
-from group_hygiene.pipeline.store import NEARLY_UNIQUE, Table
+from group_hygiene.pipeline.store import Table
 from group_hygiene.spec.durations import timestamp
 
 # Rows, or their bytes, that are buffered in memory, and then written as a row group.
 _ROW_GROUP, _BUFFER_BYTES = 250_000, 64_000_000
+# Columns with nearly unique values: a Parquet dictionary for them would be built and discarded.
+_NEARLY_UNIQUE = (
+    *("log_offset", "committed_offset", "offsets.list.element.offset", "offsets.list.element.commit_time"),
+    *("first_seen", "first_commit", "last_commit", "oldest_commit"),
+)
 
 
 def leave_out_pandas() -> None:
@@ -64,7 +69,7 @@ class TableFile:
             self._sink,
             table.schema,
             compression="snappy",
-            use_dictionary=[path for path in _paths(table.schema) if path not in NEARLY_UNIQUE],
+            use_dictionary=[path for path in _paths(table.schema) if path not in _NEARLY_UNIQUE],
             metadata_collector=self._metadata,
         )
         self._waiting: list[pa.RecordBatch] = []
