@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -29,6 +29,8 @@ _COLUMNS = (
     *("last_commit_after", "state_after", "log_partition", "topics", "partitions", "offsets"),
     *("last_clients", "last_clients_at"),
 )
+# Existing groups that are alike in these columns are counted together. overdue: see `_due`.
+_TALLIED = ("type", "state", "age", "covered", "due", "overdue", "idle")
 # A pattern counts as generated if this share of its names has digits in place of the star.
 _MADE = 0.8
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
@@ -39,17 +41,7 @@ _AGES = {
     Age.MONTH: timedelta(days=30),
     Age.QUARTER: timedelta(days=90),
 }
-
-
-class _Tally(NamedTuple):
-    """Counts of existing groups. overdue: see `_due`."""
-
-    counts: Sequence[Count]
-    expiring: Mapping[date, int]
-    unknown: int
-    uncovered: int
-    overdue: int
-    idle: int
+_Rows = Sequence[Mapping[str, Any]]
 
 
 def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Findings:
@@ -62,7 +54,7 @@ def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Finding
     groups = patterned(known(activity.drop("offsets"), covered.places, retention))
     groups = groups.withColumns(_derived(covered.read_at)).persist()
     try:
-        tally = _tally(groups)
+        alike = groups.where("there").groupBy(*_TALLIED).agg(F.count("*").alias("groups")).toArrow().to_pylist()
         patterns = groups.select("pattern").distinct().count()
         if not patterns:
             raise PipelineError("the tables hold no group yet: the log had none when it was read")
@@ -77,17 +69,17 @@ def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Finding
         read_at=covered.read_at,
         began=None,
         retention=retention,
-        groups=sum(count.groups for count in tally.counts),
-        idle=tally.idle,
-        counts=tally.counts,
+        groups=sum(row["groups"] for row in alike),
+        idle=_tally(alike, "idle")[(True,)],
+        counts=_counts(alike),
         patterns=growth,
         others=patterns - len(growth),
         rows=[_row(row, behind.get(row["group"])) for row in rows],
-        expiring=tally.expiring,
+        expiring=dict(sorted((day, count) for (day,), count in _tally(alike, "due").items() if day is not None)),
         stale=stale,
         stale_total=stale_total,
         suggestions=(),
-        notes=_notes(covered, tally),
+        notes=_notes(covered, alike),
     )
 
 
@@ -150,25 +142,19 @@ def _due(now: Column) -> dict[str, Column]:
     }
 
 
-def _tally(groups: DataFrame) -> _Tally:
-    keys = ("type", "state", "age", "covered", "due", "overdue", "idle")
-    rows = groups.where("there").groupBy(*keys).agg(F.count("*").alias("groups")).toArrow().to_pylist()
-    counts: Counter[tuple[str, str, Age]] = Counter()
-    expiring: Counter[date] = Counter()
-    for row in rows:
-        counts[row["type"], row["state"], Age(row["age"])] += row["groups"]
-        if row["due"] is not None:
-            expiring[row["due"]] += row["groups"]
+def _tally(alike: _Rows, *columns: str) -> Counter[tuple[Any, ...]]:
+    """By the values of these columns, the number of groups."""
+    found = Counter[tuple[Any, ...]]()
+    for row in alike:
+        found[tuple(row[column] for column in columns)] += row["groups"]
+    return found
+
+
+def _counts(alike: _Rows) -> list[Count]:
     ages = list(Age)
-    ordered = sorted(counts.items(), key=lambda item: (*item[0][:2], ages.index(item[0][2])))
-    criteria = (
-        lambda row: row["type"] == "Unknown",
-        lambda row: not row["covered"],
-        lambda row: row["overdue"],
-        lambda row: row["idle"],
-    )
-    totals = (sum(row["groups"] for row in rows if holds(row)) for holds in criteria)
-    return _Tally([Count(*key, groups) for key, groups in ordered], dict(sorted(expiring.items())), *totals)
+    counts = _tally(alike, "type", "state", "age").items()
+    found = [Count(type_, state, Age(age), many) for (type_, state, age), many in counts]
+    return sorted(found, key=lambda count: (count.type, count.state, ages.index(count.age)))
 
 
 def _growth(groups: DataFrame) -> list[Growth]:
@@ -180,13 +166,11 @@ def _growth(groups: DataFrame) -> list[Growth]:
     new = F.when(F.col("day").isNotNull(), F.struct("day", "seen"))
     patterns = days.groupBy("pattern").agg(
         *(F.sum(name).alias(name) for name in ("seen", "there", "idle")),
-        F.collect_list(new).alias("new"),
+        F.map_from_entries(F.collect_list(new)).alias("new"),
         (F.sum("numbered") / F.sum("seen") >= _MADE).alias("made"),
     )
     rows = patterns.orderBy(F.desc("seen"), "pattern").limit(_PATTERNS).toArrow().to_pylist()
-    return [
-        Growth(**row | {"new": dict(sorted((entry["day"], entry["seen"]) for entry in row["new"]))}) for row in rows
-    ]
+    return [Growth(**row | {"new": dict(sorted(row["new"]))}) for row in rows]
 
 
 def _row(fields: Mapping[str, Any], behind: int | None) -> Row:
@@ -257,12 +241,13 @@ def _stale(activity: DataFrame, read_at: datetime) -> tuple[list[StaleTopic], in
         stale.unpersist()
 
 
-def _notes(covered: Covered, tally: _Tally) -> list[str]:
+def _notes(covered: Covered, alike: _Rows) -> list[str]:
     notes, places = [], covered.places.values()
-    if (unread := covered.partitions - len(places)) or tally.uncovered:
+    uncovered, overdue = _tally(alike, "covered")[(False,)], _tally(alike, "overdue")[(True,)]
+    if (unread := covered.partitions - len(places)) or uncovered:
         notes.append(
             f"{unread:,} of the {covered.partitions:,} partitions of __consumer_offsets were never read to their end: "
-            f"the idle time of {_groups(tally.uncovered)} is unknown. The next run of the pipeline reads on."
+            f"the idle time of {_groups(uncovered)} is unknown. The next run of the pipeline reads on."
         )
     earliest = min(place["read_at"] for place in places)
     if earliest < covered.read_at - _DAY:
@@ -276,13 +261,13 @@ def _notes(covered: Covered, tally: _Tally) -> list[str]:
             f"In {len(lost):,} partitions of __consumer_offsets, records from before {_shown(max(lost))} are "
             "missing, or could not be read: their groups count as idle only since then."
         )
-    if tally.unknown:
+    if unknown := _tally(alike, "type")[("Unknown",)]:
         notes.append(
-            f"The log has too few records to know the type of {_groups(tally.unknown)}: none of them counts as idle."
+            f"The log has too few records to know the type of {_groups(unknown)}: none of them counts as idle."
         )
-    if tally.overdue:
+    if overdue:
         notes.append(
-            f"{_groups(tally.overdue)} should have lost offsets more than a day before the log was read. Compare the "
+            f"{_groups(overdue)} should have lost offsets more than a day before the log was read. Compare the "
             "retention of this report with the brokers' offsets.retention.minutes."
         )
     return notes
