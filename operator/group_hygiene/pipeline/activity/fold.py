@@ -88,7 +88,7 @@ _STEPS = (
     """,
     """
     CREATE TEMP TABLE of_days AS SELECT
-        "group", map_from_entries(list_sort(list((day, commits)))) AS commits_by_day,
+        "group", list_sort(list(struct_pack("key" := day, "value" := commits))) AS commits_by_day,
         (sum(commits) FILTER (day > today - 1))::BIGINT AS commits_1d,
         (sum(commits) FILTER (day > today - 7))::BIGINT AS commits_7d,
         (sum(commits) FILTER (day > today - 30))::BIGINT AS commits_30d
@@ -99,24 +99,21 @@ _STEPS = (
                 count(*) AS commits
             FROM commits GROUP BY ALL
             UNION ALL
-            SELECT "group", entry.key, entry.value FROM (
-                SELECT "group", unnest(map_entries(commits_by_day)) AS entry FROM old
-            )
+            SELECT "group", unnest(commits_by_day, recursive := true) FROM old
         ) GROUP BY ALL
     ), run
     WHERE day > today - days GROUP BY "group"
     """,
     # For topics where the group has an offset.
     """
-    CREATE TEMP TABLE of_topics AS SELECT "group", map_from_entries(list_sort(list((topic, after)))) AS topics_after
+    CREATE TEMP TABLE of_topics AS SELECT
+        "group", list_sort(list(struct_pack("key" := topic, "value" := after))) AS topics_after
     FROM (
         SELECT "group", topic, max(after) AS after FROM (
             SELECT "group", topic, written_after AS after FROM commits
             WHERE NOT aborted AND committed_offset IS NOT NULL AND written_after IS NOT NULL
             UNION ALL
-            SELECT "group", entry.key, entry.value FROM (
-                SELECT "group", unnest(map_entries(topics_after)) AS entry FROM old
-            )
+            SELECT "group", unnest(topics_after, recursive := true) FROM old
         ) GROUP BY ALL
     ) SEMI JOIN places USING ("group", topic) GROUP BY "group"
     """,
@@ -174,9 +171,9 @@ _STEPS = (
         coalesce(of_places.partitions, 0) AS partitions, coalesce(of_places.topics, 0) AS topics,
         of_places.oldest_commit,
         coalesce(of_places.offsets, []) AS offsets, coalesce(of_members.members, []) AS members,
-        coalesce(of_days.commits_by_day, map()) AS commits_by_day, coalesce(of_days.commits_1d, 0) AS commits_1d,
+        coalesce(of_days.commits_by_day, []) AS commits_by_day, coalesce(of_days.commits_1d, 0) AS commits_1d,
         coalesce(of_days.commits_7d, 0) AS commits_7d, coalesce(of_days.commits_30d, 0) AS commits_30d,
-        coalesce(of_topics.topics_after, map()) AS topics_after
+        coalesce(of_topics.topics_after, []) AS topics_after
     FROM of_commits FULL JOIN of_states USING ("group")
     LEFT JOIN old USING ("group")
     LEFT JOIN was USING ("group")
@@ -311,9 +308,19 @@ class Fold:
 
     def rows(self, old: pa.Table) -> Iterator[pa.Table]:
         """The rows of `activity` for these groups. old: their current ones; each is replaced, or comes again."""
-        self._database.register("known", old)
+        # DuckDB compares the keys of each map, which takes as long as half of the rest: it gets lists of entries.
+        kinds = [pa.list_(field.type.field(0)) if pa.types.is_map(field.type) else field.type for field in old.schema]
+        self._database.register("known", old.cast(pa.schema(zip(old.schema.names, kinds, strict=True))))
         for step in _STEPS:
             self._database.execute(step)
         for found in (_ROWS, _REST):
             for batch in self._database.sql(found).to_arrow_reader(_CHUNK):
-                yield pa.Table.from_batches([batch])
+                columns = [_column(batch.column(field.name), field.type) for field in old.schema]
+                yield pa.Table.from_arrays(columns, schema=old.schema)
+
+
+def _column(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_map(kind):
+        return cells.cast(kind)
+    keys, values = cells.values.flatten()
+    return pa.MapArray.from_arrays(cells.offsets, keys, values, kind, mask=cells.is_null())

@@ -148,7 +148,7 @@ def _fold(task: Task, round: Round) -> Done:
             old.append(rows.filter(known))
             files.add(rows.filter(pc.invert(known)))
         for rows in fold.rows(pa.concat_tables([schema.empty_table(), *old])):
-            files.add(rows.select(schema.names).cast(schema))
+            files.add(rows)
         return Done(task, records, files.finished())
 
 
