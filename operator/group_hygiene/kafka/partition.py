@@ -100,23 +100,27 @@ class BatchHeaders(NamedTuple):
 class Leader:
     """Sends requests to the leader of one partition, and looks it up again when it moved."""
 
-    def __init__(self, client: Client, partition: Partition) -> None:
+    def __init__(self, client: Client, partition: Partition, known: dict[int, int] | None = None) -> None:
+        """known: partition of the topic -> its leader. Filled by each look-up; other partitions may use it, too."""
         self.client = client
         self.partition = partition
-        self._broker: int | None = None
+        self._known = {} if known is None else known
 
     def ask(self, request: Callable[[], Request], code: Callable[[Response], int], deadline: Deadline) -> Any | Fault:
         """The answer to a request that may be sent more than once; `code` returns the partition's error in it."""
 
         def attempt() -> Any | Fault:
-            broker = self._broker if self._broker is not None else self._look_up(deadline)
+            broker = self._known.get(self.partition.partition)
+            if broker is None:
+                broker = self._look_up(deadline)
             if isinstance(broker, Fault):
                 return broker
             answer = self.client.send(Call(broker, request()), deadline)
             if not isinstance(answer, Fault) and (error := code(answer)):
                 answer = fault_of_code(error)
-            # Also without an answer: a broker that does not answer may not lead any more.
-            self._broker = None if isinstance(answer, Fault) else broker
+            if isinstance(answer, Fault):
+                # Also without an answer: a broker that does not answer may not lead any more.
+                self._known.pop(self.partition.partition, None)
             return answer
 
         return retrying_one(attempt, deadline)
@@ -129,9 +133,11 @@ class Leader:
         for topic in answer.topics:
             if topic.error_code:
                 return fault_of_code(topic.error_code)
-            for entry in topic.partitions:
-                if entry.partition_index == self.partition.partition and entry.leader_id >= 0:
-                    return int(entry.leader_id)
+            self._known.update(
+                {entry.partition_index: entry.leader_id for entry in topic.partitions if entry.leader_id >= 0}
+            )
+        if (leader := self._known.get(self.partition.partition)) is not None:
+            return leader
         return Fault("LEADER_NOT_AVAILABLE", f"{self.partition} has no leader", retriable=True)
 
 

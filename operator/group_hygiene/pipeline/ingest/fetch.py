@@ -33,6 +33,8 @@ from group_hygiene.spec.secret import one_line
 
 # Of a task: far more than the pieces of a log without gaps have.
 RECORDS_MAX = 10_000_000
+# One answer has about so many records.
+_FEW_OFFSETS = 50_000
 # Rows of a file.
 _FILE_ROWS = 2_000_000
 _TIME = pa.timestamp("us", "UTC")
@@ -79,9 +81,9 @@ def read_and_write(tasks: Iterator[Sequence[Piece]], settings: Settings, target:
         reached: dict[Piece, int] = {}
         try:
             with closing(connect(settings)) as client:
-                files = Files(target)
+                files, leaders = Files(target), dict[int, int]()
                 for piece in pieces:
-                    reached[piece] = _read(client, piece, files)
+                    reached[piece] = _read(client, piece, leaders, files)
                 yield Done(reached, files.finished(), crowded=files.rows > RECORDS_MAX)
         except HygieneError as error:
             yield Done(reached, [], str(error))
@@ -89,9 +91,10 @@ def read_and_write(tasks: Iterator[Sequence[Piece]], settings: Settings, target:
             yield Done(reached, [], f"the records can't be written into the tables: {one_line(str(error))}")
 
 
-def _read(client: Client, piece: Piece, files: Files) -> int:
-    place, position, little = Partition(OFFSETS_TOPIC, piece.partition), piece.start, True
-    leader = Leader(client, place)
+def _read(client: Client, piece: Piece, leaders: dict[int, int], files: Files) -> int:
+    place, position = Partition(OFFSETS_TOPIC, piece.partition), piece.start
+    # Of many offsets, compaction may have left few records, and a large answer would be mostly of what follows.
+    leader, little = Leader(client, place, leaders), piece.end - piece.start > _FEW_OFFSETS
     while position < piece.end and files.rows <= RECORDS_MAX:
         # The limit for the timeout of a scan applies to each request.
         answer = fetch_raw(leader, position, Deadline(client.settings.timeout.total_seconds()), little)
