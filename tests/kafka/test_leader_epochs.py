@@ -13,6 +13,7 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
 from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
+from group_hygiene.kafka.partition import Leader, RawFetched, fetch_raw
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Partition
@@ -51,6 +52,22 @@ def bounds(client: Client) -> LogBounds:
 def leader(client: Client, partition: int) -> int:
     found = read_cluster(client, soon())
     return found.leaders[partition][0] if isinstance(found, Cluster) else -1
+
+
+@pytest.mark.slow
+def test_a_stale_leader_is_looked_up_again(client: Client, make: Maker) -> None:
+    """One look-up serves all partitions of a topic: what is stale in it costs a request, and no record."""
+    make.simple(make.name("group"), at(make.topic(records=1, replicas=2)))
+    read = 0
+    for partition, end in bounds(client).ends.items():
+        place, now = Partition(OFFSETS_TOPIC, partition), leader(client, partition)
+        known = {partition: 3 - now}
+        found = fetch_raw(Leader(client, place, known), 0, soon())
+        assert isinstance(found, RawFetched), found
+        assert (bool(found.data), found.stable) == (end > 0, end)
+        assert known[partition] == now
+        read += len(found.data)
+    assert read
 
 
 @pytest.mark.slow

@@ -110,9 +110,8 @@ class Leader:
         """The answer to a request that may be sent more than once; `code` returns the partition's error in it."""
 
         def attempt() -> Any | Fault:
-            broker = self._known.get(self.partition.partition)
-            if broker is None:
-                broker = self._look_up(deadline)
+            known = self._known.get(self.partition.partition)
+            broker = self._look_up(deadline) if known is None else known
             if isinstance(broker, Fault):
                 return broker
             answer = self.client.send(Call(broker, request()), deadline)
