@@ -113,12 +113,12 @@ def _records(kafka: KafkaCluster) -> dict[str, list[replay.Record]]:
         common = (number, 0, row.timestamp, row.timestamp)
         if isinstance(decoded, Commit):
             place = decoded.topic, decoded.partition, decoded.offset, decoded.commit_ms
-            record = replay.Record(*common, replay.COMMIT, *place)
+            record = replay.Record(*common, replay.COMMIT, not decoded.gone, *place)
         else:
             state = {
                 name: getattr(decoded, name) for name in ("protocol_type", "members", "member_id", "state_ms", "gone")
             }
-            record = replay.Record(*common, decoded.kind, **state)
+            record = replay.Record(*common, decoded.kind, not decoded.gone, **state)
         records.setdefault(decoded.group, []).append(record)
     return records
 

@@ -62,6 +62,7 @@ class Record(NamedTuple):
     first_ms: int
     record_ms: int
     kind: str
+    alive: bool
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
@@ -72,7 +73,6 @@ class Record(NamedTuple):
     member_id: str | None = None
     state_ms: int | None = None
     gone: bool = False
-    alive: bool = False
 
 
 class Sign(NamedTuple):

@@ -218,9 +218,13 @@ def backtest(
     records = lives(spark, warehouse, reach, _slices(bench, steps))
     counts = partial(tally, bench=bench, steps=steps, reach=reach)
     rows = records.mapInArrow(counts, from_arrow_schema(SCHEMA))
-    with ThreadPoolExecutor(1) as pool:
+    pool = ThreadPoolExecutor(1)
+    try:
         job = pool.submit(counted, rows, bench)
         _report_tasks(spark, job, report)
+    finally:
+        # After an interruption, the end of the session ends the job.
+        pool.shutdown(wait=False)
     sums = job.result()
     return Backtest(reach, steps, [_tried(number, one, sums, steps) for number, one in enumerate(bench)], untried)
 

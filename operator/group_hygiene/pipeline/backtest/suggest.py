@@ -112,13 +112,13 @@ def _suggestion(
             f"than Kafka's own retention ({format_duration(retention)})."
         )
         return replace(made, why_not=why_not if tried.deleted else _why_nothing(tried))
-    obj["spec"]["when"]["idleFor"] = format_duration(best.period)
+    spec = {**obj["spec"], "when": {"idleFor": format_duration(best.period)}}
     days = max(1, (found.steps.end - found.steps.start) // timedelta(days=1))
     result = f"In the last {days} days: {best.deleted:,} groups deleted, none of them used again. This is a dry run."
     adapt = "Replace namespace and connectionRef: they are placeholders."
     # Invisible and bidirectional characters are written as escapes.
     plain = pattern.pattern.isprintable()
-    text = f"# {result}\n# {adapt}\n{yaml.safe_dump(obj, sort_keys=False, allow_unicode=plain)}"
+    text = f"# {result}\n# {adapt}\n{yaml.safe_dump({**obj, 'spec': spec}, sort_keys=False, allow_unicode=plain)}"
     return replace(made, policy=text, idle_for=best.period, deleted=best.deleted, regret=best.regret)
 
 
