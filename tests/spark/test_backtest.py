@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
 from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.backtest import run
 from group_hygiene.pipeline.backtest.lives import extent, histories, lives
 from group_hygiene.pipeline.backtest.run import Backtest, Terms, backtest
 from group_hygiene.pipeline.backtest.trial import Trial
@@ -89,6 +91,23 @@ def test_other_periods(spark: SparkSession, lived: str) -> None:
         "weekly": (1, 1, timedelta(hours=6)),
         "expired": (0, 0, timedelta(hours=1)),
     }
+
+
+def test_an_interrupted_backtest_does_not_wait(
+    spark: SparkSession, lived: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come before Spark has a job to cancel."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_report_tasks", interrupted)
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        tried(spark, lived, policy())
+    (job,) = (thread for thread in threading.enumerate() if thread not in before)
+    assert job.is_alive()
+    job.join()
 
 
 def test_several_policies(spark: SparkSession, lived: str) -> None:
