@@ -146,6 +146,8 @@ def test_an_open_transaction_is_read_when_it_is_decided(
     assert covered(spark, warehouse) == log
     producer.commit_transaction(60)
     consumer.close()
+    # A coordinator answers before the partitions have its markers.
+    wait_for(lambda: not cast(LogBounds, read_log_bounds(client, soon())).undecided_since)
     assert run(spark, client, warehouse) == Counter(commits=1)
     assert_equal(spark, warehouse, bootstrap)
 
