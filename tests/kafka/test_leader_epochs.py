@@ -56,7 +56,7 @@ def leader(client: Client, partition: int) -> int:
 
 @pytest.mark.slow
 def test_a_stale_leader_is_looked_up_again(client: Client, make: Maker) -> None:
-    """One look-up serves all partitions of a topic. A broker that no longer leads one says so: no record is missed."""
+    """One answer with metadata serves all partitions. A broker that no longer leads one says so: no record is lost."""
     make.simple(make.name("group"), at(make.topic(records=1, replicas=2)))
     read = 0
     for partition, end in bounds(client).ends.items():

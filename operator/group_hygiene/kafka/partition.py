@@ -101,7 +101,7 @@ class Leader:
     """Sends requests to the leader of one partition, and looks it up again when it moved."""
 
     def __init__(self, client: Client, partition: Partition, known: dict[int, int] | None = None) -> None:
-        """known: partition of the topic -> its leader. Filled by each look-up; other partitions may use it, too."""
+        """known: partition of the topic -> its leader. Each request for metadata adds all of its answer."""
         self.client = client
         self.partition = partition
         self._known = {} if known is None else known

@@ -309,8 +309,8 @@ class Fold:
     def rows(self, old: pa.Table) -> Iterator[pa.Table]:
         """The rows of `activity` for these groups. old: their current ones; each is replaced, or comes again."""
         # DuckDB compares the keys of each map, which takes as long as half of the rest: it gets lists of entries.
-        kinds = [pa.list_(field.type.field(0)) if pa.types.is_map(field.type) else field.type for field in old.schema]
-        self._database.register("known", old.cast(pa.schema(zip(old.schema.names, kinds, strict=True))))
+        types = [pa.list_(field.type.field(0)) if pa.types.is_map(field.type) else field.type for field in old.schema]
+        self._database.register("known", old.cast(pa.schema(zip(old.schema.names, types, strict=True))))
         for step in _STEPS:
             self._database.execute(step)
         for found in (_ROWS, _REST):
