@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -18,13 +19,14 @@ from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import CommittedOffset, Group, GroupState, GroupType, Offsets, Partition
 from group_hygiene.pipeline.store import FAR_MS
 
-# The log is read at once.
-_END = datetime.max.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 # The log's states as those of ListGroups: with members, the exact state is unknown.
 _STATES = {"Empty": GroupState.EMPTY, "Active": GroupState.STABLE, "Unknown": GroupState.UNKNOWN}
 COMMIT = "commit"
+# The log is read at once, and no check depends on a group's first record, nor on its place in the log.
+_END = datetime.max.replace(tzinfo=UTC)
+_activity = partial(Activity, first_seen=None, log_partition=0, covered_to=0, read_at=_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +222,8 @@ def _stretch(name: str, begins: datetime, life: Life, before: Stretch | None) ->
     protocol = life.protocol or ""
     group = Group(name, life.type, protocol, _STATES[life.state], 0) if life.state in _STATES else None
     times = (life.last_ms, min((commit_ms for _, commit_ms in life.offsets.values()), default=None), life.empty_ms)
-    last_commit, oldest_commit, empty_since = (None if time is None else moment_of(time) for time in times)
-    # No check depends on its first record, nor on its place in the log.
-    activity = Activity(life.type, protocol, life.state, None, last_commit, oldest_commit, empty_since, 0, 0, _END)
+    last, oldest, empty = (None if time is None else moment_of(time) for time in times)
+    activity = _activity(life.type, protocol, life.state, last_commit=last, oldest_commit=oldest, empty_since=empty)
     offsets = {place: offset for place, (offset, _) in life.offsets.items()}
     same_since = begins if life.state == "Empty" else None
     if same_since and before and before.same_since and (before.group, before.offsets) == (group, offsets):

@@ -259,7 +259,7 @@ def _on_trial(trial: Trial, steps: Steps) -> OnTrial:
 
 def _slices(bench: Sequence[OnTrial], steps: Steps) -> Steps:
     """Slices of the steps' length, or shorter, so that no group can be deleted and used again within one."""
-    waits = [one.periods[0].waits + one.trial.policy.grace_period for one in bench if one.periods]
+    waits = [one.periods[0].waits + one.graces[0].policy.grace_period for one in bench if one.periods]
     parts = -(-steps.every // min([*waits, steps.every]))
     while steps.every / parts * parts != steps.every:
         parts += 1
