@@ -19,7 +19,7 @@ from group_hygiene.controller import guard as guarding
 from group_hygiene.controller import leader
 from group_hygiene.decide import plan
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.ledger import journal, writer
+from group_hygiene.ledger import records, writer
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Intent
 from group_hygiene.process.clock import SystemClock
@@ -94,23 +94,23 @@ def re_read() -> None:
 
 def backup() -> None:
     """No backup is written."""
-    record = journal.Journal.record
+    record = records.record
 
     def without(self: Any, changes: Sequence[Any], *rest: Any) -> Any:
         return record(self, [change for change in changes if not isinstance(change, Backup)], *rest)
 
-    _replace(journal.Journal, "record", without)
+    _replace(records, "record", without)
 
 
 def intent() -> None:
     """No intent is written before a deletion, and none is missed."""
     sole()
-    record = journal.Journal.record
+    record = records.record
 
     def without(self: Any, changes: Sequence[Any], *rest: Any) -> Any:
         return record(self, [change for change in changes if not isinstance(change, Intent)], *rest)
 
-    _replace(journal.Journal, "record", without)
+    _replace(records, "record", without)
 
 
 def mark_date() -> None:

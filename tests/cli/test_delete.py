@@ -15,7 +15,8 @@ from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
-from group_hygiene.ledger.ledger import COMMAND_WRITER, Ledger, LedgerSettings, open_ledger
+from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model.entries import REQUESTED, Intent, Mark
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import (
@@ -25,6 +26,7 @@ from group_hygiene.reconcile import (
     delete_requested,
     forget_policies,
     judge_requested,
+    open_ledger,
 )
 from group_hygiene.reconcile.recovery import has_unresolved
 from group_hygiene.spec.connection import Connection

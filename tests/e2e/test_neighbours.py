@@ -18,8 +18,9 @@ from confluent_kafka import Producer
 
 from faults.errors import FaultsError
 from group_hygiene.kafka.client import Deadline, connect
-from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model.entries import DeliveryState, Notice, Receipt
+from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.manifests import operators_account

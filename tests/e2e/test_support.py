@@ -17,7 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from faults.offsets_log import ends
 from group_hygiene.kafka.client import connect
-from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.connection import Settings
 from group_hygiene.status import QUIET_PERIOD
 from sandbox.kafka import KafkaCluster

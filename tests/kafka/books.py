@@ -18,11 +18,17 @@ from group_hygiene.kafka.client import Call, Client, Deadline, Response
 from group_hygiene.ledger import topic as ledger_topic
 from group_hygiene.ledger.codec import encode_key, encode_value
 from group_hygiene.ledger.contents import Contents
-from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset
 from group_hygiene.model.entries import Entry, Intent, KeepRequest, Mark, Outcome, OutcomeType, Seen, Watch
 from group_hygiene.model.groups import Fault
+from group_hygiene.process.clock import Clock
+from group_hygiene.reconcile import Context, Guard, Memory, open_ledger
+from group_hygiene.restore.restoration import Restorer
+from group_hygiene.spec.connection import parse_connection
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.backups import backup as backup_of
@@ -207,3 +213,14 @@ class LosingClient(Wrapped):
         lost = self.loses if isinstance(call.request, EndTxnRequest) else ""
         answer = self._client.send(call, deadline) if lost != "requests" else None
         return Fault("NETWORK_EXCEPTION", "lost") if lost else answer
+
+
+def restorer(
+    client: Client, ledger: Ledger, clock: Clock, guard: Guard, granted: Callable[[str], bool] = lambda _: True
+) -> Restorer:
+    """What restores from this ledger, as a process that opened it."""
+    spec = {"bootstrapServers": list(client.settings.bootstrap_servers), "scan": {"timeout": "90s"}}
+    connection = parse_connection({"metadata": {"name": "main", "namespace": "kafka"}, "spec": spec})
+    journal = Journal(ledger, ledger.contents, {}, writable=True)
+    context = Context(client, connection, Memory(ledger=ledger, contents=ledger.contents), clock, journal)
+    return Restorer(context, guard, granted)

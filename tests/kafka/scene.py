@@ -12,7 +12,8 @@ from group_hygiene import reconcile
 from group_hygiene.decide.plan import Plan, make_plan
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.ledger.ledger import LedgerSettings
+from group_hygiene.ledger.records import record
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model.entries import Intent, Mark
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
@@ -142,7 +143,7 @@ class Scene:
             Mark(policy_uid=policy.uid, group=group, policy=policy.key, digest=policy.digest, since=since, due=since)
             for group in groups
         ]
-        assert self.context.journal.record(marks) is None
+        assert record(self.context.journal, marks) is None
         self.clock.moved += timedelta(seconds=2)
 
     def planned(self, observation: Observation, policy: Policy) -> Plan:

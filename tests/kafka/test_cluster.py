@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from group_hygiene.errors import AuthenticationFailed, ConnectError, SecretProblem, TLSFailed, Unreachable
+from group_hygiene.kafka.changes import delete_groups
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import (
     features,
@@ -31,7 +32,7 @@ from group_hygiene.kafka.cluster import (
     topic_ids,
     topics_exist,
 )
-from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
+from group_hygiene.kafka.groups import describe_groups, list_groups
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model.groups import Fault, GroupType, Partition

@@ -14,12 +14,12 @@ import pytest
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.samples import PREFIX
-from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Covered
 from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.reconcile import Memory
+from group_hygiene.reconcile import Memory, open_ledger
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from group_hygiene.kafka.changes import delete_groups
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
+from group_hygiene.kafka.groups import describe_groups, list_groups
 from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Partition
 from group_hygiene.model.snapshot import Cluster, Description
 from sandbox.kafka import KafkaCluster

@@ -18,8 +18,8 @@ from kafka.protocol.consumer import OffsetDeleteRequest
 
 from group_hygiene import reconcile
 from group_hygiene.decide.plan import Plan
+from group_hygiene.kafka.changes import delete_groups
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.groups import delete_groups
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, OutcomeType
@@ -27,10 +27,10 @@ from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partitio
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile.vetoes import FRESH_S
 from group_hygiene.restore.restorable import Kind, RestoreRequest
-from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.restore.restoration import restore
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
-from tests.kafka.books import configured
+from tests.kafka.books import configured, restorer
 from tests.kafka.clients import Around, Died, die
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Guard, Scene, policy, verdicts
@@ -82,8 +82,8 @@ def saved(scene: Scene, group: str) -> list[int]:
 def brought_back(scene: Scene, group: str) -> Kind:
     """What becomes of a restore from the newest backup."""
     ledger = another_process(scene)
-    restorer = Restorer(scene.client, ledger, scene.clock, Guard())
-    (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
+    ours = restorer(scene.client, ledger, scene.clock, Guard())
+    (result,) = restore(ours, RestoreRequest(id="a-restore", groups=(group,)))
     return result.kind
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from group_hygiene import reconcile
+from group_hygiene.kafka.changes import commit_offsets
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
-from group_hygiene.kafka.offsets import commit_offsets
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.ledger.codec import group_of
-from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.ledger.records import record
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import KeepRequest, Outcome, OutcomeType
@@ -24,7 +25,7 @@ from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.reconcile import Context, deletion
+from group_hygiene.reconcile import Context, deletion, open_ledger
 from group_hygiene.reconcile.uses import Uses
 from group_hygiene.spec.connection import Role
 from sandbox.kafka import KafkaCluster
@@ -487,7 +488,7 @@ def test_a_deletion_that_came_to_no_end_is_settled(scene: Scene, make: Maker, to
     group = make.abandoned(make.name("old"), topic)
     tidy = policy(group)
     intent = scene.intent(group, tidy)
-    scene.context.journal.record([intent])
+    record(scene.context.journal, [intent])
     if gone:
         make.delete_group(group)
     # Known for long enough: nobody acts on it any more.

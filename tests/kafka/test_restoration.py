@@ -17,19 +17,22 @@ from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.codec import encode_key
-from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts
 from group_hygiene.model.entries import Outcome, OutcomeType, Removal
 from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
+from group_hygiene.reconcile import open_ledger
 from group_hygiene.restore import restoration
 from group_hygiene.restore.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
-from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.backups import backup
+from tests.kafka.books import restorer
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Clock, Guard
 
@@ -69,7 +72,7 @@ def restored(client: Client, ledger: Ledger, group: str, preview: bool = False, 
     """The result of a restore of one group. options: of the request, or else `guard` and `clock`."""
     guard, clock = options.pop("guard", Guard()), options.pop("clock", Clock())
     request = RestoreRequest(**({"id": "restore-1", "groups": (group,)} | options))
-    (result,) = restore(Restorer(client, ledger, clock, guard, seconds=90), request, preview)
+    (result,) = restore(restorer(client, ledger, clock, guard), request, preview)
     return result
 
 
@@ -401,11 +404,11 @@ def test_group_that_is_not_granted_is_not_looked_at(client: Client, ledger: Ledg
     """Neither by its name nor by a policy: that it has a backup stays untold."""
     topic, group = make.topic(records=5), make.name()
     ledger.write([saved(client, group, at(topic, 3))])
-    restorer = Restorer(client, ledger, Clock(), Guard(), granted=lambda name: name != group)
+    ours = restorer(client, ledger, Clock(), Guard(), granted=lambda name: name != group)
     named, by_policy = RestoreRequest(id="r", groups=(group,)), RestoreRequest(id="r", policy="kafka/unused")
-    (result,) = restore(restorer, named)
+    (result,) = restore(ours, named)
     assert (result.reason, result.saved_at) == (reasons.ACTION_NOT_GRANTED, None)
-    assert restore(restorer, by_policy) == []
+    assert restore(ours, by_policy) == []
 
 
 def test_newest_that_fits_and_all_of_a_policy(client: Client, ledger: Ledger, make: Maker) -> None:
@@ -422,11 +425,11 @@ def test_newest_that_fits_and_all_of_a_policy(client: Client, ledger: Ledger, ma
     )
     assert restored(client, ledger, old, preview=True).partitions[0].saved.offset == 2
     assert restored(client, ledger, old, preview=True, at=NOW - day).partitions[0].saved.offset == 1
-    restorer = Restorer(client, ledger, Clock(), Guard())
+    ours = restorer(client, ledger, Clock(), Guard())
     request = RestoreRequest(id="r", policy="kafka/unused", deleted_after=NOW)
-    assert [result.group for result in restore(restorer, request, preview=True)] == sorted([new, old])
+    assert [result.group for result in restore(ours, request, preview=True)] == sorted([new, old])
     late = replace(request, deleted_after=NOW + day)
-    assert restore(restorer, late, preview=True) == []
+    assert restore(ours, late, preview=True) == []
 
 
 @pytest.mark.parametrize("parts", [pytest.param(1, id="whole"), pytest.param(2, id="one-of-two-parts")])

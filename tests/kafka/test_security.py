@@ -17,19 +17,21 @@ import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError
+from group_hygiene.kafka.changes import commit_offsets, delete_offsets, set_share_offsets
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import offsets_retention_minutes
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.kafka.offsets import commit_offsets, committed_offsets, delete_offsets
-from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
-from group_hygiene.ledger.ledger import TOPIC as DEFAULT_LEDGER
-from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.kafka.offsets import committed_offsets
+from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
+from group_hygiene.ledger.settings import TOPIC as DEFAULT_LEDGER
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.network.egress import Egress, parse_egress
+from group_hygiene.reconcile import open_ledger
 from group_hygiene.restore.restorable import Kind, RestoreRequest
-from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.jaas import format_jaas
 from group_hygiene.spec.policy import Policy
@@ -38,7 +40,7 @@ from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.kafka.tls import Authority
 from sandbox.waiting import wait_for
-from tests.kafka.books import configured
+from tests.kafka.books import configured, restorer
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.permissions import (
     CLUSTER,
@@ -596,7 +598,7 @@ def test_a_restore_goes_as_far_as_its_permissions(login: Login, inside: Maker, u
 def test_a_share_group_needs_no_other_permissions(login: Login, inside: Maker, user: str) -> None:
     """To read, delete and bring back one takes what the other types take, and says the same where that is missing."""
     topic, group = inside.topic(records=3), inside.name("share")
-    (made,) = set_offsets(login("restorer"), group, at(topic, 2), soon()).values()
+    (made,) = set_share_offsets(login("restorer"), group, at(topic, 2), soon()).values()
     assert made is None
     shares = strict_policy(group, match={"types": ["Share"], "unprotect": ["Share", "UnreadableOffsetsLog"]})
     _restored_by(login, user, Scene(login("least")), shares)
@@ -617,12 +619,12 @@ def _restored_by(login: Login, user: str, operator: Scene, tidy: Policy) -> None
 
     reader = open_ledger(login("ledger-reader"), settings, soon(), create=False)
     assert reader is not None
-    (preview,) = restore(Restorer(login("ledger-reader"), reader, operator.clock, Guard()), request, preview=True)
+    (preview,) = restore(restorer(login("ledger-reader"), reader, operator.clock, Guard()), request, preview=True)
     assert preview.reason == reasons.WOULD_RESTORE
 
     writer = open_ledger(login(user), settings, soon(), create=False, claim=True)
     assert writer is not None
-    (result,) = restore(Restorer(login(user), writer, operator.clock, Guard()), request)
+    (result,) = restore(restorer(login(user), writer, operator.clock, Guard()), request)
     assert (result.kind, result.reason) == (expected.kind, expected.reason)
     assert expected.message in result.message
     assert operator.context.journal.read_on(soon()) is None

@@ -14,15 +14,17 @@ from group_hygiene.cli.doctor_findings import Result
 from group_hygiene.cli.doctor_kafka import Cluster, examine_kafka
 from group_hygiene.cli.target import Session
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile import open_ledger
 from group_hygiene.restore.restorable import Kind, RestoreRequest
-from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import Mechanism, Sasl, Settings
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
+from tests.kafka.books import restorer
 from tests.kafka.makers import Maker, at
 from tests.kafka.permissions import EXAMPLE, GROUP, READ, WRITERS, grant, ledger_least
 from tests.kafka.plugins import jvm_with
@@ -103,7 +105,7 @@ def test_with_an_attestation_a_group_is_deleted_and_restored(customer: Client, o
     ledger = open_ledger(customer, settings, scene.context.deadline(), create=False, claim=True)
     assert ledger is not None
     request = RestoreRequest(id="a-request", groups=(group,))
-    (result,) = restore(Restorer(customer, ledger, scene.clock, Guard()), request)
+    (result,) = restore(restorer(customer, ledger, scene.clock, Guard()), request)
     assert (result.kind, result.reason) == (Kind.RESTORED, reasons.RESTORED)
     assert group in owner.groups()
 

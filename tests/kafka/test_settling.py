@@ -13,17 +13,20 @@ from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import topic_ids
 from group_hygiene.ledger.codec import group_of
-from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.ledger.records import record
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts
 from group_hygiene.model.entries import Intent, KeepRequest, Outcome, OutcomeType
 from group_hygiene.model.verdicts import Outcome as GroupOutcome
 from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile import open_ledger
 from group_hygiene.reconcile.deletion import closing_changes
 from group_hygiene.restore.restorable import RestoreRequest
-from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.restore.restoration import restore
 from tests.backups import backup as backup_of
-from tests.kafka.books import LosingClient, backup
+from tests.kafka.books import LosingClient, backup, restorer
 from tests.kafka.makers import Maker, at
 from tests.kafka.scene import Guard, Scene, policy
 
@@ -67,7 +70,7 @@ def recorded(scene: Scene, group: str) -> list[Outcome]:
 def test_it_is_settled_whatever_became_of_its_policy(client: Client, scene: Scene, make: Maker, topic: str) -> None:
     """A suspended or deleted policy enforces nothing any more: the next process still tells what the last one did."""
     group = make.abandoned(make.name("old"), topic)
-    assert scene.context.journal.record([scene.intent(group, TIDY)]) is None
+    assert record(scene.context.journal, [scene.intent(group, TIDY)]) is None
     make.delete_group(group)
     successor = Scene(client, ledger=scene.ledger, need=reconcile.LedgerNeed.READ)
     known_for(successor, 60)
@@ -81,7 +84,7 @@ def test_what_was_restored_had_been_deleted(scene: Scene, make: Maker, topic: st
     """A restore between a crash and its settling: history tells of both, in order, and the group is left alone."""
     group = make.abandoned(make.name("old"), topic)
     deletion = scene.intent(group, TIDY)
-    assert scene.context.journal.record([deletion]) is None
+    assert record(scene.context.journal, [deletion]) is None
     make.delete_group(group)
     make.simple(group, at(topic))
     later = scene.clock.now()
@@ -110,12 +113,12 @@ def test_a_restore_of_what_was_missing_before_proves_no_deletion(scene: Scene, m
         older, own = replace(older, partial=True), replace(own, offsets={topic: [left]}, partial=True)
     elif of == "its-backup-after-an-interrupted-deletion":
         own = replace(own, continues=older.id)
-    assert scene.context.journal.record([older, own, intent]) is None
+    assert record(scene.context.journal, [older, own, intent]) is None
     asked = RestoreRequest(id="a-restore", groups=(group,), at=now - timedelta(days=1))
     if of != "an-older-backup":
         asked = dataclasses.replace(asked, at=None)
-    restorer = Restorer(scene.client, another_process(scene), scene.clock, Guard())
-    (result,) = restore(restorer, asked)
+    ours = restorer(scene.client, another_process(scene), scene.clock, Guard())
+    (result,) = restore(ours, asked)
     assert reasons.VERIFIED in {partition.reason for partition in result.partitions}
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
@@ -135,12 +138,12 @@ def test_a_restore_after_two_interrupted_deletions(scene: Scene, make: Maker, le
     rows = {topic: [SavedOffset(0, 2, -1, "", None), SavedOffset(1, 0, -1, "", None)]}
     older = backup_of(group, rows, id="20260101T000000-x", at=now - timedelta(hours=2), topic_ids=ids)
     own = replace(older, id=intent.id, at=now, continues=older.id)
-    assert scene.context.journal.record([older, own, intent]) is None
+    assert record(scene.context.journal, [older, own, intent]) is None
     make.delete_group(group)
     if left != "nothing":
         make.simple(group, at(topic if left == "an-offset" else other, 2))
-    restorer = Restorer(scene.client, another_process(scene), scene.clock, Guard())
-    (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
+    ours = restorer(scene.client, another_process(scene), scene.clock, Guard())
+    (result,) = restore(ours, RestoreRequest(id="a-restore", groups=(group,)))
     assert reasons.VERIFIED in {partition.reason for partition in result.partitions}
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
@@ -171,11 +174,11 @@ def test_a_deletion_that_never_happened_hides_no_earlier_backup(
     intent = replace(scene.intent(group, TIDY), at=now - timedelta(hours=1))
     whole = backup_of(group, {topic: [left]}, id=intent.id, at=intent.at, **changes)
     ends = [outcome(intent, ended, reason=reasons.INTERRUPTED)] if ended else [intent]
-    assert scene.context.journal.record([taken, whole, *ends]) is None
+    assert record(scene.context.journal, [taken, whole, *ends]) is None
     if ended is OutcomeType.DELETED:
         make.delete_group(group)
-    restorer = Restorer(scene.client, another_process(scene), scene.clock, Guard())
-    (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
+    ours = restorer(scene.client, another_process(scene), scene.clock, Guard())
+    (result,) = restore(ours, RestoreRequest(id="a-restore", groups=(group,)))
     assert {partition.partition.partition for partition in result.partitions} == restored
     assert result.partitions[-1].reason == reasons.VERIFIED
 
@@ -192,14 +195,14 @@ def test_a_deletion_that_never_happened_hides_no_backup_of_another_policy(scene:
     other = backup_of(group, {topic: [SavedOffset(0, 1, -1, "", None)]}, id=intent.id, at=now, policy=TIDY.key)
     expires = now + timedelta(days=5)
     assert (
-        scene.context.journal.record([replace(own, expires=expires), replace(other, expires=expires), intent]) is None
+        record(scene.context.journal, [replace(own, expires=expires), replace(other, expires=expires), intent]) is None
     )
-    restorer = Restorer(scene.client, another_process(scene), scene.clock, Guard())
+    ours = restorer(scene.client, another_process(scene), scene.clock, Guard())
     asked = RestoreRequest(id="a-restore", policy=own.policy, deleted_after=now - timedelta(hours=3))
-    (refused,) = restore(restorer, asked)
+    (refused,) = restore(ours, asked)
     assert refused.reason == reasons.NO_BACKUP
-    restorer.ledger.write([outcome(intent, OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED)])
-    (result,) = restore(restorer, asked)
+    ours.executor.record([outcome(intent, OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED)])
+    (result,) = restore(ours, asked)
     assert [(place.partition.partition, place.reason) for place in result.partitions] == [(1, reasons.VERIFIED)]
 
 
@@ -211,7 +214,7 @@ def test_what_another_connection_began_is_left_to_it(
 ) -> None:
     """Its process may be amid it. A connection that is gone settles nothing, so in the end anybody does."""
     group = make.abandoned(make.name("old"), topic)
-    assert scene.context.journal.record([scene.intent(group, TIDY, writer="another-connection")]) is None
+    assert record(scene.context.journal, [scene.intent(group, TIDY, writer="another-connection")]) is None
     make.delete_group(group)
     known_for(scene, seconds)
     assert reconcile.recover_intents(scene.context) == ({TIDY.uid: 1} if settled else {})
@@ -222,7 +225,7 @@ def test_an_outcome_that_its_writer_recorded_is_not_reported_again(scene: Scene,
     """What was open a moment ago is looked up once more: the writer's own word stands."""
     group = make.abandoned(make.name("old"), topic)
     deletion = scene.intent(group, TIDY, writer="another-connection")
-    assert scene.context.journal.record([deletion]) is None
+    assert record(scene.context.journal, [deletion]) is None
     known_for(scene, 200)
     make.delete_group(group)
     writer = another_process(scene)
@@ -273,7 +276,7 @@ def test_a_deletion_is_counted_once(client: Client, make: Maker, topic: str, los
 def test_doubt_ends(scene: Scene, make: Maker, topic: str, minutes: float, blamed: bool) -> None:
     """A group that outlived the interruption of its deletion by an hour is like any other: who deletes it is not us."""
     group = make.abandoned(make.name("old"), topic)
-    assert scene.context.journal.record([scene.intent(group, TIDY)]) is None
+    assert record(scene.context.journal, [scene.intent(group, TIDY)]) is None
     known_for(scene, 60)
     assert reconcile.recover_intents(scene.context) == {}
     contents = scene.context.journal.contents
@@ -311,7 +314,7 @@ def test_nothing_expires_by_a_clock_that_is_ahead(scene: Scene, ahead: timedelta
     saved = in_parts(backup("deleted", expires=now + timedelta(days=30)))
     deleted = outcome(scene.intent("deleted", TIDY), OutcomeType.DELETED, expires=now + timedelta(days=30))
     journal = scene.context.journal
-    assert journal.record([keep, past, *saved, deleted]) is None
+    assert record(journal, [keep, past, *saved, deleted]) is None
     scene.clock.moved += ahead
     assert journal.sweep(scene.clock.now()) is swept
     assert journal.contents.keeps.keys() == ({"kept"} if swept else {"kept", "past"})
@@ -325,7 +328,7 @@ def test_a_run_that_wrote_nothing_sweeps_nothing(client: Client, scene: Scene) -
     """It knows no broker's time."""
     now = scene.clock.now()
     past = KeepRequest(group="kept", until=now - timedelta(days=1), why="", by="ann", at=now)
-    assert scene.context.journal.record([past]) is None
+    assert record(scene.context.journal, [past]) is None
     successor = Scene(client, ledger=scene.ledger)
     assert not successor.context.journal.sweep(successor.clock.now())
     assert successor.context.journal.contents.keeps.keys() == {"kept"}
@@ -355,7 +358,7 @@ def test_a_backup_ends_early_only_where_the_next_has_all_of_it(
 
     older, newer = saved("1", **changes), replace(saved("2"), continues="1")
     interrupted = outcome(scene.intent(group, TIDY), OutcomeType.NOT_DELETED, id="2", reason=reasons.INTERRUPTED)
-    assert scene.context.journal.record([older, newer, interrupted]) is None
+    assert record(scene.context.journal, [older, newer, interrupted]) is None
     observation, plan = scene.plan(policy(group))
     (done,) = scene.apply(plan, observation)
     assert done.kind is OutcomeKind.DELETED, done.message
@@ -370,7 +373,7 @@ def test_one_unreadable_backup_does_not_hold_up_the_others(scene: Scene, make: M
     groups = {make.abandoned(make.name("old"), topic) for _ in range(4)}
     held = min(groups)
     interrupted = outcome(scene.intent(held, TIDY), OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED)
-    assert scene.context.journal.record([interrupted]) is None
+    assert record(scene.context.journal, [interrupted]) is None
     observation, plan = scene.plan(policy(f"{make.tag}old*"))
     assert set(plan.actions) == groups
     scene.memory.batch = 1

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from group_hygiene.evidence.reader import Tables
+from group_hygiene.kafka.changes import set_share_offsets
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.offsets import end_offsets
-from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
+from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
 from group_hygiene.ledger.codec import group_of
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
@@ -115,7 +116,7 @@ def backups(scene: Scene, group: str) -> list[Backup]:
 
 def restored(scene: Scene, group: str, preview: bool = False, name: str = "restore-1") -> GroupResult:
     assert scene.memory.ledger is not None
-    restorer = Restorer(scene.client, scene.memory.ledger, scene.clock, Guard(), seconds=90)
+    restorer = Restorer(scene.context, Guard())
     (result,) = restore(restorer, RestoreRequest(id=name, groups=(group,)), preview)
     return result
 
@@ -234,7 +235,7 @@ def test_what_changed_since_the_scan_is_kept(scene: Scene, client: Client, clust
     """A start offset that somebody moved, though nobody is in the group now."""
     observation, plan = scene.plan(shares(used.group))
     place = Partition(used.topic, 0)
-    assert set_offsets(client, used.group, {place: CommittedOffset(used.start + 1)}, soon()) == {place: None}
+    assert set_share_offsets(client, used.group, {place: CommittedOffset(used.start + 1)}, soon()) == {place: None}
     assert said(scene.apply(plan, observation)) == [(OutcomeKind.NOT_DELETED, reasons.CHANGED)]
     assert kind(client, cluster, used.group) == "Share Empty"
     assert backups(scene, used.group) == []
@@ -287,7 +288,7 @@ def test_nothing_is_brought_back_over_what_is_there(
         result = restored(scene, used.group)
         assert (result.kind, result.reason) == (Kind.WAITING, reasons.GROUP_ACTIVE)
     place = Partition(used.topic, 0)
-    assert set_offsets(client, used.group, {place: CommittedOffset(0)}, soon()) == {place: None}
+    assert set_share_offsets(client, used.group, {place: CommittedOffset(0)}, soon()) == {place: None}
     result = restored(scene, used.group, name="restore-2")
     assert (result.kind, result.reason) == (Kind.REFUSED, reasons.ALREADY_COMMITTED)
     assert start_offsets(kafka, used.group)[place] == 0
@@ -302,9 +303,9 @@ def test_who_is_in_the_group_or_of_another_type_is_not_set_back(client: Client, 
     """The broker's own guards, which a restore hangs on."""
     place, classic = Partition(used.topic, 0), make.simple(make.name(), at(used.topic))
     with SilentShareMember(client, used.group, used.topic):
-        (refused,) = set_offsets(client, used.group, {place: CommittedOffset(0)}, soon()).values()
-    (other,) = set_offsets(client, classic, {place: CommittedOffset(0)}, soon()).values()
+        (refused,) = set_share_offsets(client, used.group, {place: CommittedOffset(0)}, soon()).values()
+    (other,) = set_share_offsets(client, classic, {place: CommittedOffset(0)}, soon()).values()
     assert (refused and refused.code, other and other.code) == ("NON_EMPTY_GROUP", "GROUP_ID_NOT_FOUND")
-    (beyond,) = set_offsets(client, used.group, {Partition(used.topic, 7): CommittedOffset(0)}, soon()).values()
+    (beyond,) = set_share_offsets(client, used.group, {Partition(used.topic, 7): CommittedOffset(0)}, soon()).values()
     assert beyond is not None
     assert beyond.code == "UNKNOWN_TOPIC_OR_PARTITION"

@@ -13,15 +13,18 @@ from kafka.protocol.consumer import OffsetDeleteRequest
 
 from group_hygiene import reconcile
 from group_hygiene.evidence.reader import Tables
+from group_hygiene.kafka.changes import delete_offsets
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.offsets import committed_offsets, delete_offsets
-from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.kafka.offsets import committed_offsets
+from group_hygiene.ledger.records import record
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Intent, KeepRequest, Outcome, OutcomeType
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile import open_ledger
 from group_hygiene.restore.restorable import Kind, RestoreRequest
 from group_hygiene.restore.restoration import Restorer, restore
 from group_hygiene.spec.connection import ActivitySpec
@@ -372,7 +375,7 @@ def test_a_restore_waits_until_the_group_is_empty(
     observation, plan = scene.due(stale(live))
     scene.apply(plan, observation)
     assert scene.memory.ledger is not None
-    restorer = Restorer(client, scene.memory.ledger, scene.clock, Guard(), seconds=60)
+    restorer = Restorer(scene.context, Guard())
     request = RestoreRequest(id="back", groups=(live,))
     (waiting,) = restore(restorer, request)
     assert (waiting.kind, waiting.reason) == (Kind.WAITING, reasons.GROUP_ACTIVE)
@@ -395,7 +398,7 @@ def test_a_restore_brings_back_what_went_at_several_times(
     assert offsets(client, live) == {Partition(topics.read, 0): 3}
     make.leave(live)
     assert scene.memory.ledger is not None
-    restorer = Restorer(client, scene.memory.ledger, scene.clock, Guard(), seconds=60)
+    restorer = Restorer(scene.context, Guard())
     (result,) = restore(restorer, RestoreRequest(id="back", groups=(live,)))
     assert result.kind is Kind.RESTORED
     assert offsets(client, live) == {Partition(t, 0): n for t, n in zip((*topics, other), (3, 4, 2), strict=True)}
@@ -408,7 +411,7 @@ def test_a_request_to_keep_the_group_keeps_its_offsets(
     pipeline.run([living(live, {read: 0.1, left: 100})])
     now = scene.clock.now()
     request = KeepRequest(group=live, until=now + timedelta(days=1), why="", by="ada", at=now)
-    scene.context.journal.record([request])
+    record(scene.context.journal, [request])
     policy = stale(live)
     assert verdicts(scene.observe(policy), policy) == {live: reasons.KEEP_REQUESTED}
     assert len(offsets(client, live)) == 2
@@ -422,7 +425,7 @@ def test_what_was_interrupted_is_settled(
     pipeline.run([living(live, {left: 100})])
     policy = stale(live)
     intent = scene.intent(live, policy, topics=(left,))
-    assert scene.context.journal.record([intent]) is None
+    assert record(scene.context.journal, [intent]) is None
     if done:
         delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
@@ -448,7 +451,7 @@ def test_what_was_interrupted_in_part_is_settled_in_part(
     pipeline.run([living(live, {read: 100, left: 100})])
     policy = stale(live)
     intent = scene.intent(live, policy, topics=(left, read))
-    assert scene.context.journal.record([intent]) is None
+    assert record(scene.context.journal, [intent]) is None
     delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
     assert reconcile.recover_intents(scene.context) == {policy.uid: 1}

@@ -128,7 +128,7 @@ def test_a_streams_group_is_kept_where_it_could_not_be_brought_back() -> None:
         assert scene.memory.ledger is not None
         offsets = {topic: [SavedOffset(0, 3, -1, "", None)]}
         scene.memory.ledger.write([backup(group, offsets, type=str(GroupType.STREAMS))])
-        restorer = Restorer(client, scene.memory.ledger, scene.clock, Guard(), seconds=90)
+        restorer = Restorer(scene.context, Guard())
         for preview in (True, False):
             (result,) = restore(restorer, RestoreRequest(id="restore-1", groups=(group,)), preview)
             assert (result.kind, result.reason) == (Kind.REFUSED, reasons.NOT_RESTORABLE)

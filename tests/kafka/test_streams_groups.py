@@ -83,7 +83,7 @@ def saved(scene: Scene, group: str) -> Backup:
 
 def restored(scene: Scene, group: str) -> GroupResult:
     assert scene.memory.ledger is not None
-    restorer = Restorer(scene.client, scene.memory.ledger, scene.clock, Guard(), seconds=90)
+    restorer = Restorer(scene.context, Guard())
     (result,) = restore(restorer, RestoreRequest(id="restore-1", groups=(group,)))
     return result
 

@@ -13,9 +13,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from group_hygiene.evidence.reader import Tables
+from group_hygiene.kafka.changes import delete_offsets
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, topic_ids
-from group_hygiene.kafka.offsets import delete_offsets, end_offsets, start_offsets
+from group_hygiene.kafka.offsets import end_offsets, start_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.kafka.tail import Found, Place, Tail

@@ -7,18 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from group_hygiene.kafka.changes import commit_offsets, delete_groups, delete_offsets, set_share_offsets
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.kafka.cluster import features, hidden_topics, offsets_retention_minutes
-from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
-from group_hygiene.kafka.offsets import (
-    commit_offsets,
-    committed_offsets,
-    delete_offsets,
-    end_offsets,
-    offsets_at,
-    start_offsets,
-)
-from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
+from group_hygiene.kafka.groups import describe_groups, list_groups
+from group_hygiene.kafka.offsets import committed_offsets, end_offsets, offsets_at, start_offsets
+from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import CommittedOffset, Fault, Group, GroupState, GroupType, Partition
 from group_hygiene.model.snapshot import Description
@@ -340,7 +334,7 @@ def test_a_deleted_group_is_restored(client: Client, make: Maker) -> None:
     assert (outcome.group, outcome.kind) == (group, OutcomeKind.DELETED)
     assert group not in make.groups()
     assert scene.memory.ledger is not None
-    restorer = Restorer(client, scene.memory.ledger, scene.clock, Guard(), seconds=90)
+    restorer = Restorer(scene.context, Guard())
     request = RestoreRequest(id="restore-1", groups=(group,), allow_unknown_topic_identity=True)
     (result,) = restore(restorer, request)
     assert (result.kind, result.restored) == (Kind.RESTORED, 2)
@@ -411,7 +405,7 @@ def test_share_groups_are_left_alone_where_they_cannot_be_saved(
         return
     assert answer == Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")
     assert read_offsets(client, {group: GroupType.SHARE}, {group: None}, soon()) == {group: answer}
-    (refused,) = set_offsets(client, group, given, soon()).values()
+    (refused,) = set_share_offsets(client, group, given, soon()).values()
     assert refused is not None
     assert refused.code == "UNSUPPORTED_VERSION"
     assert group not in make.groups()

@@ -21,7 +21,7 @@ from kafka import KafkaConsumer, TopicPartition
 from group_hygiene import __version__
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import topic_ids
-from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import SavedOffset, in_parts
 from group_hygiene.model.entries import (
@@ -40,6 +40,7 @@ from group_hygiene.model.entries import (
     Seen,
     Watch,
 )
+from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.spark.jars import jars_with_kafka_source

@@ -17,7 +17,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Intent, Removal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
-from group_hygiene.reconcile import deletion
+from group_hygiene.reconcile import Executor, deletion
 from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.deletion import Saved
 from group_hygiene.reconcile.recheck import Rechecked
@@ -98,7 +98,7 @@ def _run(ledger: _Ledger, guard: _Guard) -> Any:
     journal.stamp = NOW
     context = Context(cast("Any", _Client()), _CONNECTION, Memory(), cast("Any", _Clock()), journal)
     plan = make_plan(replace(delete(), uid=_OURS.policy_uid), {}, {}, Conditions(), NOW)
-    return deletion._Run(context, plan, cast("Any", None), guard, {}, cast("Any", None))
+    return deletion._Run(context, plan, cast("Any", None), guard, Executor(context, guard), {}, cast("Any", None))
 
 
 _SAVED = {"g": Saved(_OURS, [], ())}

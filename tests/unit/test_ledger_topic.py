@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from group_hygiene.kafka.changes import create_topic
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.topic import Topic, create, may_create
 from group_hygiene.model.groups import Fault
@@ -60,7 +61,7 @@ def test_settings_that_brokers_refuse_are_left_out(
     """Those that a ledger does not need; the log says which."""
     brokers: Any = _Brokers(refused, code)
     with caplog.at_level(logging.WARNING):
-        assert create(brokers, "ledger", 3, Deadline(5)) == Topic("an-id", 1)
+        assert create(brokers, "ledger", 3, Deadline(5), create_topic) == Topic("an-id", 1)
     everything = {**_NEEDED, _UNCLEAN: "false", _IN_SYNC: "2"}.keys() | _SEGMENTS
     assert brokers.made.keys() == everything - set(left_out)
     assert brokers.made.items() >= _NEEDED.items()
@@ -74,7 +75,7 @@ def test_settings_that_brokers_refuse_are_left_out(
 def test_a_ledger_is_not_created_without_what_it_needs(name: str) -> None:
     """Kafka would delete its entries. The message has what is needed and what the brokers say."""
     brokers: Any = _Brokers([name])
-    fault = create(brokers, "ledger", 3, Deadline(5))
+    fault = create(brokers, "ledger", 3, Deadline(5), create_topic)
     assert isinstance(fault, Fault)
     assert "needs cleanup.policy=compact, message.timestamp.type=LogAppendTime" in fault.message
     assert fault.message.endswith(f"can't set {name}")
@@ -84,7 +85,7 @@ def test_a_ledger_is_not_created_without_what_it_needs(name: str) -> None:
 def test_a_check_creates_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """As `doctor` asks: with the same settings, and without a line in the log."""
     brokers: Any = _Brokers(_SEGMENTS)
-    assert may_create(brokers, "ledger", Deadline(5)) is None
+    assert may_create(brokers, "ledger", Deadline(5), create_topic) is None
     assert brokers.made is None
     assert not caplog.records
 
@@ -92,7 +93,7 @@ def test_a_check_creates_nothing(caplog: pytest.LogCaptureFixture) -> None:
 def test_other_refusals_are_no_matter_of_settings() -> None:
     """A missing permission is reported at the first attempt."""
     brokers: Any = _Brokers(["cleanup.policy"], _DENIED)
-    fault = create(brokers, "ledger", 3, Deadline(5))
+    fault = create(brokers, "ledger", 3, Deadline(5), create_topic)
     assert isinstance(fault, Fault)
     assert fault.message == "needs CREATE on the topic ledger"
     assert len(brokers.sent) == 1

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from group_hygiene.cli.history import find_ledger, no_ledger
+from group_hygiene.cli.history import no_ledger, open_context
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, note, printable, working
 from group_hygiene.cli.plans import protection_errors
 from group_hygiene.cli.restores import CommandGuard
 from group_hygiene.cli.target import Session, open_session
-from group_hygiene.ledger.contents import Contents
-from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.reconcile import Context, DeletionRequest, Judged, Memory, delete_requested, judge_requested
+from group_hygiene.reconcile import Context, DeletionRequest, Judged, delete_requested, judge_requested
 from group_hygiene.spec.connection import Connection
 
 _COLUMNS = (
@@ -99,19 +97,10 @@ def _notes(session: Session, place: Place) -> list[str]:
 
 def _context(session: Session, place: Place, preview: bool) -> Context:
     """Raises LedgerProblem if there is no ledger, but not for the preview of a deletion that would create it."""
-    ledger = find_ledger(session, place.topic, writes=not preview, create=place.create_ledger and not preview)
-    if ledger is None and not place.create_ledger:
+    context = open_context(session, place.topic, writes=not preview, create=place.create_ledger and not preview)
+    if not context.journal.exists and not place.create_ledger:
         raise no_ledger(session, place.topic)
-    contents = Contents() if ledger is None else ledger.contents
-    memory = Memory(contents=contents)
-    return Context(
-        client=session.client,
-        connection=session.connection,
-        memory=memory,
-        clock=session.clock,
-        journal=Journal(ledger, contents, memory.unwritten, writable=not preview),
-        claims=session.claims,
-    )
+    return context
 
 
 def _result(judged: Judged, name: str) -> _Result:

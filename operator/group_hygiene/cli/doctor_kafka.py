@@ -19,12 +19,11 @@ from group_hygiene.kafka.mirror import checkpoint_topics
 from group_hygiene.kafka.offsets import offsets_at
 from group_hygiene.kafka.permissions import Allowed, Operation
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
-from group_hygiene.ledger.ledger import LedgerSettings
-from group_hygiene.ledger.topic import may_create
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.snapshot import Cluster as ClusterMetadata
-from group_hygiene.reconcile import Context, LedgerNeed, Memory, ledger_settings, open_journal
+from group_hygiene.reconcile import Context, LedgerNeed, Memory, ledger_settings, may_create_ledger, open_journal
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.msk import region_of
@@ -245,7 +244,7 @@ def _ledger_permissions(session: Session, cluster: Cluster, allowed: Mapping[str
     needed = (Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS)
     lacking = [str(operation) for operation in needed if topic in allowed and _lacks(allowed[topic], operation)]
     if topic not in allowed:
-        fault = may_create(session.client, topic, session.deadline())
+        fault = may_create_ledger(session.client, topic, session.deadline())
         if fault is None:
             return
         lacking = [f"CREATE or DESCRIBE ({fault})"]

@@ -13,9 +13,12 @@ from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.cli.target import Session, open_session
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.codec import group_of
-from group_hygiene.ledger.ledger import COMMAND_LINE, COMMAND_WRITER, Ledger, LedgerSettings, open_ledger
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.ledger.settings import COMMAND_LINE, COMMAND_WRITER, LedgerSettings
 from group_hygiene.model.backups import Backup, whole
 from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome, OutcomeType
+from group_hygiene.reconcile import Context, Memory, open_ledger
 from group_hygiene.spec.durations import timestamp
 
 _ENTRY_TYPES = frozenset({"outcome", "mark", "keep", "backup"})
@@ -49,17 +52,18 @@ class _Event(NamedTuple):
 
 
 @contextmanager
-def open_cluster_and_ledger(target: Target, topic: str | None, writes: bool) -> Iterator[tuple[Session, Ledger]]:
-    """The cluster and its ledger; see `find_ledger`. Raises HygieneError, also if there is no ledger."""
+def open_cluster_and_ledger(target: Target, topic: str | None, writes: bool) -> Iterator[tuple[Session, Context]]:
+    """The cluster and its ledger; see `open_context`. Raises HygieneError, also if there is no ledger."""
     with open_session(target) as session:
-        ledger = find_ledger(session, topic, writes)
-        if ledger is None:
+        context = open_context(session, topic, writes)
+        if not context.journal.exists:
             raise no_ledger(session, topic)
-        yield session, ledger
+        yield session, context
 
 
-def find_ledger(session: Session, topic: str | None, writes: bool, create: bool = False) -> Ledger | None:
-    """The ledger, with any owner; None = there is none. writes: with a new writer id, which fences no other writer.
+def open_context(session: Session, topic: str | None, writes: bool, create: bool = False) -> Context:
+    """The context of a command. Its ledger may have any owner. writes: with a new writer id, which fences no other
+    writer.
 
     create: create it if there is none, for any operator to take over. Raises LedgerProblem.
     """
@@ -74,7 +78,9 @@ def find_ledger(session: Session, topic: str | None, writes: bool, create: bool 
         ledger = open_ledger(session.client, settings, session.deadline(), create)
         if ledger is not None and writes:
             ledger.claim(session.deadline())
-    return ledger
+    memory = Memory(contents=Contents() if ledger is None else ledger.contents)
+    journal = Journal(ledger, memory.contents, memory.unwritten, writable=writes)
+    return Context(session.client, session.connection, memory, session.clock, journal, claims=session.claims)
 
 
 def no_ledger(session: Session, topic: str | None) -> LedgerProblem:
@@ -93,11 +99,12 @@ def history(target: Target, groups: Sequence[str], since: timedelta | None, topi
     def wanted(key: Key) -> bool:
         return bool(key) and key[0] in _ENTRY_TYPES and (not named or group_of(key) in named)
 
-    with open_cluster_and_ledger(target, topic, writes=False) as (session, ledger):
+    with open_cluster_and_ledger(target, topic, writes=False) as (session, context):
         now = session.clock.now()
         with working("reading the ledger"):
-            events = list(_events(ledger.entries(wanted, session.deadline())))
-        damaged = ledger.contents.damaged
+            latest = context.journal.latest(wanted, session.deadline())
+            events = list(_events(entry for _, entry in latest if entry is not None))
+        damaged = context.journal.contents.damaged
     first = None if since is None else now - since
     shown = sorted(
         (e for e in events if first is None or e.at >= first or (e.until is not None and e.until > now)),

@@ -10,11 +10,13 @@ from typing import NamedTuple
 from group_hygiene.cli.history import open_cluster_and_ledger
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, printable, working
+from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
-from group_hygiene.ledger.ledger import Ledger
-from group_hygiene.model.entries import Change, KeepRequest, Outcome, Removal
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.model.entries import Change, Entry, KeepRequest, Outcome, Removal
 from group_hygiene.model.evidence import Deletion
+from group_hygiene.reconcile import Context, Executor
 from group_hygiene.spec.durations import format_duration, timestamp
 
 # An intent is valid for ten seconds; after that it has an outcome, or the operator has to recover it.
@@ -46,17 +48,15 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None)
 
     A request that lasts longer is an error and stays: another user may rely on it.
     """
-    with open_cluster_and_ledger(target, topic, writes=True) as (session, ledger):
+    with open_cluster_and_ledger(target, topic, writes=True) as (session, context):
         now = session.clock.now()
-        until, known = now + terms.period, ledger.contents.keeps
+        until, known = now + terms.period, context.journal.contents.keeps
         longer = {g: known[g] for g in groups if not terms.replace and g in known and known[g].until > until}
         asked = [g for g in groups if g not in longer]
         requests = {g: KeepRequest(group=g, until=until, why=terms.why, by=terms.by, at=now) for g in asked}
         with working("writing to the ledger"):
-            ledger.write(list(requests.values()), session.deadline())
-            keys = {request.key for request in requests.values()}
-            found = set(ledger.entries(keys.__contains__, session.deadline()))
-            deleted = _deleted_meanwhile(ledger, asked)
+            found = set(_written(context, list(requests.values())))
+            deleted = _deleted_meanwhile(context.journal, asked)
     missing = [name for name, request in requests.items() if request not in found]
     there = [request for name, request in requests.items() if name not in missing]
     errors = [f"group {printable(name)}: the request is not in the ledger after it was written" for name in missing]
@@ -77,19 +77,30 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None)
     return Report(document, [r.group for r in there], [Table(_KEEP, rows)], (), errors)
 
 
-def _deleted_meanwhile(ledger: Ledger, groups: Sequence[str]) -> dict[str, str]:
+def _written(context: Context, changes: Sequence[Change]) -> list[Entry]:
+    """Write the changes, and read their entries back. Raises LedgerProblem."""
+    problem = Executor(context).record(changes, context.deadline())
+    if problem is not None:
+        raise LedgerProblem(problem.message, problem.reason)
+    keys = {change.key for change in changes}
+    return [entry for _, entry in context.journal.latest(keys.__contains__, context.deadline()) if entry is not None]
+
+
+def _deleted_meanwhile(journal: Journal, groups: Sequence[str]) -> dict[str, str]:
     """Group -> the effect of a deletion that began before the request was written.
 
     Waits until such deletions end. The operator writes an intent and then reads requests; `keep` has written the
     request and now reads intents.
     """
-    before = {name: _deletions(ledger.contents, name) for name in groups}
+    before = {name: _deletions(journal.contents, name) for name in groups}
     waiting = Deadline(_INTENT_S)
-    ledger.read_on(Deadline(_INTENT_S))
-    while any(name in ledger.contents.intents for name in groups) and waiting.left > 0:
+    problem = journal.read_on(Deadline(_INTENT_S))
+    while problem is None and any(name in journal.contents.intents for name in groups) and waiting.left > 0:
         time.sleep(_POLL_S)
-        ledger.read_on(Deadline(_INTENT_S))
-    contents, deleted = ledger.contents, {}
+        problem = journal.read_on(Deadline(_INTENT_S))
+    if problem is not None:
+        raise LedgerProblem(problem.message, problem.reason)
+    contents, deleted = journal.contents, {}
     for name in groups:
         now = _deletions(contents, name)
         if name in contents.intents:
@@ -112,15 +123,12 @@ def _deletions(contents: Contents, name: str) -> _Deletions:
 
 def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
     """Withdraw the requests for these groups; a group without one is a note, not an error."""
-    with open_cluster_and_ledger(target, topic, writes=True) as (session, ledger):
-        known = [name for name in dict.fromkeys(groups) if name in ledger.contents.keeps]
-        changes: list[Change] = [Removal(ledger.contents.keeps[name].key) for name in known]
+    with open_cluster_and_ledger(target, topic, writes=True) as (_, context):
+        keeps = context.journal.contents.keeps
+        known = [name for name in dict.fromkeys(groups) if name in keeps]
         with working("writing to the ledger"):
-            ledger.write(changes, session.deadline())
-            keys = {change.key for change in changes if isinstance(change, Removal)}
-            left = [
-                e.group for e in ledger.entries(keys.__contains__, session.deadline()) if isinstance(e, KeepRequest)
-            ]
+            entries = _written(context, [Removal(keeps[name].key) for name in known])
+            left = [entry.group for entry in entries if isinstance(entry, KeepRequest)]
     notes = [
         f"group {printable(name)}: there is no request to keep it"
         for name in dict.fromkeys(groups)

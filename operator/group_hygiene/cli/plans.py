@@ -16,7 +16,7 @@ from group_hygiene.cli.validation import API_VERSION, PLURALS
 from group_hygiene.decide.plan import FAILURES, Conditions, Plan, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.ledger.journal import Journal
-from group_hygiene.ledger.ledger import LedgerSettings
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Protections
 from group_hygiene.model.refusal import Refusal

@@ -49,10 +49,8 @@ class CommandGuard:
 
 def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic: str | None) -> Report:
     """Restore, or with `preview` only show the result."""
-    with open_cluster_and_ledger(target, topic, writes=not preview) as (session, ledger), working("restoring"):
-        seconds = session.connection.timeout.total_seconds()
-        restorer = Restorer(session.client, ledger, session.clock, CommandGuard(session), seconds)
-        results = restore(restorer, request, preview)
+    with open_cluster_and_ledger(target, topic, writes=not preview) as (session, context), working("restoring"):
+        results = restore(Restorer(context, CommandGuard(session)), request, preview)
     errors = [f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not Kind.RESTORED]
     if not results:
         errors.append(f"the ledger has no backup of a group that {request.policy} deleted since then")

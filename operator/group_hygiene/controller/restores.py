@@ -146,15 +146,15 @@ class Restores:
 
     def _read(self, context: reconcile.Context, restores: Sequence[Asked]) -> Saved | Refusal:
         """The backups for all of them, in one pass over the ledger. A Refusal = nothing can be restored now."""
-        ledger, why = context.memory.ledger, context.journal.problem
-        if why is not None:
-            return why
-        if ledger is None or not context.journal.writable:
+        journal = context.journal
+        if journal.problem is not None:
+            return journal.problem
+        if not journal.writable:
             message = "there is no ledger, and so no backup: it is created for the first GroupPolicy with mode Enforce"
             return Refusal(reasons.LEDGER_UNAVAILABLE, message)
         wanted = [Wanted(each.request, each.grants) for each in restores]
         try:
-            return isolated(f"the restores of connection {self._key}", read_saved, ledger, wanted, context.deadline())
+            return isolated(f"the restores of connection {self._key}", read_saved, journal, wanted, context.deadline())
         except LedgerProblem as error:
             return Refusal.of(error)
 
@@ -205,11 +205,7 @@ class Restores:
     def _try(
         self, context: reconcile.Context, asked: Asked, guard: reconcile.Guard, saved: Saved, turn: Turn
     ) -> Sequence[GroupResult] | Refusal:
-        ledger = context.memory.ledger
-        if ledger is None:
-            raise RuntimeError("a restore needs an open ledger")
-        seconds = context.connection.timeout.total_seconds()
-        restorer = Restorer(context.client, ledger, context.clock, guard, seconds, asked.grants)
+        restorer = Restorer(context, guard, asked.grants)
         what = f"a restore of connection {self._key}"
         try:
             return isolated(what, restore, restorer, asked.request, saved=saved, turn=turn)

@@ -19,9 +19,10 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     permissions     what the operator's Kafka user may do (KIP-430)
     coordinators    requests to the coordinators of groups, in chunks
     samples         coordinators of sample groups, where brokers hide `__consumer_offsets`
-    groups          list, describe and delete groups
+    changes         deletes groups and offsets, commits offsets, creates topics: only for the executor
+    groups          list and describe groups
     loaded          checks that a list has all groups that the leaders know
-    offsets         committed offsets: read, commit and delete; where partitions end
+    offsets         committed offsets; where partitions end
     share_offsets   start offsets of share groups
     mirror          groups that MirrorMaker 2 writes into this cluster
     partition       the log of one partition, and its open transactions

@@ -1,4 +1,4 @@
-"""Lists (KIP-518), describes (KIP-40, KIP-848, KIP-932, KIP-1071) and deletes groups (KIP-229); results per group."""
+"""Lists (KIP-518) and describes groups (KIP-40, KIP-848, KIP-932, KIP-1071); one result per group."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, partition_counts
-from group_hygiene.kafka.coordinators import Question, ask, ask_once
+from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.kafka.loaded import not_loaded_before, not_loaded_since
 from group_hygiene.kafka.protocol import (
     ConsumerGroupDescribeRequest,
@@ -28,11 +28,8 @@ from group_hygiene.model.snapshot import Cluster, Description, Listing, Member
 from group_hygiene.telemetry.tracing import traced
 
 _DESCRIBE_CHUNK = 200
-_DELETE_CHUNK = 50
 # The share of a list's time to wait for leaders that are loading: the groups of the others are needed, too.
 _SHARE_FOR_LOADING = 0.25
-_GROUP_DENIED = 30
-_DELETE_ADVICE = {_GROUP_DENIED: "needs DELETE on the group"}
 
 
 def list_problems(before: Cluster, listing: Listing, after: Cluster | Fault, moved: str) -> list[str]:
@@ -315,20 +312,3 @@ def subscribed_topics(described: Description | Fault) -> frozenset[str] | Fault:
             return Fault("SUBSCRIPTION_NOT_REPORTED", f"member {member.id!r} does not report what it reads")
     assigned = {place.topic for member in described.members for place in member.assignment}
     return frozenset(assigned.union(*(member.topics for member in described.members)))
-
-
-def delete_groups(client: Client, groups: Mapping[str, int | None], deadline: Deadline) -> dict[str, Fault | None]:
-    """Delete each group by one request to its coordinator: None = deleted, else the Fault.
-
-    Never repeats a request: the broker may have carried out one without an answer, and by the time of a second one a
-    consumer may use the group. NON_EMPTY_GROUP is the broker's own check; GROUP_ID_NOT_FOUND = already gone.
-    """
-    question = Question(
-        request=lambda ids: DeleteGroupsRequest(groups_names=ids),
-        answers=lambda _, response: {
-            row.group_id: fault_of_code(row.error_code, _DELETE_ADVICE.get(row.error_code)) if row.error_code else None
-            for row in response.results
-        },
-        chunk=_DELETE_CHUNK,
-    )
-    return ask_once(client, groups, question, deadline)

@@ -1,15 +1,13 @@
-"""Reads (KIP-88, KIP-447, KIP-709), commits and deletes (KIP-496) committed offsets; lists partitions' offsets."""
+"""Reads committed offsets (KIP-88, KIP-447, KIP-709); lists partitions' offsets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kafka.protocol.consumer import (
     ListOffsetsRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
     OffsetFetchRequest,
 )
 
@@ -17,7 +15,7 @@ from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import NO_ANSWER, Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import ask_topics
-from group_hygiene.kafka.coordinators import Question, ask, ask_once
+from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.kafka.protocol import RawOffsetFetchRequest
 from group_hygiene.model.groups import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
 
@@ -35,17 +33,9 @@ WRITE_BYTES = 500_000
 _RECORD_BYTES = 100
 _LATEST, _EARLIEST = -1, -2
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
-_TOPIC_DENIED, _GROUP_DENIED, _UNKNOWN_TOPIC_ID = 29, 30, 100
+UNKNOWN_TOPIC_ID = 100
 # From this version on, OffsetCommit and OffsetFetch name topics by their ids (KIP-848; Kafka 4.1).
-_BY_TOPIC_ID = 10
-# The advice for a refused write, by the API key of its answer and the error code.
-_WRITE_ADVICE = {
-    (OffsetCommitRequest.API_KEY, _TOPIC_DENIED): "needs READ on the topic",
-    (OffsetCommitRequest.API_KEY, _GROUP_DENIED): "needs READ on the group",
-    (OffsetCommitRequest.API_KEY, _UNKNOWN_TOPIC_ID): "the topic was deleted or recreated",
-    (OffsetDeleteRequest.API_KEY, _TOPIC_DENIED): "needs READ on the topic",
-    (OffsetDeleteRequest.API_KEY, _GROUP_DENIED): "needs DELETE on the group",
-}
+BY_TOPIC_ID = 10
 
 
 def committed_offsets(
@@ -67,7 +57,7 @@ def committed_offsets(
     named = None
     if partitions is not None:
         # Built once for all requests: the topics of a cluster take megabytes.
-        named = [topic_class(name=name, partition_indexes=some) for name, some in _by_topic(partitions).items()]
+        named = [topic_class(name=name, partition_indexes=some) for name, some in by_topic(partitions).items()]
     extra: dict[str, Any] = {"require_stable": True} if require_stable else {}
 
     def request(ids: list[str]) -> Any:
@@ -97,7 +87,7 @@ def _offsets_of(row: Any, names: Mapping[str, str] = MappingProxyType({})) -> Of
     for topic in row.topics:
         name = names[str(topic.topic_id)] if names else topic.name
         for entry in topic.partitions:
-            if names and entry.error_code == _UNKNOWN_TOPIC_ID:
+            if names and entry.error_code == UNKNOWN_TOPIC_ID:
                 continue
             if entry.error_code:
                 fault = fault_of_code(entry.error_code)
@@ -122,7 +112,7 @@ def committed_by_topic_id(
     Topics without an id, and all topics on brokers before 4.1 (OffsetFetch v10), are requested by name. coordinators:
     the group's id and coordinator, None = look it up.
     """
-    by_id, by_name = _split(client, OffsetFetchRequest, partitions, topic_ids)
+    by_id, by_name = split(client, OffsetFetchRequest, partitions, topic_ids)
     found: dict[Partition, CommittedOffset] = {}
     if by_name:
         (named,) = committed_offsets(client, coordinators, deadline, by_name).values()
@@ -133,12 +123,12 @@ def committed_by_topic_id(
         return found
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
     topic_class = group_class.OffsetFetchRequestTopics
-    rows = [topic_class(topic_id=topic_ids[t], partition_indexes=indexes) for t, indexes in _by_topic(by_id).items()]
+    rows = [topic_class(topic_id=topic_ids[t], partition_indexes=indexes) for t, indexes in by_topic(by_id).items()]
     names = {topic_ids[place.topic]: place.topic for place in by_id}
 
     def request(ids: list[str]) -> Any:
         groups = [group_class(group_id=group, topics=rows) for group in ids]
-        return OffsetFetchRequest(groups=groups, min_version=_BY_TOPIC_ID, max_version=_BY_TOPIC_ID)
+        return OffsetFetchRequest(groups=groups, min_version=BY_TOPIC_ID, max_version=BY_TOPIC_ID)
 
     def read(ids: Sequence[str], response: Response) -> dict[str, Offsets | Fault]:
         return {row.group_id: _offsets_of(row, names) for row in response.groups}
@@ -147,120 +137,13 @@ def committed_by_topic_id(
     return identified if isinstance(identified, Fault) else found | identified
 
 
-def commit_offsets(
-    client: Client,
-    group: str,
-    offsets: Offsets,
-    deadline: Deadline,
-    coordinator: int | None = None,
-    topic_ids: Mapping[str, str] = MappingProxyType({}),
-) -> dict[Partition, Fault | None]:
-    """Commit as an assign+commit consumer does (generation -1): for each partition None = committed, else the Fault.
-
-    coordinator: the last known one; None = look it up. Sends nothing after the deadline, and nothing twice: the broker
-    may have carried out a commit without an answer. A group with members answers UNKNOWN_MEMBER_ID. If the group is
-    absent, the broker creates a simple group, even under the id of a deleted share group. topic_ids: name -> id of the
-    topics of these offsets; brokers with OffsetCommit v10 (Kafka 4.1) refuse another topic of that name with
-    UNKNOWN_TOPIC_ID.
-    """
-    by_id, by_name = _split(client, OffsetCommitRequest, offsets, topic_ids)
-    row_class = OffsetCommitRequest.OffsetCommitRequestTopic
-
-    def entry(place: Partition) -> Any:
-        commit = offsets[place]
-        return row_class.OffsetCommitRequestPartition(
-            partition_index=place.partition,
-            committed_offset=commit.offset,
-            committed_leader_epoch=commit.leader_epoch,
-            committed_metadata=commit.metadata,
-        )
-
-    def rows(chunk: list[Partition], identify: Callable[[str], dict[str, str]]) -> list[Any]:
-        return [
-            row_class(partitions=[entry(Partition(topic, index)) for index in indexes], **identify(topic))
-            for topic, indexes in _by_topic(chunk).items()
-        ]
-
-    def named(chunk: list[Partition]) -> Any:
-        return OffsetCommitRequest(
-            group_id=group, topics=rows(chunk, lambda topic: {"name": topic}), max_version=_BY_TOPIC_ID - 1
-        )
-
-    def identified(chunk: list[Partition]) -> Any:
-        topics = rows(chunk, lambda topic: {"topic_id": topic_ids[topic]})
-        return OffsetCommitRequest(group_id=group, topics=topics, min_version=_BY_TOPIC_ID, max_version=_BY_TOPIC_ID)
-
-    coordinators = {group: coordinator}
-    names = {topic_ids[place.topic]: place.topic for place in by_id}
-    return _write(
-        client, coordinators, {place: offsets[place].metadata for place in by_name}, named, deadline
-    ) | _write(client, coordinators, {place: offsets[place].metadata for place in by_id}, identified, deadline, names)
-
-
-def _split(
+def split(
     client: Client, request_class: Any, partitions: Iterable[Partition], topic_ids: Mapping[str, str]
 ) -> tuple[list[Partition], list[Partition]]:
     """The partitions whose topics a request can name by id, and the others."""
-    known = topic_ids if client.supports(request_class, _BY_TOPIC_ID) else {}
+    known = topic_ids if client.supports(request_class, BY_TOPIC_ID) else {}
     by_id = [place for place in partitions if place.topic in known]
     return by_id, [place for place in partitions if place.topic not in known]
-
-
-def delete_offsets(
-    client: Client,
-    group: str,
-    partitions: Collection[Partition],
-    deadline: Deadline,
-    coordinator: int | None = None,
-) -> dict[Partition, Fault | None]:
-    """Delete a group's committed offsets (KIP-496): for each partition None = none is left, else the Fault.
-
-    coordinator: the last known one; None = look it up. Each request is sent once. GROUP_SUBSCRIBED_TO_TOPIC is the
-    Fault of a partition whose topic a member subscribes to; UNSUPPORTED_VERSION that of all partitions on brokers older
-    than 2.4.
-    """
-    row_class = OffsetDeleteRequest.OffsetDeleteRequestTopic
-    entry_class = row_class.OffsetDeleteRequestPartition
-
-    def request(chunk: list[Partition]) -> Any:
-        topics = [
-            row_class(name=topic, partitions=[entry_class(partition_index=index) for index in indexes])
-            for topic, indexes in _by_topic(chunk).items()
-        ]
-        return OffsetDeleteRequest(group_id=group, topics=topics)
-
-    return _write(client, {group: coordinator}, dict.fromkeys(partitions, ""), request, deadline)
-
-
-def _write(
-    client: Client,
-    coordinators: Mapping[str, int | None],
-    places: Mapping[Partition, str],
-    request: Callable[[list[Partition]], Any],
-    deadline: Deadline,
-    names: Mapping[str, str] = MappingProxyType({}),
-) -> dict[Partition, Fault | None]:
-    """Send `request` for the partitions (each with its metadata) to a group's coordinator, in chunks of WRITE_BYTES.
-
-    coordinators: the one group, and its coordinator; None = look it up. names: topic id -> name, where `request` gives
-    ids.
-    """
-    results: dict[Partition, Fault | None] = {}
-    (group,) = coordinators
-    for chunk in write_chunks(group, dict(sorted(places.items())), WRITE_BYTES):
-        answer = _write_once(client, coordinators, request(chunk), deadline, names)
-        for place in chunk:
-            results[place] = answer if isinstance(answer, Fault) else answer.get(place, NO_ANSWER)
-    return results
-
-
-def _write_once(
-    client: Client, coordinators: Mapping[str, int | None], message: Any, deadline: Deadline, names: Mapping[str, str]
-) -> dict[Partition, Fault | None] | Fault:
-    question = Question(lambda _: message, lambda ids, response: {ids[0]: _written(response, names)}, 1)
-    answer: dict[Partition, Fault | None] | Fault
-    (answer,) = ask_once(client, coordinators, question, deadline).values()
-    return answer
 
 
 def record_bytes(group: str, topic: str = "", metadata: str = "") -> int:
@@ -287,20 +170,6 @@ def in_chunks(sizes: Mapping[T, int], limit: int) -> Iterator[list[T]]:
         total += size
     if chunk:
         yield chunk
-
-
-def _written(response: Response, names: Mapping[str, str]) -> dict[Partition, Fault | None] | Fault:
-    def fault(code: int) -> Fault:
-        return fault_of_code(code, _WRITE_ADVICE.get((response.API_KEY, code)))
-
-    if getattr(response, "error_code", 0):
-        return fault(response.error_code)
-    return {
-        Partition(name, entry.partition_index): fault(entry.error_code) if entry.error_code else None
-        for topic in response.topics
-        for name in [names[str(topic.topic_id)] if names else topic.name]
-        for entry in topic.partitions
-    }
 
 
 def end_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
@@ -369,7 +238,7 @@ def _list_offsets_request(partitions: list[Partition], timestamps: Mapping[Parti
             name=name,
             partitions=[partition_class(partition_index=p, timestamp=timestamps[Partition(name, p)]) for p in indexes],
         )
-        for name, indexes in _by_topic(partitions).items()
+        for name, indexes in by_topic(partitions).items()
     ]
     # The isolation level came with v2 (Kafka 0.11).
     return ListOffsetsRequest(isolation_level=isolation, topics=topics, min_version=2)
@@ -397,7 +266,7 @@ def leaders_of(client: Client, partitions: Collection[Partition], deadline: Dead
     return {partition: leader(partition) for partition in partitions}
 
 
-def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)

@@ -1,4 +1,4 @@
-"""Reads and sets the start offsets of share groups (KIP-932), which OffsetFetch and OffsetCommit don't handle.
+"""Reads the start offsets of share groups (KIP-932), which OffsetFetch doesn't return.
 
 A share group has one start offset per partition, and has finished every record before it. No request reads in full, or
 sets, which later records it has finished and how often others were delivered. Newer brokers count those that it has not
@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from group_hygiene.kafka.client import NO_ANSWER, Client, Deadline, Response, fault_of_code
-from group_hygiene.kafka.coordinators import Question, ask, ask_once
+from group_hygiene.kafka.client import Client, Deadline, fault_of_code
+from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
 from group_hygiene.kafka.protocol import AlterShareGroupOffsetsRequest, DescribeShareGroupOffsetsRequest
 from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partition
@@ -24,8 +24,6 @@ _POLL_S = 0.1
 # org.apache.kafka.server.share.persister.PartitionFactory
 _UNSET, _DEFAULT_EPOCH = -1, 0
 _UNSUPPORTED = Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")
-_TOPIC_DENIED, _GROUP_DENIED = 29, 30
-_WRITE_ADVICE = {_TOPIC_DENIED: "needs READ on the topic", _GROUP_DENIED: "needs READ on the group"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +110,6 @@ def complete_offsets(
     return {name: judged(answer) for name, answer in found.items()}
 
 
-def set_offsets(
-    client: Client, group: str, offsets: Offsets, deadline: Deadline, coordinator: int | None = None
-) -> dict[Partition, Fault | None]:
-    """Set start offsets of an Empty share group, or create one with them: for each None = set, else the Fault.
-
-    A group with members answers NON_EMPTY_GROUP, and one of another type GROUP_ID_NOT_FOUND. Sends nothing after the
-    deadline, and nothing twice. coordinator: the last known one; None = look it up.
-    """
-    topic_class = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
-    entry_class = topic_class.AlterShareGroupOffsetsRequestPartition
-    topics: dict[str, list[Any]] = {}
-    for place, start in offsets.items():
-        entry = entry_class(partition_index=place.partition, start_offset=start.offset)
-        topics.setdefault(place.topic, []).append(entry)
-    rows = [topic_class(topic_name=name, partitions=entries) for name, entries in topics.items()]
-    request = AlterShareGroupOffsetsRequest(group_id=group, topics=rows)
-    question = Question(lambda _: request, lambda ids, response: {ids[0]: _set(response)}, 1)
-    answer = ask_once(client, {group: coordinator}, question, deadline)[group]
-    if isinstance(answer, Fault):
-        return dict.fromkeys(offsets, answer)
-    return {place: answer.get(place, NO_ANSWER) for place in offsets}
-
-
 def wait_until_shown(
     client: Client, coordinators: Mapping[str, int | None], partitions: Collection[Partition], deadline: Deadline
 ) -> None:
@@ -148,18 +123,3 @@ def wait_until_shown(
         if isinstance(found, Fault) or found.started.keys() >= set(partitions) or deadline.left <= _POLL_S:
             return
         time.sleep(_POLL_S)
-
-
-def _set(response: Response) -> dict[Partition, Fault | None] | Fault:
-    def fault(code: int, message: str | None) -> Fault:
-        return fault_of_code(code, _WRITE_ADVICE.get(code) or message)
-
-    if response.error_code:
-        return fault(response.error_code, response.error_message)
-    return {
-        Partition(topic.topic_name, entry.partition_index): (
-            fault(entry.error_code, entry.error_message) if entry.error_code else None
-        )
-        for topic in response.responses
-        for entry in topic.partitions
-    }

@@ -4,8 +4,10 @@ Makes no decisions. An entry counts as written once a broker confirmed it. The e
 
     codec     reads and writes keys and values of entries as JSON; pure
     contents  the current state, from a log of entries; pure
-    topic     finds and creates the topic, and checks its settings
+    topic     finds the topic, decides its settings, and checks them
     writer    writes transactions to one partition (KIP-98), one writer at a time
     ledger    opens, reads, writes and cleans up the topic
-    journal   records the changes of one run, in memory while there is no ledger
+    settings  the owner and the topic of a ledger, and the names of its writers
+    journal   one connection's state in one run; notes of scans and alerts, in memory while there is no ledger
+    records   writes all other entries, for the executor
 """

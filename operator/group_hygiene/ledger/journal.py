@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from group_hygiene.errors import LedgerProblem
@@ -16,6 +16,9 @@ from group_hygiene.spec.durations import format_duration
 
 # If the clocks of the operator and a broker differ by more than this, one of them is wrong, and so are dates.
 SKEW_MAX = timedelta(minutes=5)
+_NO_LEDGER = Refusal(reasons.LEDGER_UNAVAILABLE, "there is no ledger")
+# The types of entries that are notes.
+_NOTES = frozenset({"watch", "seen", "covered", "alerts", "receipt"})
 
 
 class Journal:
@@ -49,7 +52,7 @@ class Journal:
 
     @property
     def writable(self) -> bool:
-        """Whether `record` writes to the ledger."""
+        """Whether writes reach the ledger."""
         return self._ledger is not None and self._writable and self.problem is None
 
     @property
@@ -82,34 +85,38 @@ class Journal:
     def entries(self, wanted: Callable[[Key], bool], deadline: Deadline) -> list[Entry] | Refusal:
         """Every readable entry of the whole ledger whose key is wanted; a Refusal if it can't be read."""
         if self._ledger is None or self.problem is not None:
-            return self.problem or Refusal(reasons.LEDGER_UNAVAILABLE, "there is no ledger")
+            return self.problem or _NO_LEDGER
         try:
             return list(self._ledger.entries(wanted, deadline))
         except LedgerProblem as error:
             self.problem = Refusal.of(error)
             return self.problem
 
+    def latest(self, wanted: Callable[[Key], bool], deadline: Deadline) -> Iterator[tuple[Key, Entry | None]]:
+        """As `entries`, with their keys; unreadable entries are None. Raises LedgerProblem."""
+        if self._ledger is None or self.problem is not None:
+            why = self.problem or _NO_LEDGER
+            raise LedgerProblem(why.message, why.reason)
+        return self._ledger.latest(wanted, deadline)
+
     def note(self, changes: Sequence[Change], deadline: Deadline | None = None) -> datetime | None:
         """Apply changes, only in memory if the ledger can't be written. Returns the broker's time of a write.
 
-        Only for changes whose loss at a restart merely causes a delay.
+        Only for notes of scans and alerts, whose loss at a restart merely causes a delay. `reconcile.executor` writes
+        all other entries.
         """
+        others = {change.key[0] for change in changes} - _NOTES
+        if others:
+            raise ValueError(f"not a note: {', '.join(sorted(others))}")
+        return self._note(changes, deadline)
+
+    def _note(self, changes: Sequence[Change], deadline: Deadline | None) -> datetime | None:
         self.contents.apply(changes)
         self._unwritten.update((change.key, change) for change in changes)
         if not self._unwritten or not self.writable:
             return None
         stamp, _ = self._write([], deadline)
         return stamp
-
-    def record(self, changes: Sequence[Change], deadline: Deadline | None = None) -> Refusal | None:
-        """Write changes that must not be lost, all or none; returns why they are not written, None = they are."""
-        if self.problem is not None:
-            return self.problem
-        if not self.writable:
-            return Refusal(
-                reasons.LEDGER_UNAVAILABLE, "no policy of this connection may change Kafka, so nothing is written"
-            )
-        return self._write(changes, deadline)[1]
 
     def _write(self, changes: Sequence[Change], deadline: Deadline | None) -> tuple[datetime | None, Refusal | None]:
         if self._ledger is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
@@ -18,16 +17,12 @@ from group_hygiene.kafka.partition import Fetched, Leader, Record, fetch
 from group_hygiene.ledger import topic as ledger_topic
 from group_hygiene.ledger.codec import Unreadable, decode, decode_key, encode_key, encode_value, expires
 from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.settings import COMMAND_LINE, LedgerSettings
 from group_hygiene.ledger.writer import MOVED, Pair, State, Writer, Written
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Entry, Key, Owner, Removal
 from group_hygiene.model.groups import Fault, Partition
 
-TOPIC = "__group_hygiene"
-# Begins the transactional.id of a command; it has a new one each time, so it fences no other process.
-COMMAND_WRITER = "group-hygiene-cli-"
-# Owns a ledger that a command created, until an installation claims it.
-COMMAND_LINE = "command-line"
 _CALL_SECONDS = 20.0
 # How long reads wait for another client's open transaction.
 _OPEN_SECONDS = 10.0
@@ -39,27 +34,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OWNER_KEY = encode_key(("owner",))
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerSettings:
-    """The owner and the topic of a ledger.
-
-    installation: the required owner; None = any. writer: the transactional.id; a new process with the same one fences
-    the previous writer. known: the ledger id that was seen before. transaction_timeout: seconds after which brokers
-    abort a transaction that a dead process left open; until then no client can read past it.
-    """
-
-    installation: str | None
-    writer: str
-    known: str | None = None
-    topic: str = TOPIC
-    replication_factor: int = 3
-    transaction_timeout: float = 60.0
-
-
 def open_ledger(
-    client: Client, settings: LedgerSettings, deadline: Deadline, create: bool, claim: bool = False
+    client: Client, settings: LedgerSettings, deadline: Deadline, create: ledger_topic.CreateTopic | None, claim: bool
 ) -> Ledger | None:
-    """The ledger, read to its end; None = there is no such topic, and `create` is False.
+    """The ledger, read to its end; None = there is no such topic, and `create`, which creates it, is None.
 
     claim: claim it before reading, as a transaction that the previous writer left open hides later records until
     brokers end it. Without `claim`, no entry is written.
@@ -72,9 +50,9 @@ def open_ledger(
             raise LedgerProblem(
                 f"the topic {settings.topic} is gone, and with it the ledger {settings.known}", reasons.LEDGER_RESET
             )
-        if not create:
+        if create is None:
             return None
-        topic = ledger_topic.create(client, settings.topic, settings.replication_factor, deadline)
+        topic = ledger_topic.create(client, settings.topic, settings.replication_factor, deadline, create)
     if isinstance(topic, Fault):
         raise LedgerProblem(_cannot(settings, "opened", topic))
     wrong = ledger_topic.check(client, settings.topic, topic, deadline)

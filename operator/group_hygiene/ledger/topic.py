@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying_one
 from group_hygiene.model.groups import Fault
 
 _UNKNOWN_TOPIC = 3
-_ALREADY_EXISTS = 36
-_NOT_CONTROLLER = 41
 _TOPIC_RESOURCE = 2
 _PAUSE_SECONDS = 0.1
-_CREATE_MS = 3_000
 # Other values are Kafka's defaults.
 _NEEDED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 _SETTINGS = _NEEDED | {"unclean.leader.election.enable": "false"}
@@ -31,6 +28,9 @@ _SETTINGS = _NEEDED | {"unclean.leader.election.enable": "false"}
 _SEGMENTS = {"segment.bytes": str(32 * 1024 * 1024), "segment.ms": str(24 * 60 * 60 * 1000)}
 # How brokers, and policies of theirs, refuse settings of a new topic.
 _SETTINGS_REFUSED = frozenset({"INVALID_CONFIG", "INVALID_REQUEST", "POLICY_VIOLATION"})
+
+# Sends CreateTopics (`kafka.changes.create_topic`).
+CreateTopic = Callable[[Client, str, int, Mapping[str, str], Deadline, bool], Fault | None]
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +55,14 @@ def find(client: Client, name: str, deadline: Deadline) -> Topic | Fault | None:
     return Topic(str(topic.topic_id or ""), len(topic.partitions))
 
 
-def create(client: Client, name: str, replication_factor: int, deadline: Deadline) -> Topic | Fault:
+def create(client: Client, name: str, replication_factor: int, deadline: Deadline, send: CreateTopic) -> Topic | Fault:
     """Create the topic, with at most as many replicas as there are brokers, and wait until a broker's metadata has it.
 
     If brokers refuse settings, only those that a ledger needs are sent; `check` shows whether the others are right. It
     is no Fault if another client creates the topic at the same time.
     """
     while True:
-        made = _create(client, name, replication_factor, deadline)
+        made = _create(client, name, replication_factor, deadline, send, validate_only=False)
         if made is not None and not made.retriable:
             return made
         found = find(client, name, deadline)
@@ -77,9 +77,9 @@ def create(client: Client, name: str, replication_factor: int, deadline: Deadlin
         time.sleep(_PAUSE_SECONDS)
 
 
-def may_create(client: Client, name: str, deadline: Deadline) -> Fault | None:
+def may_create(client: Client, name: str, deadline: Deadline, send: CreateTopic) -> Fault | None:
     """Why the topic could not be created, by a request that only validates (CreateTopics, validateOnly)."""
-    return _create(client, name, 1, deadline, validate_only=True)
+    return _create(client, name, 1, deadline, send, validate_only=True)
 
 
 def check(client: Client, name: str, topic: Topic, deadline: Deadline) -> str | Fault:
@@ -111,7 +111,7 @@ def check(client: Client, name: str, topic: Topic, deadline: Deadline) -> str | 
 
 
 def _create(
-    client: Client, name: str, replication_factor: int, deadline: Deadline, validate_only: bool = False
+    client: Client, name: str, replication_factor: int, deadline: Deadline, send: CreateTopic, *, validate_only: bool
 ) -> Fault | None:
     answer = _metadata(client, name, deadline)
     if isinstance(answer, Fault):
@@ -122,8 +122,7 @@ def _create(
     refused: Fault | None = None
     fault: Fault | None = None
     for settings in (whole, _SETTINGS | in_sync, _NEEDED | in_sync, _NEEDED):
-        topic = _topic(name, replicas, settings)
-        fault = _send(client, Call(answer.controller_id, _request(topic, validate_only)), deadline)
+        fault = send(client, name, replicas, settings, deadline, validate_only)
         if fault is None or fault.code not in _SETTINGS_REFUSED:
             break
         refused = fault
@@ -134,36 +133,6 @@ def _create(
         left_out = ", ".join(sorted(whole.keys() - settings.keys()))
         log.warning("topic %s has no %s of its own, as the brokers refuse them: %s", name, left_out, refused.message)
     return fault
-
-
-def _request(topic: Any, validate_only: bool) -> CreateTopicsRequest:
-    return CreateTopicsRequest(topics=[topic], timeout_ms=_CREATE_MS, validate_only=validate_only)
-
-
-def _topic(name: str, replicas: int, settings: Mapping[str, str]) -> Any:
-    topic_class = CreateTopicsRequest.CreatableTopic
-    return topic_class(
-        name=name,
-        num_partitions=1,
-        replication_factor=replicas,
-        assignments=[],
-        configs=[topic_class.CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
-    )
-
-
-def _send(client: Client, call: Call, deadline: Deadline) -> Fault | None:
-    """Send a request to create one topic. It is no Fault if the topic exists."""
-    created = client.send(call, deadline)
-    if isinstance(created, Fault):
-        return created
-    (row,) = created.topics
-    if row.error_code in (0, _ALREADY_EXISTS):
-        return None
-    fault = _topic_fault(row.error_code, "CREATE", row.name)
-    if row.error_code == _NOT_CONTROLLER:
-        return Fault(fault.code, "the controller moved", retriable=True)
-    message = "" if fault.message.startswith("needs") else row.error_message
-    return Fault(fault.code, message or fault.message, fault.retriable)
 
 
 def _metadata(client: Client, name: str, deadline: Deadline) -> Any | Fault:

@@ -5,10 +5,11 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
 `apply` is called only for a plan with actions: a dry run never calls it.
 
     context          the records, and the reads, that the steps of a run share
+    executor         the one object that changes Kafka, and writes what changes depend on
     opening          opens the ledger for one run, if its policies need one
     recovery         resolves deletions that an earlier process began and did not finish
     scan             the first half: scans the cluster and judges groups; changes none
-    saved_offsets    reads and restores the offsets of a group of any type
+    saved_offsets    reads the offsets of a group of any type
     uses             finds uses of a group between two scans in the offsets log
     unread           finds out whether a group has unread records
     marks            writes new marks and removes ended ones
@@ -22,7 +23,8 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
 """
 
 from group_hygiene.reconcile.context import Context, Memory, Observation
-from group_hygiene.reconcile.deletion import Guard, apply
+from group_hygiene.reconcile.deletion import apply
+from group_hygiene.reconcile.executor import Executor, Guard, may_create_ledger, open_ledger
 from group_hygiene.reconcile.marks import forget_policies, note_marks
 from group_hygiene.reconcile.opening import LedgerNeed, ledger_settings, open_journal
 from group_hygiene.reconcile.recovery import recover_intents
@@ -32,6 +34,7 @@ from group_hygiene.reconcile.scan import observe
 __all__ = [
     "Context",
     "DeletionRequest",
+    "Executor",
     "Guard",
     "Judged",
     "LedgerNeed",
@@ -42,8 +45,10 @@ __all__ = [
     "forget_policies",
     "judge_requested",
     "ledger_settings",
+    "may_create_ledger",
     "note_marks",
     "observe",
     "open_journal",
+    "open_ledger",
     "recover_intents",
 ]

@@ -18,6 +18,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Description
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context
+from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.vetoes import Ready
 
 _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
@@ -57,7 +58,7 @@ def not_deleted(name: str, refusal: Refusal) -> Outcome:
     return Outcome(name, kind, refusal.reason, refusal.message)
 
 
-def delete_groups(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
+def delete_groups(executor: Executor, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
     """Delete each group by one request (KIP-229); groups for which the deadline leaves no time are not in the results.
 
     Each request is limited to groups whose tombstones fit into one write of the broker. That limit is per offsets
@@ -65,11 +66,11 @@ def delete_groups(context: Context, ready: Mapping[str, Ready], deadline: Deadli
     """
     results: dict[str, Result] = {}
     sizes = {name: tombstone_bytes(each) for name, each in ready.items()}
-    for names in kafka_offsets.in_chunks(sizes, context.memory.write_bytes):
+    for names in kafka_offsets.in_chunks(sizes, executor.context.memory.write_bytes):
         if deadline.left <= 0:
             break
         coordinators = {name: ready[name].coordinator for name in names}
-        answers = kafka_groups.delete_groups(context.client, coordinators, deadline)
+        answers = executor.delete_groups(coordinators, deadline)
         results |= {name: result_of_group(name, answer, ready[name].group.type) for name, answer in answers.items()}
     return results
 
@@ -86,7 +87,7 @@ def own_bytes(group: str) -> int:
     return _GROUP_RECORDS * kafka_offsets.record_bytes(group)
 
 
-def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
+def delete_offsets(executor: Executor, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
     """Delete the offsets of each group, by requests for one group each (KIP-496).
 
     Groups for which the deadline leaves no time are not in the results.
@@ -97,8 +98,8 @@ def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadl
             break
         answers: dict[Partition, Fault | None] = {}
         places = dict.fromkeys(sorted(each.offsets), "")
-        for chunk in kafka_offsets.write_chunks(name, places, context.memory.write_bytes):
-            answers |= kafka_offsets.delete_offsets(context.client, name, chunk, deadline, each.coordinator)
+        for chunk in kafka_offsets.write_chunks(name, places, executor.context.memory.write_bytes):
+            answers |= executor.delete_offsets(name, chunk, deadline, each.coordinator)
         results[name] = result_of_offsets(name, answers)
     return results
 

@@ -1,4 +1,4 @@
-"""The second half of a run: reads each group again and deletes it. All changes of groups begin here or in `restore`.
+"""The second half of a run: reads each group again and deletes it. Changes go through `Executor`.
 
 DeleteOffsets deletes some offsets of a group in use, which are read again, saved, deleted and recorded in the same way.
 
@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -42,6 +42,7 @@ from group_hygiene.reconcile.delete_requests import (
     named,
     not_deleted,
 )
+from group_hygiene.reconcile.executor import Executor, Guard
 from group_hygiene.reconcile.interruptions import Earlier, interrupted_before
 from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
@@ -61,16 +62,6 @@ _OUTCOME_TYPES = {
 }
 
 
-class Guard(Protocol):
-    """Asked right before each change of Kafka."""
-
-    def refusal(self) -> Refusal | None:
-        """Why the run must end here: the policy or connection was edited, or the operator stops. None = continue."""
-
-    def seconds_left(self) -> float:
-        """For how long this process is certainly the only one that acts; 0 = not any more."""
-
-
 class _Run(NamedTuple):
     """One call of `apply`. cluster: as the scan saw it. earlier: by group; uses: of all groups of the plan."""
 
@@ -78,6 +69,7 @@ class _Run(NamedTuple):
     plan: Plan
     cluster: Cluster
     guard: Guard
+    executor: Executor
     earlier: Mapping[str, Earlier]
     uses: Uses
 
@@ -130,7 +122,7 @@ def apply(
     uses.read_on(context.deadline())
     if changes := uses.changes():
         context.journal.note(changes, context.deadline())
-    run = _Run(context, plan, cluster, guard, earlier, uses)
+    run = _Run(context, plan, cluster, guard, Executor(context, guard), earlier, uses)
     while actions:
         stop = _may_not_begin(context, plan, guard) or context.journal.read_on(context.deadline())
         if stop is not None:
@@ -170,7 +162,7 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         backups = [part for each in saved.values() for part in each.parts]
         over = [Removal(key) for each in saved.values() for key in each.superseded]
         intents = [each.intent for each in saved.values()]
-        unwritten = context.journal.record([*backups, *over, *intents], Deadline(seconds))
+        unwritten = run.executor.record([*backups, *over, *intents], Deadline(seconds))
         if unwritten is not None:
             return Batch(outcomes + [not_deleted(name, unwritten) for name in saved])
         stops = _final_checks(run, read, saved)
@@ -194,12 +186,12 @@ def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> 
     # The connections to the coordinators are open, as they have just answered.
     left = Deadline(min(until.left, FRESH_S - (context.clock.monotonic() - read.started)))
     if run.plan.policy.by_topic:
-        results = delete_offsets(context, ready, left)
+        results = delete_offsets(run.executor, ready, left)
     else:
         large = [name for name, each in ready.items() if is_large(context, each)]
-        results = delete_groups(context, {name: each for name, each in ready.items() if name not in large}, left)
+        results = delete_groups(run.executor, {name: each for name, each in ready.items() if name not in large}, left)
         results |= {
-            name: delete_large_group(context, ready[name], until, partial(_stop, context, run.guard, name))
+            name: delete_large_group(run.executor, ready[name], until, partial(_stop, context, run.guard, name))
             for name in large
         }
     if len(results) < len(names):
@@ -240,7 +232,7 @@ def _record_outcomes(
         useless = [] if needed else [part.key for part in parts]
         closing = closing_changes(intent, outcome, useless, context.clock.now(), marks.get(name))
         changes += closing if is_ours else [change for change in closing if change.key != intent.key]
-    if journal.record(changes) is not None:
+    if run.executor.record(changes) is not None:
         # No loss: the intents are in the ledger. The run that resolves them counts them, and no other run.
         gone_now = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
         context.memory.unrecorded |= {saved[name].intent.id: uid for name in gone_now}

@@ -28,6 +28,7 @@ from group_hygiene.reconcile.delete_requests import (
     tombstone_bytes,
     unresolved,
 )
+from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.recheck import partitions_of, pending_commits
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
 
@@ -39,14 +40,14 @@ def is_large(context: Context, ready: Ready) -> bool:
 
 
 def delete_large_group(
-    context: Context, ready: Ready, deadline: Deadline, stop: Callable[[], Refusal | None]
+    executor: Executor, ready: Ready, deadline: Deadline, stop: Callable[[], Refusal | None]
 ) -> Result:
     """Delete a group's offsets in chunks (KIP-496), and the group with the rest of them, by one request each.
 
     Before each request, reads state and offsets again, as earlier reads are too old by then, and calls `stop`. Sends
     nothing after the deadline.
     """
-    client, name, left = context.client, ready.group.id, dict(ready.offsets)
+    context, name, left = executor.context, ready.group.id, dict(ready.offsets)
     chunks = _chunks(context, ready, deadline)
     if isinstance(chunks, Refusal):
         return _stopped(ready, left, chunks)
@@ -56,7 +57,7 @@ def delete_large_group(
         refusal = stop() or _changed(context, ready, left, places, fresh)
         if refusal is not None:
             return _stopped(ready, left, refusal)
-        answers = kafka_offsets.delete_offsets(client, name, chunk, fresh, ready.coordinator)
+        answers = executor.delete_offsets(name, chunk, fresh, ready.coordinator)
         faults = [fault for fault in answers.values() if fault is not None]
         if faults:
             result = result_of_offsets(name, answers)
@@ -68,7 +69,7 @@ def delete_large_group(
     refusal = stop() or _changed(context, ready, left, places, fresh)
     if refusal is not None:
         return _stopped(ready, left, refusal)
-    (answer,) = kafka_groups.delete_groups(client, {name: ready.coordinator}, fresh).values()
+    (answer,) = executor.delete_groups({name: ready.coordinator}, fresh).values()
     result = result_of_group(name, answer, ready.group.type)
     if isinstance(result, Outcome) and result.kind is not OutcomeKind.DELETED:
         return _stopped(ready, left, Refusal(result.reason, result.message))

@@ -11,6 +11,7 @@ from group_hygiene.model.entries import REQUESTED, Change, Mark, Outcome, Outcom
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.deletion import new_id
+from group_hygiene.reconcile.executor import Executor
 from group_hygiene.spec.windows import next_open
 
 # For outcomes of policies that no longer exist.
@@ -33,7 +34,7 @@ def forget_policies(context: Context, existing: Collection[str]) -> None:
                 mark, Refusal(reasons.POLICY_CHANGED, "the policy was deleted"), 0, now, now + _RETENTION
             )
         context.memory.scan_histories.pop(uid, None)
-    context.journal.note(changes)
+    Executor(context).end(changes)
 
 
 def _is_young(marks: Mapping[str, Mark], now: datetime) -> bool:
@@ -68,10 +69,11 @@ def note_marks(context: Context, plan: Plan) -> Refusal | None:
         changes += _unmarked(marks[name], why, policy.generation, now, now + policy.backup_retention)
     if not changes:
         return None
-    problem = context.journal.record(changes)
+    executor = Executor(context)
+    problem = executor.record(changes)
     if problem is not None:
         # An ended mark must not count again, even if its end can't be written now.
-        context.journal.note([change for change in changes if isinstance(change, Removal)])
+        executor.end([change for change in changes if isinstance(change, Removal)])
     return problem
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.ledger.journal import Journal
-from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Memory
+from group_hygiene.reconcile.executor import open_ledger
 from group_hygiene.reconcile.recovery import has_unresolved
 from group_hygiene.spec.connection import Connection
 from group_hygiene.telemetry.tracing import traced

@@ -10,13 +10,14 @@ from datetime import datetime
 import msgspec
 
 from group_hygiene.ledger.contents import Contents
-from group_hygiene.ledger.ledger import COMMAND_WRITER
+from group_hygiene.ledger.settings import COMMAND_WRITER
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Intent, OutcomeType
 from group_hygiene.model.entries import Outcome as OutcomeEntry
 from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.delete_requests import Gone, are_gone
 from group_hygiene.reconcile.deletion import INTENT_S, closing_changes, deleted_outcome
+from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.interruptions import interrupted_outcome
 
 # For how long intents of another connection's processes are left alone: none of them takes that long for a batch.
@@ -65,7 +66,7 @@ def recover_intents(context: Context) -> Mapping[str, int]:
     changes, done = _closing_changes(context, intents, unresolved, gone)
     if not changes:
         return deleted
-    if journal.record(changes) is not None:
+    if Executor(context).record(changes) is not None:
         # The next read of the ledger shows whether it was written; then it is counted, once.
         memory.unrecorded |= done
         return deleted

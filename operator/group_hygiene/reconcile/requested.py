@@ -27,7 +27,8 @@ from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import Outcome, Verdict
 from group_hygiene.reconcile.context import Context, Observation
 from group_hygiene.reconcile.delete_requests import not_deleted
-from group_hygiene.reconcile.deletion import Guard, apply
+from group_hygiene.reconcile.deletion import apply
+from group_hygiene.reconcile.executor import Executor, Guard
 from group_hygiene.reconcile.marks import note_marks
 from group_hygiene.reconcile.scan import observe
 from group_hygiene.reconcile.uses import Uses, read_log_ends
@@ -106,7 +107,9 @@ def delete_requested(context: Context, judged: Judged, guard: Guard) -> tuple[Re
         left = [not_deleted(name, late) for name in plan.due if name not in plan.actions]
         return None, apply(context, plan, judged.observation, guard, judged.since) + left
     finally:
-        context.journal.record([Removal(mark.key) for mark in list(contents.marks.get(policy.uid, {}).values())])
+        Executor(context, guard).record(
+            [Removal(mark.key) for mark in list(contents.marks.get(policy.uid, {}).values())]
+        )
 
 
 def _plan(context: Context, judged: Judged) -> Plan:

@@ -1,7 +1,7 @@
-"""Reads and restores the offsets of a group by the requests for its type.
+"""Reads the offsets of a group by the requests for its type.
 
 Classic, Consumer and Streams groups have committed offsets. Share groups have start offsets, which OffsetFetch doesn't
-return. OffsetCommit under the id of a deleted share group would create a Classic group that excludes its consumers.
+return.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition
 # group with its offsets when its first member joins (GroupMetadataManager.getOrCreateStreamsGroup).
 COMMITTING = frozenset({GroupType.CLASSIC, GroupType.CONSUMER, GroupType.STREAMS})
 RESTORABLE = COMMITTING | {GroupType.SHARE}
-_SHOWN_S = 5.0
 _INTERNAL = ("-changelog", "-repartition")
 
 
@@ -51,27 +50,6 @@ def current_offsets(
         return {place: shared[place] for place in places if place in shared}
     (found,) = kafka_offsets.committed_offsets(client, coordinators, deadline, places, require_stable=True).values()
     return found
-
-
-def restore_offsets(
-    client: Client,
-    backup: Backup,
-    coordinator: int | None,
-    offsets: Offsets,
-    deadline: Deadline,
-) -> dict[Partition, Fault | None]:
-    """Set these offsets of the backup's group, by one request each: for each partition None = set, else the Fault.
-
-    Commits name topics by the backup's ids, if the brokers support that. Requests for share groups name topics by their
-    names, as Kafka has no other way. coordinator: None = look it up.
-    """
-    name = backup.group
-    if backup.type != GroupType.SHARE:
-        return kafka_offsets.commit_offsets(client, name, offsets, deadline, coordinator, backup.topic_ids)
-    answers = share_offsets.set_offsets(client, name, offsets, deadline, coordinator)
-    set_ = {place for place, fault in answers.items() if fault is None}
-    share_offsets.wait_until_shown(client, {name: coordinator}, set_, Deadline(_SHOWN_S))
-    return answers
 
 
 def restored_offsets(

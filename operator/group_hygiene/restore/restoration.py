@@ -1,5 +1,4 @@
-"""Commit offsets again from the ledger. Only this module and `reconcile.deletion` change groups, through the
-modules that they call; neither knows Kubernetes.
+"""Commits offsets again from the ledger, by `reconcile.executor`. Knows no Kubernetes.
 
 The order for one group: read all evidence -> if something may be committed, ask the guard, and write the start into the
 ledger, which a fenced process can't -> read all evidence again -> for a few partitions at a time: read their offsets,
@@ -15,7 +14,6 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
@@ -23,20 +21,19 @@ from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.offsets import WRITE_BYTES, write_chunks
 from group_hygiene.ledger.codec import group_of
-from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, Key, Outcome, OutcomeType, Removal
 from group_hygiene.model.groups import Fault, GroupState, GroupType
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.process.clock import Clock
-from group_hygiene.reconcile.context import read_bounds
-from group_hygiene.reconcile.deletion import MARGIN_S, Guard
+from group_hygiene.reconcile.context import Context, read_bounds
+from group_hygiene.reconcile.deletion import MARGIN_S
+from group_hygiene.reconcile.executor import Executor, Guard
 from group_hygiene.reconcile.saved_offsets import (
     COMMITTING,
     RESTORABLE,
     current_offsets,
-    restore_offsets,
     restored_offsets,
 )
 from group_hygiene.reconcile.vetoes import FRESH_S
@@ -73,15 +70,20 @@ class Restorer:
     granted: whether the connection allows to restore a group; nothing is read of other groups.
     """
 
-    client: Client
-    ledger: Ledger
-    clock: Clock
+    context: Context
     guard: Guard
-    seconds: float = 30.0
     granted: Callable[[str], bool] = lambda group: True
 
+    @property
+    def client(self) -> Client:
+        return self.context.client
+
+    @property
+    def executor(self) -> Executor:
+        return Executor(self.context, self.guard)
+
     def deadline(self) -> Deadline:
-        return Deadline(self.seconds)
+        return self.context.deadline()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Saved:
     ends: dict[str, dict[str, set[OutcomeType]]] = field(default_factory=dict)
 
 
-def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> Saved:
+def read_saved(journal: Journal, wanted: Sequence[Wanted], deadline: Deadline) -> Saved:
     """The ledger's entries for all these requests, from one read of its whole log. Raises LedgerProblem."""
     by_id = {each.request.id: each for each in wanted}
     by_name: dict[str, list[Wanted]] = {}
@@ -125,7 +127,7 @@ def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> 
         return any(each.granted(group) for each in (*by_name.get(group, ()), *by_policy))
 
     saved = Saved()
-    for key, entry in ledger.latest(is_wanted, deadline):
+    for key, entry in journal.latest(is_wanted, deadline):
         if key[0] == "backup":
             # A key that another program wrote may lack the id.
             id_ = key[2] if len(key) > 2 else ""
@@ -173,7 +175,7 @@ def restore(
     """
     wanted = Wanted(request, restorer.granted)
     if saved is None:
-        saved = read_saved(restorer.ledger, [wanted], restorer.deadline())
+        saved = read_saved(restorer.context.journal, [wanted], restorer.deadline())
     concerned = (
         name for name, backups in saved.backups.items() if wanted.asks_for(name) and concerns(request, backups)
     )
@@ -371,7 +373,7 @@ def _commit_some(
     restorer: Restorer, backup: Backup, coordinator: int | None, wanted: Sequence[PartitionResult]
 ) -> list[PartitionResult]:
     """Read the offsets again, and commit at once those that are missing; the result is what a third read returns."""
-    client, clock, guard = restorer.client, restorer.clock, restorer.guard
+    client, clock, guard = restorer.client, restorer.context.clock, restorer.guard
     places, asked = [partition.partition for partition in wanted], {backup.group: coordinator}
     started = clock.monotonic()
     now = current_offsets(client, backup.type, asked, places, restorer.deadline())
@@ -390,7 +392,7 @@ def _commit_some(
     if stop is not None:
         return results + [_left_alone(partition, stop.reason, stop.message) for partition in free]
     commits = {partition.partition: partition.commit for partition in free if partition.commit is not None}
-    answers = restore_offsets(client, backup, coordinator, commits, Deadline(min(fresh, lead)))
+    answers = restorer.executor.restore_offsets(backup, coordinator, commits, Deadline(min(fresh, lead)))
     after = restored_offsets(client, backup, coordinator, list(commits), restorer.deadline())
     return results + [compared(partition, answers[partition.partition], after) for partition in free]
 
@@ -401,34 +403,27 @@ def _left_alone(partition: PartitionResult, reason: str, message: str) -> Partit
 
 def _begin(restorer: Restorer, begun: Outcome) -> Refusal | None:
     """Write the start into the ledger; a Refusal if it may not start. LedgerFenced: another process took over."""
-    try:
-        stop = restorer.guard.refusal()
-        if stop is None:
-            restorer.ledger.write([begun])
-        return stop
-    except LedgerProblem as error:
-        return Refusal.of(error)
+    return restorer.guard.refusal() or restorer.executor.record([begun])
 
 
 def _noted(restorer: Restorer, outcome: Outcome, result: GroupResult, begun: Outcome | None) -> GroupResult:
     """Write the outcome into the ledger, and remove the entry of the start; returns the result."""
     # With an unfinished deletion, only a commit proves that the group was gone.
-    proven = result.restored and (begun is not None or outcome.group not in restorer.ledger.contents.intents)
+    proven = result.restored and (begun is not None or outcome.group not in restorer.context.journal.contents.intents)
     changes: list[Change] = [outcome] if proven else []
     unsure = any(p.commit is not None and p.reason == reasons.OFFSETS_UNKNOWN for p in result.partitions)
     if begun is not None and not unsure:
         changes.append(Removal(begun.key))
-    try:
-        restorer.ledger.write(changes)
-    except LedgerProblem as error:
-        return replace(result, message=f"{result.message}; not written into the ledger: {error.reason}")
+    problem = restorer.executor.record(changes) if changes else None
+    if problem is not None:
+        return replace(result, message=f"{result.message}; not written into the ledger: {problem.reason}")
     return result
 
 
 def _outcome(
     restorer: Restorer, request: RestoreRequest, backup: Backup, what: OutcomeType, reason: str, message: str
 ) -> Outcome:
-    now = restorer.clock.now()
+    now = restorer.context.clock.now()
     return Outcome(
         group=backup.group,
         id=request.id,

@@ -1,0 +1,93 @@
+"""The one object that changes Kafka: runs of the operator, commands and restores go through it.
+
+It alone sends the requests of `kafka.changes`, and writes the entries of `ledger.records`: backups, intents, outcomes,
+marks and requests to keep groups. It decides nothing about a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from group_hygiene.kafka import changes
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.share_offsets import wait_until_shown
+from group_hygiene.ledger import ledger, records
+from group_hygiene.ledger import topic as ledger_topic
+from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.entries import Change
+from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.reconcile.context import Context
+
+_SHOWN_S = 5.0
+
+
+class Guard(Protocol):
+    """Asked right before each change of Kafka."""
+
+    def refusal(self) -> Refusal | None:
+        """Why the run must end here: the policy or connection was edited, or the operator stops. None = continue."""
+
+    def seconds_left(self) -> float:
+        """For how long this process is certainly the only one that acts; 0 = not any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """The changes of one run. guard: of the run; None = it changes only the ledger, which its writer's epoch guards."""
+
+    context: Context
+    guard: Guard | None = None
+
+    def record(self, entries: Sequence[Change], deadline: Deadline | None = None) -> Refusal | None:
+        """Write entries that must not be lost, all or none; returns why they are not written, None = they are.
+
+        Raises LedgerFenced.
+        """
+        return records.record(self.context.journal, entries, deadline)
+
+    def end(self, entries: Sequence[Change]) -> None:
+        """Apply changes that end entries: they count at once, and are written as soon as the ledger can be."""
+        records.end(self.context.journal, entries)
+
+    def delete_groups(self, coordinators: Mapping[str, int | None], deadline: Deadline) -> dict[str, Fault | None]:
+        """See `changes.delete_groups`."""
+        return changes.delete_groups(self.context.client, coordinators, deadline)
+
+    def delete_offsets(
+        self, group: str, partitions: Collection[Partition], deadline: Deadline, coordinator: int | None
+    ) -> dict[Partition, Fault | None]:
+        """See `changes.delete_offsets`."""
+        return changes.delete_offsets(self.context.client, group, partitions, deadline, coordinator)
+
+    def restore_offsets(
+        self, backup: Backup, coordinator: int | None, offsets: Offsets, deadline: Deadline
+    ) -> dict[Partition, Fault | None]:
+        """Set these offsets of the backup's group, by one request each: for each partition None = set, else the Fault.
+
+        Commits name topics by the backup's ids, if the brokers support that. Requests for share groups name topics by
+        their names, as Kafka has no other way; OffsetCommit under the id of a deleted share group would create a
+        Classic group that excludes its consumers. coordinator: None = look it up.
+        """
+        client, name = self.context.client, backup.group
+        if backup.type != GroupType.SHARE:
+            return changes.commit_offsets(client, name, offsets, deadline, coordinator, backup.topic_ids)
+        answers = changes.set_share_offsets(client, name, offsets, deadline, coordinator)
+        set_ = {place for place, fault in answers.items() if fault is None}
+        wait_until_shown(client, {name: coordinator}, set_, Deadline(_SHOWN_S))
+        return answers
+
+
+def open_ledger(
+    client: Client, settings: LedgerSettings, deadline: Deadline, create: bool, claim: bool = False
+) -> ledger.Ledger | None:
+    """See `ledger.open_ledger`; with `create`, creates the topic if there is none. Raises LedgerProblem."""
+    return ledger.open_ledger(client, settings, deadline, changes.create_topic if create else None, claim)
+
+
+def may_create_ledger(client: Client, topic: str, deadline: Deadline) -> Fault | None:
+    """Why the ledger's topic could not be created; creates nothing."""
+    return ledger_topic.may_create(client, topic, deadline, changes.create_topic)
