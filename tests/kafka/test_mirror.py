@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics
+from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics, is_checkpoints
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile import LedgerNeed
@@ -42,6 +42,26 @@ def test_exactly_the_groups_of_the_checkpoints_are_mirrored(client: Client, make
     make.checkpoints(two, ["orders", "second-source"])
     mirrored = Checkpoints().read(client, [one, two], soon())
     assert mirrored == frozenset({"orders", "größe", "a b\nc", "in-partition-1", "second-source"})
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        pytest.param("primary.checkpoints.internal", True, id="dot"),
+        pytest.param("a.b.checkpoints.internal", True, id="dot-in-the-alias"),
+        pytest.param("primary_checkpoints_internal", True, id="one-character"),
+        pytest.param("primary__checkpoints__internal", True, id="two-characters"),
+        pytest.param("primary-to-checkpoints-to-internal", True, id="letters"),
+        pytest.param("primarycheckpointsinternal", True, id="none"),
+        pytest.param("primary.checkpoints_internal", False, id="two-separators"),
+        pytest.param("primary_checkpoints__internal", False, id="a-longer-separator"),
+        pytest.param("primary.checkpoints.internal.not", False, id="not-at-the-end"),
+        pytest.param("mm2-offset-syncs.primary.internal", False, id="another-internal-topic"),
+    ],
+)
+def test_a_checkpoints_topic_is_known_by_its_name(topic: str, expected: bool) -> None:
+    """DefaultReplicationPolicy puts the same separator, of any length, before both words."""
+    assert is_checkpoints(topic) is expected
 
 
 def test_no_checkpoints_topic_means_no_mirror(client: Client, kafka: KafkaCluster) -> None:

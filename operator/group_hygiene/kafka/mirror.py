@@ -6,7 +6,6 @@ key of a checkpoint begins with the group id (org.apache.kafka.connect.mirror.Ch
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Collection, Iterable
 
@@ -16,15 +15,18 @@ from group_hygiene.kafka.offsets import end_offsets, start_offsets
 from group_hygiene.kafka.partition import Leader, fetch
 from group_hygiene.model.groups import Fault, Partition
 
-# A quarter of a million ids: each takes this many bytes beside its characters. DefaultReplicationPolicy builds the
-# topic's name with replication.policy.separator, by default a dot.
+# A quarter of a million ids: each takes this many bytes beside its characters.
 _MOST_BYTES, _OBJECT_BYTES = 32 << 20, 100
-_CHECKPOINTS = re.compile(r".[^a-zA-Z0-9]checkpoints[^a-zA-Z0-9]internal\Z")
+# DefaultReplicationPolicy and its heirs put replication.policy.separator, which may be empty, between these words.
+_CHECKPOINTS, _INTERNAL = "checkpoints", "internal"
 
 
 def is_checkpoints(topic: str) -> bool:
-    """Whether MirrorMaker 2 writes its checkpoints to a topic of this name."""
-    return _CHECKPOINTS.search(topic) is not None
+    """Whether MirrorMaker 2 writes its checkpoints to a topic of this name, with any separator or none."""
+    if not topic.endswith(_INTERNAL):
+        return False
+    alias, found, separator = topic.removesuffix(_INTERNAL).rpartition(_CHECKPOINTS)
+    return bool(found) and alias.endswith(separator)
 
 
 def checkpoint_topics(topics: Iterable[str], named: Collection[str] | None) -> list[str]:
