@@ -195,12 +195,43 @@ def test_a_partition_without_a_start_offset_keeps_its_group(
     make.produce(used.topic, [(None, b"unread")], partition=1)
     tidy = shares(used.group)
     observation, plan = scene.plan(tidy)
-    assert verdicts(observation, tidy) == {used.group: reasons.OFFSETS_UNKNOWN}
+    assert verdicts(observation, tidy) == {used.group: reasons.NO_START_OFFSET}
     assert plan.actions == ()
     refusal = observation.verdicts[tidy.key][used.group].refusal
     assert refusal is not None
     assert f"{used.topic}-1 holds records and shows no start offset" in refusal.message
     assert kind(client, cluster, used.group) == "Share Empty"
+
+
+def test_a_group_that_read_nothing_is_deleted(
+    kafka: KafkaCluster, scene: Scene, client: Client, cluster: Cluster, make: Maker, tmp_path: Path
+) -> None:
+    """Kafka's own console consumer begins at the end: its group had a member, and has no start offset.
+
+    Under `unchangedFor` it goes; under `idleFor`, which asks only twice, it stays. Neither is a fault.
+    """
+    topic, group = make.topic(records=3), make.name("read-nothing")
+    where = ("--bootstrap-server", kafka.bootstrap_servers, "--topic", topic, "--group", group)
+
+    def joined() -> bool:
+        kafka.tool(CONSUMER, *where, "--timeout-ms", "5000")
+        return places(client, group) == {Partition(topic, 0)}
+
+    wait_for(joined)
+    wait_for(lambda: kind(client, cluster, group) == "Share Empty")
+    assert start_offsets(kafka, group) == {}
+    make.simple(make.name("first"), at(topic))
+    log = Pipeline(client, seen(client), tmp_path / "warehouse")
+    scene.use(Tables(ActivitySpec(log.uri)))
+    never: dict[str, Any] = {"type": "Share", "protocol_type": "share", "last_commit": None, "oldest_commit": None}
+    log.run([idle(group, 100, **never)])
+    tidy, by_log = shares(group), shares(group, unchangedFor=None, idleFor="72h")
+    assert verdicts(scene.observe(by_log), by_log) == {group: reasons.NO_START_OFFSET}
+    assert verdicts(scene.observe(tidy), tidy) == {group: reasons.TOO_RECENT}
+    observation, plan = scene.plan(tidy)
+    assert said(scene.apply(plan, observation)) == [(OutcomeKind.DELETED, reasons.DELETED)]
+    assert kind(client, cluster, group) is None
+    assert [backup.offsets for backup in backups(scene, group)] == [{}]
 
 
 def test_what_is_brought_back_outlives_the_broker() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,16 +107,29 @@ def test_an_application_goes_on_where_it_was(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["streams", "classic"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(("counting", "streams", ["counts-changelog"]), id="streams"),
+        pytest.param(("counting", "classic", ["counts-changelog"]), id="classic"),
+        pytest.param(("rekeyed", "classic", ["again-repartition", "counts-changelog"]), id="with-a-repartition-topic"),
+    ],
+)
 def test_a_real_application_goes_on_with_its_state(
-    kafka: KafkaCluster, scene: Scene, cluster: Cluster, make: Maker, tmp_path: Path, protocol: str
+    kafka: KafkaCluster, scene: Scene, cluster: Cluster, make: Maker, tmp_path: Path, program: Any
 ) -> None:
-    """Kafka's own client counts on: nothing twice, as without its offsets it would, and nothing left out."""
+    """Kafka's own client counts on: nothing twice, as without its offsets it would, and nothing left out.
+
+    An application reads its own repartition topics to their ends, so only its other topics need unread records.
+    """
+    does, protocol, topics = program
     topic, group = make.topic(), make.name("counting")
 
     def counted(records: int) -> list[str]:
         mine = str(tmp_path / str(records))
-        done = kafka.tool(str(_APPLICATION), kafka.bootstrap_servers, group, protocol, mine, topic, str(records))
+        done = kafka.tool(
+            *(str(_APPLICATION), does, kafka.bootstrap_servers, group, protocol, mine, topic, str(records))
+        )
         assert done.returncode == 0, done.stderr
         wait_for(lambda: str(kind(scene.client, cluster, group)).endswith(" Empty"))
         return done.stdout.splitlines()
@@ -126,7 +140,7 @@ def test_a_real_application_goes_on_with_its_state(
     tidy, everything = streams(group), streams(group, unprotect=("Streams", "StreamsState"))
     assert deleted(scene, tidy) == {}
     assert deleted(scene, everything) == {group: (OutcomeKind.DELETED, reasons.DELETED)}
-    assert saved(scene, group).internal_topics.keys() == {f"{group}-counts-changelog"}
+    assert saved(scene, group).internal_topics.keys() == {f"{group}-{name}" for name in topics}
     assert restored(scene, group).kind is Kind.RESTORED
     assert counted(1) == ["a 4"]
     assert kind(scene.client, cluster, group) == f"{protocol.capitalize()} Empty"

@@ -37,6 +37,7 @@ from tests.unit.make import (
     delete,
     evidence,
     group,
+    idle,
     lagging,
     policy_object,
     seen,
@@ -63,6 +64,15 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
     return {"unprotect": list(kinds)}
 
 
+def _own(own: int, **others: int) -> dict[str, Any]:
+    """How many records wait in a repartition topic of the application `console-consumer-1`, and in other topics."""
+    lag = {Partition(topic, 0): unread for topic, unread in others.items()}
+    lag[Partition("console-consumer-1-sums-repartition", 0)] = own
+    bounds = {place: Bounds(0, 10 + unread) for place, unread in lag.items()}
+    return {"offsets": dict.fromkeys(lag, CommittedOffset(10)), "bounds": bounds}
+
+
+_STATE = delete(_unprotect("Streams", "StreamsState"))
 _SHARING, _SHARE = delete(_unprotect("Share")), group(type=GroupType.SHARE)
 _STREAMS_GROUP, _STABLE, _SIMPLE = (
     group(type=GroupType.STREAMS),
@@ -188,7 +198,24 @@ _STREAMS_GROUP, _STABLE, _SIMPLE = (
         case("share", reasons.SHARE, of=_SHARE),
         case("share-unprotected", _MATCH, _SHARING, _SHARE),
         case("share-whose-offsets-are-not-known", reasons.OFFSETS_UNKNOWN, _SHARING, _SHARE, offsets=FAULT),
-        case("share-without-offsets", reasons.NO_OFFSETS, _SHARING, _SHARE, offsets={}),
+        case("share-that-read-nothing", _MATCH, _SHARING, _SHARE, offsets={}),
+        case("share-that-read-nothing-lately", reasons.TOO_RECENT, _SHARING, _SHARE, offsets={}, unchanged=seen(71)),
+        case(
+            "share-that-read-nothing-by-the-log",
+            reasons.NO_START_OFFSET,
+            idle(_unprotect("Share")),
+            _SHARE,
+            offsets={},
+            activity=activity(type=GroupType.SHARE, protocol_type="share"),
+        ),
+        case("alert-of-a-share-that-read-nothing", _MATCH, alert(_unprotect("Share")), _SHARE, offsets={}),
+        case(
+            "share-with-a-start-offset-in-some-partitions",
+            reasons.NO_START_OFFSET,
+            _SHARING,
+            _SHARE,
+            offsets=Fault("NO_START_OFFSET", "orders-1 shows none"),
+        ),
         case(
             "share-does-not-expire",
             reasons.TOO_RECENT,
@@ -308,6 +335,11 @@ _STREAMS_GROUP, _STABLE, _SIMPLE = (
         case("silent-topic-lag-0", reasons.CAUGHT_UP, lag={P0: 0, P1: 0}),
         case("lag-of-one-partition-only", Need.BOUNDS, lag={P0: 5}),
         case("lag-in-another-topic", reasons.CAUGHT_UP, lag={P0: 0, P1: 1}),
+        # the topics of an application
+        case("its-own-topics-are-read-to-the-end", _MATCH, _STATE, protections=_STREAMS, **_own(own=0, orders=1)),
+        case("its-source-too", reasons.CAUGHT_UP, _STATE, protections=_STREAMS, **_own(own=1, orders=0)),
+        case("it-has-only-its-own-topics", reasons.CAUGHT_UP, _STATE, protections=_STREAMS, **_own(own=0)),
+        case("no-application-has-this-topic", reasons.CAUGHT_UP, _STATE, **_own(own=0, orders=1)),
         case("lag-partly-unknown", reasons.LAG_UNKNOWN, lag={P0: 0, P1: FAULT}),
         case("lag-of-one-topic", reasons.LAG_UNKNOWN, lag={P0: 5, P1: FAULT}),
         case("lag-0-and-a-deleted-topic", reasons.CAUGHT_UP, lag={P0: 0, P1: NO_TOPIC}),

@@ -31,6 +31,7 @@ FAILURES = frozenset(
 )
 # Reasons of groups that could not be judged this time: their marks stay.
 _NOT_KNOWN = FAILURES | {
+    reasons.NO_START_OFFSET,
     reasons.SUBSCRIPTION_UNKNOWN,
     reasons.RECORD_UNREADABLE,
     reasons.EVIDENCE_MISSING,

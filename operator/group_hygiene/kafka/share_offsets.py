@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from group_hygiene.kafka.client import Client, Deadline, fault_of_code
+from group_hygiene.kafka.cluster import partition_counts
 from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
 from group_hygiene.kafka.protocol import AlterShareGroupOffsetsRequest, DescribeShareGroupOffsetsRequest
-from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.model.groups import NO_START_OFFSET, CommittedOffset, Fault, Offsets, Partition
 
 # The broker sends one request for the state of each partition.
 _CHUNK = 20
 _POLL_S = 0.1
+_STATE_TOPIC = "__share_group_state"
 # org.apache.kafka.server.share.persister.PartitionFactory
 _UNSET, _DEFAULT_EPOCH = -1, 0
 _UNSUPPORTED = Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")
@@ -85,29 +87,43 @@ def _offsets_of(row: Any) -> ShareOffsets | Fault:
 
 
 def complete_offsets(
-    client: Client, groups: Mapping[str, int | None], deadline: Deadline
+    client: Client, groups: Mapping[str, int | None], deadline: Deadline, *, again: bool = False
 ) -> dict[str, Offsets | Fault]:
     """The start offsets of each share group if these are certainly complete, else a Fault.
 
     An unsure partition without records has no start offset to lose. If it holds records, the Fault is NO_START_OFFSET:
-    no answer shows whether the group has a start offset in it.
+    no answer shows whether the group has a start offset in it. again: the caller asks at several times, so a group
+    that shows no start offset at all has none, as long as all leaders of `__share_group_state` answer.
     """
     found = share_offsets(client, groups, deadline)
     unsure = {place for answer in found.values() if not isinstance(answer, Fault) for place in answer.unsure}
     starts = start_offsets(client, unsure, deadline)
     ends = end_offsets(client, unsure, deadline)
+    read_nothing = any(
+        not isinstance(answer, Fault) and answer.unsure and not answer.started for answer in found.values()
+    )
+    readable = again and read_nothing and _state_is_led(client, deadline)
 
     def judged(answer: ShareOffsets | Fault) -> Offsets | Fault:
         if isinstance(answer, Fault):
             return answer
+        if readable and not answer.started:
+            return {}
         for place in sorted(answer.unsure):
             start, end = starts[place], ends[place]
             if isinstance(start, Fault) or isinstance(end, Fault) or start < end:
                 why = "it was not consumed yet or could not be read, as Kafka answers both alike"
-                return Fault("NO_START_OFFSET", f"{place} holds records and shows no start offset: {why}")
+                return Fault(NO_START_OFFSET, f"{place} holds records and shows no start offset: {why}")
         return answer.started
 
     return {name: judged(answer) for name, answer in found.items()}
+
+
+def _state_is_led(client: Client, deadline: Deadline) -> bool:
+    """Whether the leader of each partition of `__share_group_state` answers: only these can read a start offset."""
+    count = partition_counts(client, [_STATE_TOPIC], deadline)[_STATE_TOPIC]
+    places = [] if isinstance(count, Fault) else [Partition(_STATE_TOPIC, index) for index in range(count)]
+    return bool(places) and not any(isinstance(end, Fault) for end in end_offsets(client, places, deadline).values())
 
 
 def wait_until_shown(

@@ -60,10 +60,14 @@ class Bounds(NamedTuple):
 
 
 Offsets = Mapping[Partition, CommittedOffset]
+# The names of topics that Kafka Streams creates for an application: `<application id>-<name>-changelog`, and so on.
+INTERNAL_TOPICS = ("-changelog", "-repartition")
 # The code of a Fault: there is no such topic, or it has no such partition.
 NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
 # The code of a Fault: the user lacks a permission on the topic.
 TOPIC_DENIED = "TOPIC_AUTHORIZATION_FAILED"
+# The code of a Fault: a share group has some start offsets, and shows none for a partition with records.
+NO_START_OFFSET = "NO_START_OFFSET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,11 @@ class Groups(Mapping[str, Group]):
 
     def __repr__(self) -> str:
         return f"Groups({dict(self)!r})"
+
+
+def is_internal(topic: str, application: str) -> bool:
+    """Whether Kafka Streams created the topic for the application of this id, by its name."""
+    return topic.startswith(f"{application}-") and topic[len(application) + 1 :].endswith(INTERNAL_TOPICS)
 
 
 def fingerprint(group: Group, offsets: Offsets) -> bytes:

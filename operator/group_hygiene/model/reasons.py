@@ -39,6 +39,7 @@ IN_RANGE: Final = "InRange"
 
 # A group is not deleted: evidence is missing.
 OFFSETS_UNKNOWN: Final = "OffsetsUnknown"
+NO_START_OFFSET: Final = "NoStartOffset"
 TOPICS_UNKNOWN: Final = "TopicsUnknown"
 LAG_UNKNOWN: Final = "LagUnknown"
 SUBSCRIPTION_UNKNOWN: Final = "SubscriptionUnknown"

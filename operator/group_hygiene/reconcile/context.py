@@ -22,7 +22,7 @@ from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model.entries import Change, Key
 from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
-from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition
+from group_hygiene.model.groups import INTERNAL_TOPICS, Bounds, Fault, Group, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Snapshot
 from group_hygiene.model.verdicts import Verdict
@@ -206,7 +206,7 @@ def _claims(context: Context) -> Claims | Refusal:
 
 def _applications(topics: Iterable[str], ids: Iterable[str]) -> frozenset[str]:
     """The ids for which a topic `<id>-<name>-changelog` or `<id>-<name>-repartition` may exist."""
-    owned = sorted(topic.rpartition("-")[0] for topic in topics if topic.endswith(("-changelog", "-repartition")))
+    owned = sorted(topic.rpartition("-")[0] for topic in topics if topic.endswith(INTERNAL_TOPICS))
 
     def owns(name: str) -> bool:
         # The place of the prefix in the order: topics that begin with it follow.

@@ -12,13 +12,12 @@ from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka import share_offsets
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.model.backups import Backup
-from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition
+from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition, is_internal
 
 # Types whose offsets OffsetCommit restores. A restored Streams group is a simple Classic one, and becomes a Streams
 # group with its offsets when its first member joins (GroupMetadataManager.getOrCreateStreamsGroup).
 COMMITTING = frozenset({GroupType.CLASSIC, GroupType.CONSUMER, GroupType.STREAMS})
 RESTORABLE = COMMITTING | {GroupType.SHARE}
-_INTERNAL = ("-changelog", "-repartition")
 
 
 def read_offsets(
@@ -28,10 +27,13 @@ def read_offsets(
     deadline: Deadline,
     require_stable: bool = False,
 ) -> dict[str, Offsets | Fault]:
-    """All offsets of each group, by its type in `types`. coordinators: group -> its coordinator, None = look it up."""
+    """All offsets of each group, by its type in `types`. coordinators: group -> its coordinator, None = look it up.
+
+    For scans, and right before a deletion: a share group that shows no start offset at all counts as one without any.
+    """
     sharing = {name: coordinators[name] for name, kind in types.items() if kind is GroupType.SHARE}
     committing = {name: coordinators[name] for name in types if name not in sharing}
-    found = share_offsets.complete_offsets(client, sharing, deadline) if sharing else {}
+    found = share_offsets.complete_offsets(client, sharing, deadline, again=True) if sharing else {}
     return found | kafka_offsets.committed_offsets(client, committing, deadline, require_stable=require_stable)
 
 
@@ -67,5 +69,4 @@ def restored_offsets(
 
 def internal_topics(topics: Iterable[str], group: str) -> list[str]:
     """The topics that Kafka Streams created for the application of this id, by their names."""
-    rests = {topic: topic.removeprefix(f"{group}-") for topic in topics if topic.startswith(f"{group}-")}
-    return sorted(topic for topic, rest in rests.items() if rest.endswith(_INTERNAL))
+    return sorted(topic for topic in topics if is_internal(topic, group))

@@ -25,6 +25,7 @@ OWN = frozenset(
         *(reasons.DEAD, reasons.NOT_EMPTY, reasons.SIMPLE, reasons.HAS_OFFSETS, reasons.NO_OFFSETS),
         *(reasons.TOPICS_EXIST, reasons.TOO_RECENT, reasons.EXPIRES_FIRST, reasons.EXPIRES_LATER, reasons.CAUGHT_UP),
         *(reasons.NOT_STABLE, reasons.SUBSCRIBED, reasons.LAG_BELOW, reasons.IN_RANGE),
+        reasons.NO_START_OFFSET,
         reasons.EVIDENCE_NOT_CONFIGURED,
         *(reasons.DELETED, reasons.OFFSETS_DELETED, reasons.BECAME_ACTIVE),
         *(reasons.RECENTLY_ACTIVE, reasons.CHANGED, reasons.GONE, reasons.PENDING_TRANSACTION),

@@ -64,6 +64,7 @@ CHECKS: tuple[Check, ...] = (
     offsets.expires,
     stale.used_lately,
     offsets.offsets_known,
+    offsets.nothing_started,
     offsets.committed,
     offsets.topics_deleted,
     used.unchanged,

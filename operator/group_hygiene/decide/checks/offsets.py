@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from group_hygiene.decide.checks.used import commits_outside
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import NEVER, Activity, Evidence, after
-from group_hygiene.model.groups import Fault, Group, GroupType
+from group_hygiene.model.groups import NO_START_OFFSET, Fault, Group, GroupType
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Need
 from group_hygiene.spec.durations import timestamp
@@ -90,11 +90,28 @@ def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetim
         return None
     if evidence.offsets is None:
         return Need.OFFSETS
-    if isinstance(evidence.offsets, Fault):
-        denied = evidence.offsets.code.endswith("AUTHORIZATION_FAILED")
-        reason = reasons.DENIED if denied else reasons.OFFSETS_UNKNOWN
-        return Refusal(reason, f"its committed offsets could not be read: {evidence.offsets}")
-    return None
+    if not isinstance(evidence.offsets, Fault):
+        return None
+    if evidence.offsets.code == NO_START_OFFSET:
+        return Refusal(reasons.NO_START_OFFSET, evidence.offsets.message)
+    denied = evidence.offsets.code.endswith("AUTHORIZATION_FAILED")
+    reason = reasons.DENIED if denied else reasons.OFFSETS_UNKNOWN
+    return Refusal(reason, f"its committed offsets could not be read: {evidence.offsets}")
+
+
+def nothing_started(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
+    """A share group that read nothing shows no start offset, as does one whose state Kafka can't read.
+
+    Only `unchangedFor` asks again and again.
+    """
+    needed = policy.action.changes and policy.when.unchanged_for is None
+    if group.type is not GroupType.SHARE or evidence.offsets or not needed:
+        return None
+    return Refusal(
+        reasons.NO_START_OFFSET,
+        "no start offset is known: it read nothing, or Kafka can't read its state. Only unchangedFor, which asks at "
+        "each scan, deletes it",
+    )
 
 
 def committed(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:

@@ -5,13 +5,15 @@ They come last: the bounds of partitions are read only for groups that pass all 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from group_hygiene.decide.checks.used import commits_outside
 from group_hygiene.decide.lag import LagSummary, lag_summary_of, waiting
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Evidence
-from group_hygiene.model.groups import TOPIC_DENIED, Fault, Group, GroupType
+from group_hygiene.model.groups import TOPIC_DENIED, Fault, Group, GroupType, is_internal
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Need
@@ -37,10 +39,15 @@ def asks_records(policy: Policy, group: Group, evidence: Evidence) -> bool:
 def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | Need | None:
     """A live consumer of a silent topic commits once and then never (librdkafka): only unread records distinguish it.
 
-    Checked for each topic: a group may have abandoned one topic and still read another one.
+    Checked for each topic: a group may have abandoned one topic and still read another one. An application's own
+    internal topics don't count: only the application writes them, and reads them to the end before it stops.
     """
     if not asks_records(policy, group, evidence):
         return None
+    offsets = evidence.offsets
+    if isinstance(offsets, Mapping) and group.id in (evidence.protections.streams or ()):
+        from_outside = {place: each for place, each in offsets.items() if not is_internal(place.topic, group.id)}
+        evidence = replace(evidence, offsets=from_outside or offsets)
     return _fewer_unread(evidence, 1) or _nothing_to_read(policy, evidence)
 
 

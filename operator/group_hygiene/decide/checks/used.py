@@ -41,7 +41,8 @@ def simple(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> R
     if policy.when.unchanged_for is not None and group.simple:
         return Refusal(
             reasons.SIMPLE,
-            "no consumer ever joined it: its consumers assign and commit, and it stays Empty while in use",
+            "no consumer ever joined it: its consumers assign and commit, and it stays Empty while in use, or a tool "
+            "made it (--reset-offsets): only idleFor can judge it",
         )
     return None
 
@@ -99,12 +100,13 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     if wanted is None:
         return None
     sharing = group.type is GroupType.SHARE
-    if not evidence.offsets and not policy.when.committed_none:
-        why_not = "nothing to compare" + ("" if sharing else ", and Kafka removes it by itself")
-        return Refusal(reasons.NO_OFFSETS, f"has no committed offsets: {why_not}")
+    # Kafka removes no share group, and all who read in one are members.
+    if not evidence.offsets and not policy.when.committed_none and not sharing:
+        return Refusal(
+            reasons.NO_OFFSETS, "has no committed offsets: nothing to compare, and Kafka removes it by itself"
+        )
     seen = evidence.unchanged
     if seen is None or seen.observed < wanted:
-        # Kafka removes no share group.
         if seen is not None and evidence.retention is not None and not sharing:
             # It was Empty at `since` at the latest, so Kafka's retention time began then or earlier.
             due, end = seen.since + wanted + latest(policy), seen.since + evidence.retention
