@@ -17,7 +17,7 @@ from group_hygiene.kafka.samples import PREFIX
 
 # Kafka's ApiKeys.
 PRODUCE, OFFSET_FETCH, DESCRIBE_GROUPS, LIST_GROUPS, ADD_PARTITIONS, END_TXN, DELETE_GROUPS = 0, 9, 15, 16, 24, 26, 42
-OFFSET_DELETE = 47
+OFFSET_DELETE, FETCH = 47, 1
 
 
 @dataclass

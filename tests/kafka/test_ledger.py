@@ -333,8 +333,8 @@ def test_a_sweep_keeps_what_is_written_again_meanwhile(
     if moment == "while-it-is-read":
         fetches = ledger._fetches
 
-        def read(position: int, deadline: Deadline) -> Iterator[Fetched]:
-            yield from fetches(position, deadline)
+        def read(*arguments: Any) -> Iterator[Fetched]:
+            yield from fetches(*arguments)
             renew()
 
         monkeypatch.setattr(ledger, "_fetches", read)

@@ -83,7 +83,7 @@ def test_an_open_transaction_hides_what_follows(client: Client, kafka: KafkaClus
     # It waits 10 s for the end of somebody else's transaction, and then has time left to say what is in the way.
     message = refused(lambda: ledger.read_on(soon()))
     assert "a transaction has been open" in message
-    ledger.write([mark("g-2")])
+    ledger.note([mark("g-2")])
     refused(lambda: ledger.read_on(Deadline(1)))
     producer.commit_transaction(60)
     ledger.read_on(soon())

@@ -610,19 +610,20 @@ class MemoryLedger:
         if self.contents.owner is None:
             self.write([Owner(installation=self._settings.installation, ledger="ledger", since=self._world.now())])
 
-    def write(self, changes: Sequence[Change], deadline: Any = None) -> datetime | None:
+    def note(self, changes: Sequence[Change], deadline: Any = None) -> datetime | None:
         written = list(changes)
         if self._epoch != self._world.epoch:
             raise LedgerFenced("another process writes")
         if not written:
             return None
-        self.read_on(deadline)
         self._exchange("EndTxn", lambda: self._world.append(written))
         self._world.written = self._world.real
-        for key, value in self._world.log[self._position :]:
-            self.contents.take(key, value)
-        self._position = len(self._world.log)
         return NOW + timedelta(seconds=self._world.real)
+
+    def write(self, changes: Sequence[Change], deadline: Any = None, until: Any = None) -> datetime | None:
+        stamp = self.note(changes, deadline)
+        self.read_on(deadline)
+        return stamp
 
     def entries(self, wanted: Callable[[Key], bool], deadline: Any) -> Iterator[entries.Entry]:
         found: list[entries.Entry] = []
@@ -637,7 +638,7 @@ class MemoryLedger:
     def sweep(self, now: datetime, deadline: Any = None) -> int:
         standing = {key: value for key, (value, _) in self._world.latest.items() if value is not None}
         over = [key for key, value in standing.items() if _is_over(value, now)]
-        self.write([Removal(key) for key in over])
+        self.note([Removal(key) for key in over])
         self.contents.forget_expired(now)
         return len(over)
 

@@ -190,7 +190,7 @@ class Ledger:
     def __init__(self) -> None:
         self.stored, self.down = Contents(), False
 
-    def write(self, changes: Sequence[Change], _deadline: Deadline | None) -> None:
+    def note(self, changes: Sequence[Change], _deadline: Deadline | None) -> None:
         if self.down:
             raise LedgerProblem("no broker answers")
         self.stored.apply(changes)

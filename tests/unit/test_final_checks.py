@@ -65,8 +65,15 @@ class _Client:
         return {}
 
 
+class _Uses:
+    """No group was used."""
+
+    def read_on(self, *_: Any) -> dict[str, Refusal]:
+        return {}
+
+
 class _Ledger:
-    """Our intent is in `contents`. others: what `read_on` finds after the last read, our own intent among it."""
+    """Our intent is in `contents`. others: what the read-back finds after the last read, our own intent among it."""
 
     def __init__(self, others: Sequence[Change]) -> None:
         self.contents, self.written, self._others = Contents(), list[Change](), list(others)
@@ -76,7 +83,7 @@ class _Ledger:
         self.contents.apply(self._others)
         self._others = []
 
-    def write(self, changes: Sequence[Change], deadline: Any = None) -> datetime:
+    def write(self, changes: Sequence[Change], *_: Any) -> datetime:
         self.contents.apply(changes)
         self.written += changes
         return datetime.now(UTC)
@@ -98,7 +105,7 @@ def _run(ledger: _Ledger, guard: _Guard) -> Any:
     journal.stamp = NOW
     context = Context(cast("Any", _Client()), _CONNECTION, Memory(), cast("Any", _Clock()), journal)
     plan = make_plan(replace(delete(), uid=_OURS.policy_uid), {}, {}, Conditions(), NOW)
-    return deletion._Run(context, plan, cast("Any", None), guard, Executor(context, guard), {}, cast("Any", None))
+    return deletion._Run(context, plan, cast("Any", None), guard, Executor(context, guard), {}, cast("Any", _Uses()))
 
 
 _SAVED = {"g": Saved(_OURS, [], ())}
@@ -122,6 +129,7 @@ def test_a_contested_group_is_not_deleted_and_its_intent_stays(
     """The intent that replaced the other process's one is the only trace of that deletion, whatever refuses ours."""
     ledger = _Ledger(others)
     run = _run(ledger, _Guard(guard))
+    ledger.read_on(None)
     stops = deletion._final_checks(run, _READ, _SAVED)
     assert stops.get("g") == (guard or (stops["g"] if reason else None))
     assert reason is None or guard or stops["g"].reason == reason

@@ -14,8 +14,9 @@ from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
-from group_hygiene.model.entries import Change, Entry, KeepRequest, Outcome, Removal
+from group_hygiene.model.entries import Change, KeepRequest, Outcome, Removal
 from group_hygiene.model.evidence import Deletion
+from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import Context, Executor
 from group_hygiene.spec.durations import format_duration, timestamp
 
@@ -54,10 +55,11 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None)
         longer = {g: known[g] for g in groups if not terms.replace and g in known and known[g].until > until}
         asked = [g for g in groups if g not in longer]
         requests = {g: KeepRequest(group=g, until=until, why=terms.why, by=terms.by, at=now) for g in asked}
+        before = {name: _deletions(context.journal.contents, name) for name in asked}
         with working("writing to the ledger"):
-            found = set(_written(context, list(requests.values())))
-            deleted = _deleted_meanwhile(context.journal, asked)
-    missing = [name for name, request in requests.items() if request not in found]
+            _write(context, list(requests.values()))
+            missing = [name for name, request in requests.items() if known.get(name) != request]
+            deleted = _deleted_meanwhile(context.journal, before)
     there = [request for name, request in requests.items() if name not in missing]
     errors = [f"group {printable(name)}: the request is not in the ledger after it was written" for name in missing]
     errors += [
@@ -77,31 +79,28 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None)
     return Report(document, [r.group for r in there], [Table(_KEEP, rows)], (), errors)
 
 
-def _written(context: Context, changes: Sequence[Change]) -> list[Entry]:
-    """Write the changes, and read their entries back. Raises LedgerProblem."""
+def _write(context: Context, changes: Sequence[Change]) -> None:
+    """Write the changes and read them back. Raises LedgerProblem."""
     problem = Executor(context).record(changes, context.deadline())
     if problem is not None:
         raise LedgerProblem(problem.message, problem.reason)
-    keys = {change.key for change in changes}
-    return [entry for _, entry in context.journal.latest(keys.__contains__, context.deadline()) if entry is not None]
 
 
-def _deleted_meanwhile(journal: Journal, groups: Sequence[str]) -> dict[str, str]:
+def _deleted_meanwhile(journal: Journal, before: Mapping[str, _Deletions]) -> dict[str, str]:
     """Group -> the effect of a deletion that began before the request was written.
 
-    Waits until such deletions end. The operator writes an intent and then reads requests; `keep` has written the
-    request and now reads intents.
+    Waits until such deletions end. The operator writes an intent and reads it back with all requests; `keep` has
+    written the request and has read it back with all intents.
     """
-    before = {name: _deletions(journal.contents, name) for name in groups}
     waiting = Deadline(_INTENT_S)
-    problem = journal.read_on(Deadline(_INTENT_S))
-    while problem is None and any(name in journal.contents.intents for name in groups) and waiting.left > 0:
+    problem: Refusal | None = None
+    while problem is None and any(name in journal.contents.intents for name in before) and waiting.left > 0:
         time.sleep(_POLL_S)
         problem = journal.read_on(Deadline(_INTENT_S))
     if problem is not None:
         raise LedgerProblem(problem.message, problem.reason)
     contents, deleted = journal.contents, {}
-    for name in groups:
+    for name in before:
         now = _deletions(contents, name)
         if name in contents.intents:
             deleted[name] = (
@@ -127,8 +126,8 @@ def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
         keeps = context.journal.contents.keeps
         known = [name for name in dict.fromkeys(groups) if name in keeps]
         with working("writing to the ledger"):
-            entries = _written(context, [Removal(keeps[name].key) for name in known])
-            left = [entry.group for entry in entries if isinstance(entry, KeepRequest)]
+            _write(context, [Removal(keeps[name].key) for name in known])
+            left = [name for name in known if name in keeps]
     notes = [
         f"group {printable(name)}: there is no request to keep it"
         for name in dict.fromkeys(groups)

@@ -27,7 +27,10 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 # Reasons of groups that could not be judged or deleted, as opposed to those that must stay.
 FAILURES = frozenset(
-    {reasons.DENIED, reasons.OFFSETS_UNKNOWN, reasons.TOPICS_UNKNOWN, reasons.LAG_UNKNOWN, reasons.DELETE_FAILED}
+    {
+        *(reasons.DENIED, reasons.OFFSETS_UNKNOWN, reasons.TOPICS_UNKNOWN, reasons.LAG_UNKNOWN),
+        *(reasons.BACKUP_NOT_READABLE, reasons.DELETE_FAILED),
+    }
 )
 # Reasons of groups that could not be judged this time: their marks stay.
 _NOT_KNOWN = FAILURES | {

@@ -19,6 +19,8 @@ SKEW_MAX = timedelta(minutes=5)
 _NO_LEDGER = Refusal(reasons.LEDGER_UNAVAILABLE, "there is no ledger")
 # The types of entries that are notes.
 _NOTES = frozenset({"watch", "seen", "covered", "alerts", "receipt"})
+# After these, other changes can still be written.
+NOT_READ_BACK = frozenset({reasons.BACKUP_NOT_READABLE, reasons.OFFSETS_UNKNOWN})
 
 
 class Journal:
@@ -80,6 +82,8 @@ class Journal:
             self._ledger.read_on(deadline)
         except LedgerProblem as error:
             self.problem = Refusal.of(error)
+        # What was read may be older than changes that could not be written.
+        self.contents.apply(self._unwritten.values())
         return self.problem
 
     def entries(self, wanted: Callable[[Key], bool], deadline: Deadline) -> list[Entry] | Refusal:
@@ -115,18 +119,23 @@ class Journal:
         self._unwritten.update((change.key, change) for change in changes)
         if not self._unwritten or not self.writable:
             return None
-        stamp, _ = self._write([], deadline)
-        return stamp
+        return self._write(lambda ledger: ledger.note(list(self._unwritten.values()), deadline))[0]
 
-    def _write(self, changes: Sequence[Change], deadline: Deadline | None) -> tuple[datetime | None, Refusal | None]:
+    def _record(self, changes: Sequence[Change], deadline: Deadline | None, until: Deadline | None) -> Refusal | None:
+        # Changes that could not be written before come first: a restart must not bring back an older entry.
+        every = [*self._unwritten.values(), *changes]
+        return self._write(lambda ledger: ledger.write(every, deadline, until))[1] if every else None
+
+    def _write(self, write: Callable[[Ledger], datetime | None]) -> tuple[datetime | None, Refusal | None]:
         if self._ledger is None:
             return None, self.problem
         try:
-            # Changes that could not be written before come first: a restart must not bring back an older entry.
-            stamp = self._ledger.write([*self._unwritten.values(), *changes], deadline)
+            stamp = write(self._ledger)
         except LedgerProblem as error:
-            self.problem = Refusal.of(error)
-            return None, self.problem
+            problem = Refusal.of(error)
+            if problem.reason not in NOT_READ_BACK:
+                self.problem = problem
+            return None, problem
         self._unwritten.clear()
         self.stamp = stamp
         return stamp, None

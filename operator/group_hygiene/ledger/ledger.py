@@ -1,12 +1,12 @@
 """The ledger of one Kafka cluster: entries in a compacted topic, written in transactions by one process at a time.
 
-`model.entries` defines the entries. Makes no decisions; an entry counts as written only once a broker confirmed it.
+`model.entries` defines the entries. Makes no decisions; an entry counts as written only once it was read back.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
@@ -20,6 +20,7 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.settings import COMMAND_LINE, LedgerSettings
 from group_hygiene.ledger.writer import MOVED, Pair, State, Writer, Written
 from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, Entry, Key, Owner, Removal
 from group_hygiene.model.groups import Fault, Partition
 
@@ -71,8 +72,8 @@ def open_ledger(
 class Ledger:
     """Created by `open_ledger`. For one thread at a time.
 
-    contents: the state up to the last read. Replaced by another object, with a LedgerProblem, only after the topic was
-    recreated.
+    contents: the state up to the last read, own writes included. Replaced by another object, with a LedgerProblem, only
+    after the topic was recreated.
     """
 
     def __init__(self, client: Client, settings: LedgerSettings, topic_id: str) -> None:
@@ -103,6 +104,12 @@ class Ledger:
 
         Raises LedgerProblem, also if another client's open transaction hides later records, and LedgerFenced.
         """
+        self._read_on(deadline)
+
+    def _read_on(
+        self, deadline: Deadline, until: Deadline | None = None, check: Callable[[Record], None] | None = None
+    ) -> None:
+        """until: how long to wait for open transactions. check: called with each record."""
         if self._writer.state is State.UNKNOWN:
             self._begin(deadline)
         topic = ledger_topic.find(self._client, self._settings.topic, deadline)
@@ -110,7 +117,7 @@ class Ledger:
             raise LedgerProblem(_cannot(self._settings, "read", topic))
         if topic is None:
             raise LedgerProblem(f"the topic {self._settings.topic} is gone", reasons.LEDGER_RESET)
-        other = topic.id != self._topic_id or not self._continue(deadline)
+        other = topic.id != self._topic_id or not self._continue(deadline, until, check)
         if other:
             self._forget()
             self._topic_id = topic.id
@@ -136,27 +143,74 @@ class Ledger:
         if mine is None:
             raise LedgerProblem(f"the topic {self._settings.topic} is not claimed as a ledger yet")
         ledger = uuid.uuid4().hex if owner is None else owner.ledger
-        self.write([Owner(installation=mine, ledger=ledger, since=datetime.now(UTC))], deadline)
         # Another installation may have claimed it at the same time: the last Owner counts, for both.
-        self.read_on(deadline)
+        self.write([Owner(installation=mine, ledger=ledger, since=datetime.now(UTC))], deadline)
 
-    def write(self, changes: Iterable[Change], deadline: Deadline | None = None) -> datetime | None:
-        """Write all in one transaction (beyond 100,000 in several) and apply it to `contents`. Call `claim` first.
+    def note(self, changes: Iterable[Change], deadline: Deadline | None = None) -> datetime | None:
+        """Write all in one transaction (beyond 100,000 in several). Call `claim` first.
 
-        Returns the broker's time of the last record; None if nothing was to be written, or the topic lost its
-        LogAppendTime. Raises LedgerProblem: no record of this is visible, or, if the message says so, that is not
-        known, and the next call finds out first. Raises LedgerFenced when another process took over.
+        `contents` has it after the next read. Returns the broker's time of the last record; None if nothing was to be
+        written, or the topic lost its LogAppendTime. Raises LedgerProblem: no record of this is visible, or, if the
+        message says so, that is not known, and the next call finds out first. Raises LedgerFenced when another process
+        took over.
+        """
+        pairs = [_pair(change) for change in changes]
+        return _time(self._write(pairs, deadline or Deadline(_CALL_SECONDS)))
+
+    def write(
+        self, changes: Sequence[Change], deadline: Deadline | None = None, until: Deadline | None = None
+    ) -> datetime | None:
+        """The same, and read it back: then `contents` has it, and all that other processes wrote before it.
+
+        until: how long to wait for the end of open transactions, as long as in `read_on` by default. Also raises
+        LedgerProblem after the write: BackupNotReadable if another client's open transaction hides it, or if some of it
+        is not in the log; OffsetsUnknown if its own transaction did not end in time.
         """
         deadline = deadline or Deadline(_CALL_SECONDS)
         pairs = [_pair(change) for change in changes]
-        self._get_ready(deadline)
-        time = None
-        for at in range(0, len(pairs), _TRANSACTION_ENTRIES):
-            written = self._write(pairs[at : at + _TRANSACTION_ENTRIES], deadline)
-            if isinstance(written, Fault):
-                self._fail(written)
-            time = _EPOCH + timedelta(milliseconds=written.time) if written.time >= 0 else None
-        return time
+        written = self._write(pairs, deadline)
+        if written is not None:
+            backups = {encode_key(change.key) for change in changes if isinstance(change, Backup)}
+            self._read_back(dict(pairs), backups, written, deadline, until)
+        return _time(written)
+
+    def _read_back(
+        self,
+        pairs: Mapping[bytes, bytes | None],
+        backups: Set[bytes],
+        written: Written,
+        deadline: Deadline,
+        until: Deadline | None,
+    ) -> None:
+        """Read on, and compare what is found under the keys of `pairs`, which were written, with their values.
+
+        Other processes may write other values under the same keys later, but not under those of `backups`.
+        """
+        missing = set(pairs)
+
+        def check(record: Record) -> None:
+            key = record.key
+            if key is None or key not in pairs or record.offset < (written.start or 0):
+                return
+            if record.value == pairs[key]:
+                missing.discard(key)
+            elif key in backups:
+                missing.add(key)
+
+        try:
+            self._read_on(deadline, until, check)
+        except _Hidden as hidden:
+            if written.start is not None and written.start <= hidden.stable < written.end:
+                raise LedgerProblem(
+                    "saving took too long: the transaction has not ended yet", reasons.OFFSETS_UNKNOWN
+                ) from hidden
+            raise LedgerProblem(f"what was saved can't be read back: {hidden}", reasons.BACKUP_NOT_READABLE) from hidden
+        if missing or self._position is None or self._position < written.end:
+            raise LedgerProblem(
+                f"what was saved can't be read back: {len(missing)} of {len(pairs)} records are not in the topic "
+                f"{self._settings.topic} as they were written before offset {written.end}",
+                reasons.BACKUP_NOT_READABLE,
+            )
 
     def _get_ready(self, deadline: Deadline) -> None:
         if self._writer.state is State.NEW:
@@ -164,17 +218,16 @@ class Ledger:
         if self._writer.state is State.UNKNOWN:
             self.read_on(deadline)
 
-    def _write(self, pairs: Sequence[Pair], deadline: Deadline, at: int | None = None) -> Written | Fault:
-        """Write one transaction and apply it to `contents`. at: see `Writer.write`."""
-        written = self._writer.write(pairs, deadline, at)
-        if isinstance(written, Fault):
-            return written
-        for key, value in pairs:
-            self._take(key, value)
-        # If no other client wrote in between, these records need not be read.
-        if written.start == self._position:
-            self._position = written.end
-        return written
+    def _write(self, pairs: Sequence[Pair], deadline: Deadline) -> Written | None:
+        """Write the pairs: the offsets from the first to the last; None if there are none."""
+        self._get_ready(deadline)
+        done: Written | None = None
+        for at in range(0, len(pairs), _TRANSACTION_ENTRIES):
+            written = self._writer.write(pairs[at : at + _TRANSACTION_ENTRIES], deadline)
+            if isinstance(written, Fault):
+                self._fail(written)
+            done = written if done is None else written._replace(start=done.start)
+        return done
 
     def entries(self, wanted: Callable[[Key], bool], deadline: Deadline) -> Iterator[Entry]:
         """The latest entry of each key that is wanted, from the whole log, without unreadable ones.
@@ -213,7 +266,7 @@ class Ledger:
         removed, position = 0, self._find_expired(self._start(deadline), expired, now, deadline)
         while expired:
             pairs = [_pair(Removal(key)) for key in list(expired)[:_TRANSACTION_ENTRIES]]
-            written = self._write(pairs, deadline, position)
+            written = self._writer.write(pairs, deadline, position)
             if isinstance(written, Written):
                 removed += len(pairs)
             elif written.code != MOVED:
@@ -251,25 +304,33 @@ class Ledger:
             raise LedgerProblem(_cannot(self._settings, "read", start))
         return start
 
-    def _continue(self, deadline: Deadline) -> bool:
+    def _continue(
+        self, deadline: Deadline, until: Deadline | None = None, check: Callable[[Record], None] | None = None
+    ) -> bool:
         """Read to the end; False = the log ends before the position, so it is another one."""
         if self._position is None:
             self._position = self._start(deadline)
         try:
-            for fetched in self._fetches(self._position, deadline):
+            for fetched in self._fetches(self._position, deadline, until):
                 for record in fetched.records:
                     self._take(record.key, record.value)
+                    if check is not None:
+                        check(record)
                 self._position = fetched.position
         except _OutOfRange:
             return False
         return True
 
-    def _fetches(self, position: int, deadline: Deadline) -> Iterator[Fetched]:
-        """Answers from `position` to the end of the log as it is at the first of them."""
+    def _fetches(self, position: int, deadline: Deadline, until: Deadline | None = None) -> Iterator[Fetched]:
+        """Answers from `position` to the end of the log as it is at the first of them.
+
+        until: how long to wait for open transactions. Then there are records, which markers may follow in a moment.
+        """
         end: int | None = None
-        stuck: Deadline | None = None
+        stuck = until
         while end is None or position < end:
-            fetched = fetch(self._leader, position, deadline, _WAIT_MS if stuck else 0)
+            wait = 0 if stuck is None else max(0, min(_WAIT_MS, int(stuck.left * 1000)))
+            fetched = fetch(self._leader, position, deadline, wait)
             if isinstance(fetched, Fault):
                 problem = _OutOfRange if fetched.code == "OFFSET_OUT_OF_RANGE" else LedgerProblem
                 raise problem(_cannot(self._settings, "read", fetched))
@@ -277,16 +338,17 @@ class Ledger:
             moved, position = fetched.position > position, fetched.position
             yield fetched
             if moved:
-                stuck = None
+                stuck = until
             elif fetched.stable >= end:
                 return
             else:
                 # Leave time for one more answer, so that the error names the transaction and not the deadline.
                 stuck = stuck or Deadline(min(_OPEN_SECONDS, deadline.left - _ANSWER_SECONDS))
                 if stuck.left <= 0 and position < end:
-                    raise LedgerProblem(
+                    raise _Hidden(
                         f"a transaction has been open in the topic {self._settings.topic} since offset "
-                        f"{fetched.stable}: later records can't be read before it ends"
+                        f"{fetched.stable}: later records can't be read before it ends",
+                        fetched.stable,
                     )
 
     def _take(self, key: bytes | None, value: bytes | None) -> None:
@@ -332,6 +394,14 @@ class _OutOfRange(LedgerProblem):
     """The log begins after the requested position, or ends before it."""
 
 
+class _Hidden(LedgerProblem):
+    """An open transaction hides later records. stable: its first offset."""
+
+    def __init__(self, message: str, stable: int) -> None:
+        super().__init__(message)
+        self.stable = stable
+
+
 def _cannot(settings: LedgerSettings, what: str, fault: Fault) -> str:
     return f"the ledger in the topic {settings.topic} can't be {what}: {fault}"
 
@@ -343,6 +413,11 @@ def _readable(fetched: Fetched) -> Iterator[tuple[Key, Record]]:
             yield decode_key(record.key), record
         except Unreadable:
             continue
+
+
+def _time(written: Written | None) -> datetime | None:
+    """The broker's time of the last record."""
+    return None if written is None or written.time < 0 else _EPOCH + timedelta(milliseconds=written.time)
 
 
 def _pair(change: Change) -> Pair:

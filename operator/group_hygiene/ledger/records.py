@@ -14,15 +14,21 @@ from group_hygiene.model.entries import Change
 from group_hygiene.model.refusal import Refusal
 
 
-def record(journal: Journal, changes: Sequence[Change], deadline: Deadline | None = None) -> Refusal | None:
-    """Write changes that must not be lost, all or none; returns why they are not written, None = they are."""
+def record(
+    journal: Journal, changes: Sequence[Change], deadline: Deadline | None = None, until: Deadline | None = None
+) -> Refusal | None:
+    """Write changes that must not be lost, all or none, and read them back; None = `contents` has them.
+
+    Else why not. With the reason BackupNotReadable or OffsetsUnknown they are in the log, or may be, which a later read
+    shows: see `Ledger.write`, also for `until`.
+    """
     if journal.problem is not None:
         return journal.problem
     if not journal.writable:
         return Refusal(
             reasons.LEDGER_UNAVAILABLE, "no policy of this connection may change Kafka, so nothing is written"
         )
-    return journal._write(changes, deadline)[1]
+    return journal._record(changes, deadline, until)
 
 
 def end(journal: Journal, changes: Sequence[Change]) -> None:

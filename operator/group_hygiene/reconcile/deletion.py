@@ -2,9 +2,9 @@
 
 DeleteOffsets deletes some offsets of a group in use, which are read again, saved, deleted and recorded in the same way.
 
-The order of a deletion: ask the guard -> read the ledger to its end -> read the group again -> write its backup and the
-intent -> ask the guard again -> check that all reads are fresh and this process still leads -> send the request ->
-write the outcome.
+The order of a deletion: ask the guard -> read the group again -> write its backup and the intent, and read them back
+with all that others wrote into the ledger -> read the offsets log on -> ask the guard again -> check that all reads are
+fresh and this process still leads -> send the request -> write the outcome.
 A process that dies in between leaves an intent, which `reconcile.recover_intents` resolves.
 """
 
@@ -22,6 +22,7 @@ from group_hygiene.decide.plan import Plan, outside_window
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.offsets import WRITE_BYTES
+from group_hygiene.ledger.journal import NOT_READ_BACK
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, with_earlier
 from group_hygiene.model.entries import Change, Intent, Key, LogEnd, Mark, OutcomeType, Removal
@@ -123,8 +124,9 @@ def apply(
     if changes := uses.changes():
         context.journal.note(changes, context.deadline())
     run = _Run(context, plan, cluster, guard, Executor(context, guard), earlier, uses)
+    context.journal.read_on(context.deadline())
     while actions:
-        stop = _may_not_begin(context, plan, guard) or context.journal.read_on(context.deadline())
+        stop = _may_not_begin(context, plan, guard) or context.journal.problem
         if stop is not None:
             outcomes += [not_deleted(name, stop) for name in actions]
             break
@@ -162,13 +164,26 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         backups = [part for each in saved.values() for part in each.parts]
         over = [Removal(key) for each in saved.values() for key in each.superseded]
         intents = [each.intent for each in saved.values()]
-        unwritten = run.executor.record([*backups, *over, *intents], Deadline(seconds))
-        if unwritten is not None:
-            return Batch(outcomes + [not_deleted(name, unwritten) for name in saved])
-        stops = _final_checks(run, read, saved)
+        changes: list[Change] = [*backups, *over, *intents]
+        problem = run.executor.record(changes, Deadline(seconds), _fresh(context, read))
+        if problem is not None and problem.reason not in NOT_READ_BACK:
+            return Batch(outcomes + [not_deleted(name, problem) for name in saved])
+        if problem is not None:
+            stops = dict.fromkeys(saved, problem)
+            # Only intents that were read can be ended here.
+            context.journal.read_on(Deadline(seconds))
+            _adjust_batch(context, len(batch), late=True)
+        else:
+            stops = _final_checks(run, read, saved)
         results = _send(run, read, [name for name in saved if name not in stops], until)
         done = _record_outcomes(run, saved, stops, results, seconds)
-    return Batch(outcomes + done.outcomes, done.is_stuck)
+    unreadable = problem is not None and problem.reason == reasons.BACKUP_NOT_READABLE
+    return Batch(outcomes + done.outcomes, done.is_stuck or unreadable)
+
+
+def _fresh(context: Context, read: Rechecked) -> Deadline:
+    """The end of the time for which the reads are valid."""
+    return Deadline(FRESH_S - (context.clock.monotonic() - read.started))
 
 
 def _used_again(run: _Run, ready: Mapping[str, Ready]) -> dict[str, Refusal]:
@@ -184,7 +199,7 @@ def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> 
         return {}
     context, ready = run.context, {name: read.ready[name] for name in names}
     # The connections to the coordinators are open, as they have just answered.
-    left = Deadline(min(until.left, FRESH_S - (context.clock.monotonic() - read.started)))
+    left = Deadline(min(until.left, _fresh(context, read).left))
     if run.plan.policy.by_topic:
         results = delete_offsets(run.executor, ready, left)
     else:
@@ -256,11 +271,10 @@ def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved]) -> dic
     the second one sees the first intent, and refuses.
     """
     context, guard, clock, journal = run.context, run.guard, run.context.clock, run.context.journal
-    # Whatever the guard answers: `_record_outcomes` must know the intents of other processes.
-    unread = journal.read_on(Deadline(FRESH_S))
+    used = run.uses.read_on(_fresh(context, read))
     # The guard's first answer for this batch may be minutes old, as the reads may be slow.
-    problem = _may_not_begin(context, run.plan, guard) or unread
-    if problem is None and clock.monotonic() - read.started > FRESH_S:
+    problem = _may_not_begin(context, run.plan, guard)
+    if problem is None and _fresh(context, read).left <= 0:
         problem = Refusal(reasons.OFFSETS_UNKNOWN, f"reading and saving it took more than {FRESH_S:.0f} s")
         _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
     if problem is None and guard.seconds_left() < MARGIN_S:
@@ -273,7 +287,7 @@ def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved]) -> dic
         return dict.fromkeys(saved, problem)
     why = Refusal(reasons.INTERRUPTED, "another process began to delete it at the same moment")
     found = {
-        name: _asked_to_keep(context, name) or (None if _is_ours(context, each.intent) else why)
+        name: _asked_to_keep(context, name) or (used.get(name) if _is_ours(context, each.intent) else why)
         for name, each in saved.items()
     }
     return {name: refusal for name, refusal in found.items() if refusal is not None}

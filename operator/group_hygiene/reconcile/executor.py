@@ -42,12 +42,14 @@ class Executor:
     context: Context
     guard: Guard | None = None
 
-    def record(self, entries: Sequence[Change], deadline: Deadline | None = None) -> Refusal | None:
-        """Write entries that must not be lost, all or none; returns why they are not written, None = they are.
+    def record(
+        self, entries: Sequence[Change], deadline: Deadline | None = None, until: Deadline | None = None
+    ) -> Refusal | None:
+        """Write entries that must not be lost, all or none, and read them back; see `records.record`.
 
         Raises LedgerFenced.
         """
-        return records.record(self.context.journal, entries, deadline)
+        return records.record(self.context.journal, entries, deadline, until)
 
     def end(self, entries: Sequence[Change]) -> None:
         """Apply changes that end entries: they count at once, and are written as soon as the ledger can be."""
