@@ -13,6 +13,7 @@ from group_hygiene.cli.restores import CommandGuard
 from group_hygiene.cli.target import Session
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.offsets import commit_offsets
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
@@ -33,6 +34,7 @@ from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Limits
 from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
 from tests.cli.conftest import Answer, Run
 from tests.kafka.makers import Maker, at, soon
 
@@ -186,6 +188,63 @@ def test_groups_of_a_file(on_ledger: Run, make: Maker, tmp_path: Path) -> None:
     make.delete_group(odd)
     assert results(answer) == {odd: "RecentlyActive"}
     assert on_ledger("delete", *YES).code == 1
+
+
+@pytest.mark.parametrize(
+    ("odd", "others"),
+    [
+        pytest.param("job\nnight", ["job\\nnight"], id="line-feed"),
+        pytest.param('"job"', ["job"], id="quotes"),
+        pytest.param("job\x00night", ["job\\x00night"], id="zero-byte"),
+        pytest.param(" job ", ["job"], id="blanks"),
+    ],
+)
+def test_a_listed_group_is_the_one_that_is_deleted(
+    on_ledger: Run, on: Run, make: Maker, client: Client, odd: str, others: list[str]
+) -> None:
+    """`list -o name`, and the ids of `-o jsonpath`, name exactly the listed group to keep, delete and restore."""
+    topic, tag = make.topic(records=3), f"{make.name()}-"
+    for name in (odd, *others):
+        commit(client, _tagged(tag, name), topic)
+    group = _tagged(tag, odd)
+    expression = "".join(f"\\x{ord(c):02x}" for c in group)
+    listed = on("list", "--regex", expression, "-o", "name").out
+    assert on("list", "--regex", expression, "-o", "jsonpath={.groups[*].group}").out == listed
+    assert on_ledger("keep", "--from-file", "-", "--for", "1d", "--why", "needed", stdin=listed).code == 0
+    kept = on_ledger("delete", "--from-file", "-", "--force", *YES, "-o", "json", stdin=listed)
+    assert results(kept) == {group: "KeepRequested"}
+    assert on_ledger("keep", "--from-file", "-", "--remove", stdin=listed).code == 0
+    deleted = on_ledger("delete", "--from-file", "-", "--force", *YES, "-o", "json", stdin=listed)
+    assert results(deleted) == {group: "Deleted"}
+    left = on("list", "-o", "json").json["groups"]
+    assert {each["group"] for each in left if tag in each["group"]} == {_tagged(tag, name) for name in others}
+    assert on_ledger("restore", "--from-file", "-", "-o", "name", stdin=listed).out == listed
+
+
+def _tagged(tag: str, name: str) -> str:
+    """A name that no other test has, and that begins as `name` does."""
+    return f"{name[:1]}{tag}{name[1:]}"
+
+
+def test_the_group_with_the_empty_id(on_ledger: Run, on: Run, make: Maker, client: Client, tmp_path: Path) -> None:
+    """Kafka has it; a line of a file names it, and an empty argument, as of an unset variable, does not."""
+    topic, names = make.topic(records=3), tmp_path / "names"
+    commit(client, "", topic)
+    names.write_text(on("list", "--regex", "", "-o", "name").out)
+    assert names.read_text() == '""\n'
+    assert 'a line "" of --from-file names' in on_ledger("keep", "", "--for", "1d", "--why", "needed").err
+    assert on_ledger("keep", "--from-file", names, "--for", "1d", "--why", "needed").code == 0
+    assert on_ledger("keep", "--from-file", names, "--remove").code == 0
+    answer = on_ledger("delete", "--from-file", names, "--force", *YES, "-o", "json")
+    assert (answer.code, results(answer)) == (0, {"": "Deleted"}), answer.err
+    restored = on_ledger("restore", "--from-file", names)
+    assert restored.code == 0, restored
+    make.delete_group("")
+
+
+def commit(client: Client, group: str, topic: str) -> None:
+    """Make a simple group of any id, which other clients refuse."""
+    wait_for(lambda: not any(commit_offsets(client, group, at(topic, 2), soon()).values()))
 
 
 def test_it_asks_first(on_ledger: Run, make: Maker) -> None:

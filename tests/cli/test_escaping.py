@@ -27,7 +27,8 @@ def test_a_report(capsys: pytest.CaptureFixture[str], form: str) -> None:
     table = Table((Column("GROUP"),), ((FORGED,),), (FORGED,))
     assert show(Report({}, (FORGED,), (table,), (FORGED,), (FORGED,)), form) == 1
     text = _shown(capsys)
-    assert text.count(r"\x1b[2J\nError: all is fine\u202e\u2028\x07") == (3 if form == "name" else 4)
+    assert text.count(r"\x1b[2J\nError: all is fine\u202e\u2028\x07") == (2 if form == "name" else 4)
+    assert text.count(r"\u001b[2J\nError: all is fine\u202e\u2028\u0007") == (1 if form == "name" else 0)
 
 
 def test_a_note(capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,6 +170,18 @@ def test_pattern_refused(patterns: Any, problem: str) -> None:
         Patterns(patterns, "spec.x")
 
 
+@given(names=st.lists(st.text()), other=st.text())
+@example(names=["", "*", "\\"], other="x")
+def test_patterns_of_names(names: list[str], other: str) -> None:
+    """They match these names, of any characters, also the empty one, and no other."""
+    patterns = Patterns.of_names(names)
+    assert all(patterns.matches(name) for name in names)
+    assert patterns.matches(other) is (other in names)
+    assert Patterns([source for source in patterns.sources if source]).matches(other) is (
+        other in names and other != ""
+    )
+
+
 def test_patterns_list() -> None:
     """A list matches what any of its patterns matches, tells the first that does, and nothing when empty."""
     patterns = Patterns(["a*", "*b", "c|d"])

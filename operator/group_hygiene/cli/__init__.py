@@ -20,6 +20,7 @@ offsets, `keep` writes to the ledger; the others only read.
     documents           YAML files as documents, with their lines
     validation          validates documents against the CRDs, without an API server
     manifests           parses documents as policies and connections, and collects all errors
+    names               group ids as lines of text
     output              tables, CSV, JSON, YAML, names, notes and progress
     layout              groups, members and partitions as rows and as JSON
     groups              list, describe and offsets

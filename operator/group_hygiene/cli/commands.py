@@ -22,6 +22,7 @@ from group_hygiene.cli.options import (
     file_option,
     flattened,
     grouped,
+    groups_argument,
     ledger_option,
     output_option,
     target_options,
@@ -253,7 +254,7 @@ class KeepOptions:
 
 
 @click.command()
-@click.argument("names", type=Text(), metavar="GROUP...", nargs=-1, required=True)
+@groups_argument
 @click.option("--for", "period", type=Duration(), metavar="DURATION", help="Duration of the request: 30d, 12h, 1d12h.")
 @click.option("--why", type=Text(), metavar="TEXT", help="Reason, for later readers.")
 @click.option("--by", type=Text(), metavar="NAME", help="Author of the request. Default: the user of this computer.")
@@ -280,8 +281,8 @@ def keep(
     from group_hygiene.cli import keep_requests
     from group_hygiene.cli import output as out
 
-    if not all(names):
-        raise click.UsageError("GROUP must not be empty")
+    if not names:
+        raise click.UsageError("a GROUP, or --from-file with groups, must be given")
     if remove:
         if terms.period or terms.why or terms.by or terms.replace:
             raise click.UsageError("--remove can't be given with --for, --why, --by or --replace")
@@ -304,7 +305,7 @@ class RestoreOptions:
 
 
 @click.command()
-@click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
+@groups_argument
 @click.option(
     "--at", type=Moment(), metavar="TIME", help="Restore the newest backup that is not newer. Default: the newest."
 )
@@ -350,7 +351,7 @@ def restore(
     from group_hygiene.restore.restorable import OutOfRange, RestoreRequest
 
     if bool(names) == bool(wanted.policy):
-        raise click.UsageError("either GROUP... or --policy must be given")
+        raise click.UsageError("either GROUP... (or --from-file) or --policy must be given")
     if bool(wanted.policy) != bool(wanted.deleted_after):
         raise click.UsageError("--deleted-after must be given with --policy, and only with it")
     request = RestoreRequest(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TextIO, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -15,6 +15,7 @@ from group_hygiene.cli.options import (
     Text,
     connection_file_option,
     grouped,
+    groups_argument,
     ledger_option,
     output_option,
     target_options,
@@ -29,7 +30,6 @@ class DeleteOptions:
     """Options of both commands. yes: don't ask."""
 
     names: tuple[str, ...]
-    from_file: TextIO | None
     unused_for: timedelta
     force: bool
     backup_retention: timedelta
@@ -45,13 +45,7 @@ class DeleteOptions:
 def _delete_options(command: F) -> F:
     """Add the options that both commands have; the command gets them as one `chosen`."""
     options = (
-        click.argument("names", type=Text(), metavar="GROUP...", nargs=-1),
-        click.option(
-            "--from-file",
-            type=click.File(encoding="utf-8"),
-            metavar="FILE",
-            help="Also the groups in FILE, one per line.",
-        ),
+        groups_argument,
         click.option(
             "--unused-for",
             type=Duration(at_least="10m", at_most="30d"),
@@ -170,11 +164,8 @@ def _delete(target: Target, output: str, chosen: DeleteOptions, topics: Sequence
             "--yes needs --connection NAME or --connection-file FILE, as protect and limits of the KafkaConnection are "
             "not known otherwise; --without-connection if there is none"
         )
-    names = chosen.names
-    if chosen.from_file is not None:
-        names += tuple(Text().convert(line, None, None) for line in chosen.from_file.read().split("\n") if line)
-    if not names or not all(names):
-        raise click.UsageError("a GROUP that is not empty, or --from-file, must be given")
+    if not chosen.names:
+        raise click.UsageError("a GROUP, or --from-file with groups, must be given")
     what = f"Offsets of {', '.join(map(out.printable, topics))} in these groups" if topics else "These groups"
 
     def confirm(groups: Sequence[str]) -> None:
@@ -195,7 +186,7 @@ def _delete(target: Target, output: str, chosen: DeleteOptions, topics: Sequence
             raise click.ClickException("nothing was deleted")
 
     request = DeletionRequest(
-        groups=tuple(dict.fromkeys(names)),
+        groups=chosen.names,
         by=chosen.by or user_name(),
         unused_for=None if chosen.force else chosen.unused_for,
         backup_retention=chosen.backup_retention,

@@ -17,7 +17,7 @@ from group_hygiene.decide.checks import offsets, used
 from group_hygiene.model.groups import Group
 from group_hygiene.model.verdicts import Need, Verdict
 from group_hygiene.spec.connection import ActivitySpec
-from group_hygiene.spec.patterns import Patterns, exactly
+from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Match, Policy
 
 _COLUMNS = (
@@ -71,7 +71,7 @@ def explain(
 
 def _only(policy: Policy, name: str) -> Policy:
     """The same policy for only this group, so that no data of others is read."""
-    groups = Patterns([exactly(name)] if policy.match.groups.matches(name) else [])
+    groups = Patterns.of_names([name] if policy.match.groups.matches(name) else [])
     return replace(policy, match=structs.replace(policy.match, groups=groups))
 
 

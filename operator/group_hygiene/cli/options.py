@@ -9,12 +9,13 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from group_hygiene.cli.names import text_of
 from group_hygiene.cli.output import JSONPATH, compiled_path, printable, set_verbose
 from group_hygiene.errors import SpecError, UsageError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
@@ -246,7 +247,8 @@ _TARGET_OPTIONS = (
         metavar="FILE",
         envvar="GROUP_HYGIENE_COMMAND_CONFIG",
         show_envvar=True,
-        help="Kafka client properties with TLS and SASL settings and passwords (docs/cli.md lists the supported ones).",
+        help="Kafka client properties with TLS and SASL settings and passwords (docs/client-properties.md lists the "
+        "supported ones).",
     ),
     click.option(
         "--connection",
@@ -378,6 +380,34 @@ def short_output_option(command: F) -> F:
     """Add `-o` to a command without optional columns; the command gets it as `output`."""
     text = _FORMAT_HELP.format(more="")
     return click.option("-o", "--output", type=Format(), default="table", show_default=True, help=text)(command)
+
+
+def groups_argument(command: F) -> F:
+    """Add `GROUP...` and `--from-file`; the command gets the groups of both, each once, as `names`."""
+
+    @functools.wraps(command)
+    def wrapped(names: tuple[str, ...], from_file: TextIO | None, **others: Any) -> Any:
+        if not all(names):
+            # The value of a variable that is not set.
+            raise click.UsageError(
+                'GROUP must not be empty: a line "" of --from-file names the group with the empty id'
+            )
+        try:
+            lines = [] if from_file is None else from_file.read().split("\n")
+        except UnicodeDecodeError as error:
+            raise click.UsageError(f"--from-file: {error.reason}: it is not UTF-8") from None
+        listed = [Text().convert(text_of(line), None, None) for line in lines if line]
+        return command(names=tuple(dict.fromkeys([*names, *listed])), **others)
+
+    argument = click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
+    option = click.option(
+        "--from-file",
+        type=click.File(encoding="utf-8-sig"),
+        metavar="FILE",
+        help="Also the groups in FILE, one per line, as -o name prints them: a line that begins with a quote is a JSON "
+        "string.",
+    )
+    return argument(option(wrapped))  # type: ignore[return-value]
 
 
 def file_option(command: F) -> F:

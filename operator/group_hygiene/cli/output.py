@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
+from group_hygiene.cli.names import line_of
 from group_hygiene.errors import UsageError
 from group_hygiene.model import naming
 
@@ -92,7 +93,7 @@ def _print(report: Report, output_format: str) -> None:
         click.echo(yaml.safe_dump(report.document, sort_keys=False), nl=False)
     elif output_format == "name":
         for name in report.names:
-            click.echo(printable(name))
+            click.echo(line_of(name, sys.stdout.encoding))
     elif output_format.startswith(JSONPATH):
         _print_values(report, output_format)
     else:
@@ -113,7 +114,7 @@ def _print_values(report: Report, output_format: str) -> None:
         click.echo(json.dumps(report.document, indent=2))
         raise UsageError(f"the path can't be evaluated, so the whole answer is printed: {error}") from error
     for value in values:
-        click.echo(printable(value) if isinstance(value, str) else json.dumps(value))
+        click.echo(line_of(value, sys.stdout.encoding) if isinstance(value, str) else json.dumps(value))
 
 
 def compiled_path(output_format: str) -> Any:

@@ -32,7 +32,7 @@ from group_hygiene.reconcile.executor import Executor, Guard
 from group_hygiene.reconcile.marks import note_marks
 from group_hygiene.reconcile.scan import observe
 from group_hygiene.reconcile.uses import Uses, read_log_ends
-from group_hygiene.spec.patterns import Patterns, exactly
+from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, AlertSpec, Limits, Match, Mode, Policy, When
 
 # All of them, so that a group in use is refused with a reason.
@@ -125,7 +125,7 @@ def _of_all_topics(verdict: Verdict, policy: Policy, request: DeletionRequest, c
         return verdict
     now = context.clock.now()
     for topic in sorted(set(request.topics) - verdict.topics):
-        alone = replace(policy, match=structs.replace(policy.match, topics=Patterns([exactly(topic)])))
+        alone = replace(policy, match=structs.replace(policy.match, topics=Patterns.of_names([topic])))
         refusal = judge(alone, verdict.group, verdict.evidence, now).refusal
         if refusal is not None:
             return replace(verdict, refusal=Refusal(refusal.reason, f"{topic}: {refusal.message}"))
@@ -145,10 +145,10 @@ def _policy(request: DeletionRequest) -> Policy:
         suspend=False,
         mode=Mode.ENFORCE,
         match=Match(
-            groups=Patterns([exactly(name) for name in request.groups]),
+            groups=Patterns.of_names(request.groups),
             states=_STATES,
             types=_TYPES,
-            topics=Patterns([exactly(topic) for topic in request.topics]),
+            topics=Patterns.of_names(request.topics),
         ),
         when=When(),
         action=Action.DELETE_OFFSETS if request.topics else Action.DELETE,

@@ -54,7 +54,8 @@ from group_hygiene.restore.restorable import (
     warned,
 )
 
-_ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION"})
+# INVALID_GROUP_ID: only Classic groups may have the empty id.
+_ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION", "INVALID_GROUP_ID"})
 # Partitions per commit: few, so that hardly any time passes between reading them and the commit.
 _COMMIT_CHUNK = 1_000
 # Outcomes of deletions that have a backup.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from group_hygiene.errors import SpecError
 
@@ -31,11 +31,6 @@ def parse_pattern(pattern: str, field: str = "pattern") -> tuple[str, ...]:
         else:
             pieces[-1] += character
     return tuple(pieces)
-
-
-def exactly(name: str) -> str:
-    """The pattern that matches only this name."""
-    return name.replace("\\", "\\\\").replace("*", "\\*")
 
 
 def _matches(pieces: tuple[str, ...], text: str) -> bool:
@@ -74,6 +69,15 @@ class Patterns:
         self._prefixes = tuple(pieces[0] for pieces in self._pieces if len(pieces) == 2 and not pieces[1])
         self._others = tuple(p for p in self._pieces if len(p) > 2 or (len(p) == 2 and p[1]))
         self._used: frozenset[str] | None = None
+
+    @classmethod
+    def of_names(cls, names: Iterable[str]) -> Patterns:
+        """Matches only these names; also the empty one, which no pattern of a spec matches alone."""
+        made = cls([])
+        made._exact = frozenset(names)
+        made._pieces = tuple((name,) for name in sorted(made._exact))
+        made.sources = tuple(name.replace("\\", "\\\\").replace("*", "\\*") for (name,) in made._pieces)
+        return made
 
     def matches(self, name: str) -> bool:
         if name in self._exact or name.startswith(self._prefixes):
