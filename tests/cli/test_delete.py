@@ -12,8 +12,8 @@ import pytest
 from group_hygiene.cli.restores import CommandGuard
 from group_hygiene.cli.target import Session
 from group_hygiene.errors import LedgerProblem
+from group_hygiene.kafka.changes import commit_offsets
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.offsets import commit_offsets
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Consumer
 
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
@@ -226,6 +227,46 @@ def test_restore_leaves_what_is_committed(on_ledger: Run, client: Client, ledger
     answer = on_ledger("restore", group)
     assert (answer.code, "AlreadyCommitted" in answer.err) == (1, True)
     assert kafka_offsets.committed_offsets(client, {group: None}, soon())[group] == at(topic, 1)
+
+
+def test_records_that_a_client_with_latest_skipped(
+    on_ledger: Run, kafka: KafkaCluster, client: Client, make: Maker
+) -> None:
+    """After a deletion it skips what waited and commits later; --overwrite-later shows that, and brings it back."""
+    topic, group = make.topic(records=5), make.name()
+    make.abandoned(group, topic, commit=at(topic, 2))
+    assert on_ledger("delete", group, "--force", "--yes", "--without-connection", "--by", "me").code == 0
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
+    read: list[int] = []
+
+    def consume(until: int) -> None:
+        """Read up to the offset, commit, and leave."""
+        consumer = Consumer(settings | {"auto.offset.reset": "latest"})
+        consumer.subscribe([topic])
+
+        def arrived() -> bool:
+            message = consumer.poll(0.1)
+            if message is not None and not message.error():
+                read.append(message.offset())
+            elif consumer.assignment() and not read:
+                make.produce(topic, [(None, b"new")])
+            return bool(read) and read[-1] >= until
+
+        wait_for(arrived)
+        consumer.commit(asynchronous=False)
+        consumer.close()
+
+    consume(5)
+    assert min(read) >= 5
+    skipped = on_ledger("restore", group)
+    assert (skipped.code, "--overwrite-later replaces later offsets" in skipped.err) == (1, True)
+    preview = on_ledger("restore", group, "--overwrite-later", "--preview")
+    assert (preview.code, "records from 2 on are delivered again" in preview.out) == (0, True)
+    assert on_ledger("restore", group, "--overwrite-later").code == 0
+    last = max(read)
+    read.clear()
+    consume(last)
+    assert read[:3] == [2, 3, 4]
 
 
 def test_history_tells_all(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:

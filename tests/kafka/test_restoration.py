@@ -183,6 +183,53 @@ def test_what_is_committed_amid_a_restore_stays(client: Client, ledger: Ledger, 
     assert committed(client, group) == at(topic, 4) | at(topic, 0, 1)
 
 
+def test_a_later_offset_is_replaced_only_on_request(client: Client, ledger: Ledger, make: Maker) -> None:
+    """The preview shows what is replaced and changes nothing; earlier offsets, and the same ones, stay."""
+    topic, group = make.topic(partitions=3, records=5), make.name()
+    for partition in (1, 2):
+        make.produce(topic, [(None, b"x")] * 5, partition)
+    ledger.write([saved(client, group, at(topic, 2) | at(topic, 2, 1) | at(topic, 2, 2))])
+    make.simple(group, at(topic, 4) | at(topic, 1, 1) | at(topic, 2, 2))
+    present = committed(client, group)
+    result = restored(client, ledger, group)
+    assert (result.kind, result.reason) == (Kind.PARTLY, reasons.PARTLY_RESTORED)
+    assert "group-hygiene restore --overwrite-later replaces later offsets" in result.message
+    preview = restored(client, ledger, group, preview=True, id="restore-2", overwrite_later=True)
+    assert [(p.reason, p.message) for p in preview.partitions] == [
+        (reasons.WOULD_RESTORE, "in place of offset 4: records from 2 on are delivered again"),
+        (reasons.ALREADY_COMMITTED, "offset 1 is committed now"),
+        (reasons.ALREADY_THERE, ""),
+    ]
+    assert committed(client, group) == present
+    done = restored(client, ledger, group, id="restore-2", overwrite_later=True)
+    assert [p.reason for p in done.partitions] == [
+        reasons.VERIFIED,
+        reasons.ALREADY_COMMITTED,
+        reasons.ALREADY_THERE,
+    ]
+    assert "1 in place of later offsets" in done.message
+    assert committed(client, group) == at(topic, 2) | at(topic, 1, 1) | at(topic, 2, 2)
+
+
+@pytest.mark.parametrize("commits", [(4, 5), (None, 5)], ids=["another-one", "a-first-one"])
+def test_what_is_committed_amid_an_overwrite_stays(
+    client: Client, ledger: Ledger, make: Maker, commits: tuple[int | None, int]
+) -> None:
+    """Only offsets that were there when the restore began are replaced: a client that commits now is in use."""
+    topic, group = make.topic(partitions=2, records=5), make.name()
+    before, amid = commits
+    ledger.write([saved(client, group, at(topic, 1) | at(topic, 0, 1))])
+    if before is not None:
+        make.simple(group, at(topic, before))
+
+    def goes_on() -> None:
+        make.simple(group, at(topic, amid))
+
+    result = restored(client, ledger, group, guard=Guard(stop=goes_on), overwrite_later=True)
+    assert [p.reason for p in result.partitions] == [reasons.ALREADY_COMMITTED, reasons.VERIFIED]
+    assert committed(client, group) == at(topic, amid) | at(topic, 0, 1)
+
+
 STOPPED = Refusal(reasons.STOPPING, "the operator is stopping")
 
 
@@ -323,6 +370,21 @@ def test_each_partition_is_decided(client: Client, ledger: Ledger, make: Maker) 
         Partition(again, 0): reasons.TOPIC_RECREATED,
     }
     assert committed(client, group) == {**at(good, 3), **at(good, 0, 1), **at(good, 2, 3)}
+
+
+@pytest.mark.parametrize("offset", [3, 4], ids=["the-same-offset", "a-later-offset"])
+def test_an_offset_of_a_recreated_topic_is_not_the_saved_one(
+    client: Client, ledger: Ledger, make: Maker, offset: int
+) -> None:
+    """Of another topic, the same number means another record: it is neither there already nor replaced."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+    make.delete_topic(topic)
+    make.topic(topic, records=5)
+    make.simple(group, at(topic, offset))
+    result = restored(client, ledger, group, overwrite_later=True)
+    assert (result.kind, result.reason, result.restored) == (Kind.REFUSED, reasons.TOPIC_RECREATED, 0)
+    assert committed(client, group) == at(topic, offset)
 
 
 def test_a_topic_that_is_recreated_right_before_the_commit(client: Client, ledger: Ledger, make: Maker) -> None:

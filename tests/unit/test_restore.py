@@ -45,6 +45,43 @@ SAVED = CommittedOffset(5, 2, "m")
         pytest.param({}, reasons.WOULD_RESTORE, SAVED, id="free"),
         pytest.param({"now": SAVED}, reasons.ALREADY_THERE, None, id="there"),
         pytest.param({"now": CommittedOffset(6, 2, "m")}, reasons.ALREADY_COMMITTED, None, id="committed"),
+        pytest.param({"now": SAVED, "id": "other"}, reasons.TOPIC_RECREATED, None, id="there-of-another-topic"),
+        pytest.param(
+            {"now": CommittedOffset(6, 2, "m"), "id": "other", "overwrite": True},
+            reasons.TOPIC_RECREATED,
+            None,
+            id="later-of-another-topic",
+        ),
+        pytest.param({"now": SAVED, "saved_id": ""}, reasons.TOPIC_IDENTITY_UNKNOWN, None, id="there-identity-unknown"),
+        pytest.param({"now": SAVED, "id": DENIED}, "TopicsUnknown", None, id="there-topic-denied"),
+        pytest.param(
+            {"now": SAVED, "saved_id": "", "allow": True}, reasons.ALREADY_THERE, None, id="there-identity-override"
+        ),
+        pytest.param(
+            {"now": CommittedOffset(6, 2, "m"), "overwrite": True}, reasons.WOULD_RESTORE, SAVED, id="overwrite-later"
+        ),
+        pytest.param({"now": SAVED, "overwrite": True}, reasons.ALREADY_THERE, None, id="overwrite-same"),
+        pytest.param(
+            {"now": CommittedOffset(4, 2, "m"), "overwrite": True}, reasons.ALREADY_COMMITTED, None, id="earlier-stays"
+        ),
+        pytest.param(
+            {"now": CommittedOffset(6, 2, "m"), "overwrite": True, "range": Bounds(6, 9), "mode": OutOfRange.CLAMP},
+            reasons.ALREADY_COMMITTED,
+            None,
+            id="overwrite-never-skips",
+        ),
+        pytest.param(
+            {"now": CommittedOffset(8, 2, "m"), "overwrite": True, "range": Bounds(6, 9), "mode": OutOfRange.CLAMP},
+            reasons.WOULD_RESTORE,
+            CommittedOffset(6, -1, "m"),
+            id="overwrite-clamped",
+        ),
+        pytest.param(
+            {"now": CommittedOffset(8, 2, "m"), "overwrite": True, "range": Bounds(6, 9)},
+            reasons.OUT_OF_RANGE,
+            None,
+            id="overwrite-out-of-range",
+        ),
         pytest.param({"id": GONE}, reasons.TOPIC_MISSING, None, id="missing"),
         pytest.param({"id": GONE, "allow": True}, reasons.TOPIC_MISSING, None, id="missing-override"),
         pytest.param({"id": DENIED}, "TopicsUnknown", None, id="topic-denied"),
@@ -67,20 +104,27 @@ SAVED = CommittedOffset(5, 2, "m")
     ],
 )
 def test_partition_is_decided(changes: dict[str, Any], reason: str, commit: CommittedOffset | None) -> None:
-    """Only what is surely the same partition, holds the offset and has none now is committed."""
+    """Only a partition that is surely the same, holds the offset and has none now, or a later one, gets a commit."""
     case: dict[str, Any] = {
         "id": "id",
         "saved_id": "id",
         "range": Bounds(0, 9),
         "mode": OutOfRange.SKIP,
         "allow": False,
+        "overwrite": False,
     } | changes
-    request = RestoreRequest(id="r", out_of_range=case["mode"], allow_unknown_topic_identity=case["allow"])
+    request = RestoreRequest(
+        id="r",
+        out_of_range=case["mode"],
+        allow_unknown_topic_identity=case["allow"],
+        overwrite_later=case["overwrite"],
+    )
     now = {PLACE: case["now"]} if "now" in case else {}
     (result,) = decide(
         backup(topic_ids={"orders": case["saved_id"]}), now, {"orders": case["id"]}, {PLACE: case["range"]}, request
     )
     assert (result.partition, result.reason, result.commit) == (PLACE, reason, commit)
+    assert result.present == (now.get(PLACE) if commit or reason == reasons.ALREADY_COMMITTED else None)
 
 
 DAY = timedelta(days=1)

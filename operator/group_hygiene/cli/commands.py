@@ -302,6 +302,7 @@ class RestoreOptions:
     deleted_after: datetime | None
     out_of_range: str
     allow_unknown_topic_identity: bool
+    overwrite_later: bool
 
 
 @click.command()
@@ -321,6 +322,12 @@ class RestoreOptions:
 @click.option(
     "--allow-unknown-topic-identity", is_flag=True, help="Restore also on brokers below 2.8, which have no topic ids."
 )
+@click.option(
+    "--overwrite-later",
+    is_flag=True,
+    help="Commit the saved offset also where a client committed a later one since: the records from there on are "
+    "delivered again. Use --preview first.",
+)
 @click.option("--preview", is_flag=True, help="Show the result without changing anything.")
 @ledger_option
 @output_option
@@ -334,11 +341,15 @@ def restore(
     ledger_topic: str | None,
     wanted: RestoreOptions,
 ) -> int:
-    """Restore the committed offsets of deleted groups. Never overwrites an offset; needs groups without members.
+    """Restore the committed offsets of deleted groups. Needs groups without members.
+
+    Restore a group before you start its clients: those with auto.offset.reset=latest skip the records that waited, and
+    then commit later offsets, which stay unless --overwrite-later is given.
 
     \b
     Examples:
       group-hygiene restore billing --preview --bootstrap-server kafka:9092
+      group-hygiene restore billing --overwrite-later --preview
       group-hygiene restore billing shipping --at 2030-01-31T12:00:00Z
       group-hygiene restore --policy kafka/unused --deleted-after 2030-01-31T12:00:00Z --connection main -n kafka
 
@@ -362,5 +373,6 @@ def restore(
         at=wanted.at,
         out_of_range=OutOfRange(wanted.out_of_range),
         allow_unknown_topic_identity=wanted.allow_unknown_topic_identity,
+        overwrite_later=wanted.overwrite_later,
     )
     return out.show(restores.restore_groups(target, request, preview, ledger_topic), output)

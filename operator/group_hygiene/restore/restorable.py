@@ -70,7 +70,7 @@ class RestoreRequest:
     """What to restore: either `groups`, or all groups that `policy` (namespace/name) deleted since `deleted_after`.
 
     id: of the outcomes in the ledger; a group with an outcome of this id is done. at: use no backup newer than this
-    second.
+    second. overwrite_later: replace committed offsets that are later than the saved ones.
     """
 
     id: str
@@ -80,17 +80,22 @@ class RestoreRequest:
     at: datetime | None = None
     out_of_range: OutOfRange = OutOfRange.SKIP
     allow_unknown_topic_identity: bool = False
+    overwrite_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """saved: as in the backup. commit: the offset that is (to be) committed, None = none."""
+    """saved: as in the backup. commit: the offset that is (to be) committed, None = none.
+
+    present: the offset that the group has instead of the saved one; the commit replaces it.
+    """
 
     partition: Partition
     saved: CommittedOffset
     reason: str
     message: str = ""
     commit: CommittedOffset | None = None
+    present: CommittedOffset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,22 +213,34 @@ def decide(
     """
     results: list[PartitionResult] = []
     for place, row in sorted(saved_offsets(backup).items()):
-        saved = CommittedOffset(row.offset, row.leader_epoch, row.metadata)
-        present = now.get(place)
-        if present is not None:
-            results.append(held(place, saved, present))
-            continue
+        saved, present = CommittedOffset(row.offset, row.leader_epoch, row.metadata), now.get(place)
+        # First: of another topic, also the same offset means another record.
         doubt = _another_topic(backup.topic_ids.get(place.topic, ""), ids[place.topic], request)
-        reason, message, commit = (*doubt, None) if doubt else _in_range(saved, bounds[place], request.out_of_range)
-        results.append(PartitionResult(place, saved, reason, message, commit))
+        if doubt is not None:
+            results.append(PartitionResult(place, saved, *doubt))
+        elif present is not None and not (request.overwrite_later and saved.offset < present.offset):
+            results.append(held(place, saved, present))
+        else:
+            reason, message, commit = _in_range(saved, bounds[place], request.out_of_range)
+            found = PartitionResult(place, saved, reason, message, commit)
+            results.append(found if present is None or commit is None else _replacing(found, commit, present))
     return results
+
+
+def _replacing(found: PartitionResult, commit: CommittedOffset, present: CommittedOffset) -> PartitionResult:
+    """The result for a partition whose later offset is overwritten."""
+    if commit.offset >= present.offset:
+        return held(found.partition, found.saved, present)
+    again = f"in place of offset {present.offset}: records from {commit.offset} on are delivered again"
+    return replace(found, message="; ".join(filter(None, [found.message, again])), present=present)
 
 
 def held(partition: Partition, saved: CommittedOffset, present: CommittedOffset) -> PartitionResult:
     """The result for a partition that has a committed offset, which stays."""
     if present.offset == saved.offset:
         return PartitionResult(partition, saved, reasons.ALREADY_THERE)
-    return PartitionResult(partition, saved, reasons.ALREADY_COMMITTED, f"offset {present.offset} is committed now")
+    message = f"offset {present.offset} is committed now"
+    return PartitionResult(partition, saved, reasons.ALREADY_COMMITTED, message, present=present)
 
 
 def _another_topic(before: str, now: str | Fault, request: RestoreRequest) -> tuple[str, str] | None:
@@ -314,6 +331,12 @@ def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview
         # A GroupRestore lists no partitions: one example per reason.
         examples = {p.reason: f" ({p.partition.topic}-{p.partition.partition}: {p.message})" for p in partitions}
         message += "; " + ", ".join(f"{count} {reason}{examples[reason]}" for reason, count in sorted(counts.items()))
+    later = [p for p in partitions if p.present is not None and p.present.offset > p.saved.offset]
+    replaced = [p for p in later if p.reason in _FINE]
+    if replaced:
+        message += f"; {len(replaced)} in place of later offsets ({replaced[0].partition}: {replaced[0].message})"
+    if any(p.reason == reasons.ALREADY_COMMITTED for p in later):
+        message += "; group-hygiene restore --overwrite-later replaces later offsets"
     passing = [p.reason for p in partitions if p.reason in _PASSING]
     if passing:
         kind, reason = Kind.WAITING, passing[0]

@@ -8,7 +8,7 @@ compare -> write the outcome into the ledger. A partition without evidence is le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, Key, Outcome, OutcomeType, Removal
-from group_hygiene.model.groups import Fault, GroupState, GroupType
+from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Context, read_bounds
 from group_hygiene.reconcile.deletion import MARGIN_S
@@ -234,7 +234,8 @@ def _restore_group(
         stop = _begin(restorer, begun)
         if stop is not None:
             return GroupResult(name, Kind.WAITING, stop.reason, stop.message, backup.at)
-        found = _read(restorer, request, backup)
+        before = {partition.partition: partition.present for partition in found.decided}
+        found = _read(restorer, request, backup, before)
     if isinstance(found, GroupResult):
         result, was_there = replace(found, saved_at=backup.at), True
     else:
@@ -266,8 +267,16 @@ class _Found(NamedTuple):
     is_there: bool
 
 
-def _read(restorer: Restorer, request: RestoreRequest, backup: Backup) -> _Found | GroupResult:
-    """Read the evidence, and decide what may be committed now; a GroupResult if nothing may."""
+def _read(
+    restorer: Restorer,
+    request: RestoreRequest,
+    backup: Backup,
+    before: Mapping[Partition, CommittedOffset | None] | None = None,
+) -> _Found | GroupResult:
+    """Read the evidence, and decide what may be committed now; a GroupResult if nothing may.
+
+    before: the present offsets by an earlier read. Another one was committed since, and stays.
+    """
     client, deadline, saved = restorer.client, restorer.deadline(), saved_offsets(backup)
     ids = kafka_cluster.topic_ids(client, backup.offsets, deadline)
     there = [place for place in saved if not isinstance(ids[place.topic], Fault)]
@@ -278,7 +287,13 @@ def _read(restorer: Restorer, request: RestoreRequest, backup: Backup) -> _Found
     now = current_offsets(client, backup.type, {backup.group: None}, list(saved), deadline)
     if isinstance(now, Fault):
         return unreadable(backup.group, now)
-    return _Found(decide(backup, now, ids, bounds, request), is_there)
+    decided = decide(backup, now, ids, bounds, request)
+    if before is not None:
+        decided = [
+            held(p.partition, p.saved, p.present) if p.present not in (None, before[p.partition]) else p
+            for p in decided
+        ]
+    return _Found(decided, is_there)
 
 
 def _stops_loading(restorer: Restorer, backup: Backup) -> GroupResult | None:
@@ -373,7 +388,7 @@ def _commit_chunks(
 def _commit_some(
     restorer: Restorer, backup: Backup, coordinator: int | None, wanted: Sequence[PartitionResult]
 ) -> list[PartitionResult]:
-    """Read the offsets again, and commit at once those that are missing; the result is what a third read returns."""
+    """Read the offsets again, and commit at once where they are as decided; the result is what a third read returns."""
     client, clock, guard = restorer.client, restorer.context.clock, restorer.guard
     places, asked = [partition.partition for partition in wanted], {backup.group: coordinator}
     started = clock.monotonic()
@@ -381,8 +396,9 @@ def _commit_some(
     if isinstance(now, Fault):
         why = unreadable(backup.group, now)
         return [_left_alone(partition, why.reason, why.message) for partition in wanted]
-    results = [held(p.partition, p.saved, now[p.partition]) for p in wanted if p.partition in now]
-    free = [partition for partition in wanted if partition.partition not in now]
+    other = {p.partition: now[p.partition] for p in wanted if now.get(p.partition) not in (None, p.present)}
+    results = [held(p.partition, p.saved, other[p.partition]) for p in wanted if p.partition in other]
+    free = [partition for partition in wanted if partition.partition not in other]
     # Between two chunks the object may be edited, or a grant end.
     stop = guard.refusal()
     fresh, lead = FRESH_S - (clock.monotonic() - started), guard.seconds_left() - MARGIN_S
