@@ -48,6 +48,10 @@ faults: $(STAMP) ## kill, freeze and disconnect all components during deletions,
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults $(FAULTS)
 
+worlds: $(STAMP) ## live the same life in some 130 clusters that differ in one setting each, about 80 minutes; a second call goes on (make worlds WORLDS="--help")
+	@$(BIN)/python -m sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m worlds $(WORLDS)
+
 rbac-minimal: $(STAMP) ## remove each permission of the operator's roles in turn: a check must fail, about 8 minutes
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.rbac_minimal $(RIGHTS)
@@ -60,9 +64,10 @@ overlap-ingest: $(STAMP) ## run two pipelines at once into an S3 store, and kill
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_overlaps --rounds $(or $(ROUNDS),20)
 
-smoke: $(STAMP) ## run a short version of faults, rbac-minimal, kill-ingest and test-spark
+smoke: $(STAMP) ## run a short version of faults, worlds, rbac-minimal, kill-ingest and test-spark
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults --smoke
+	@PYTHONPATH=operator:. $(BIN)/python -m worlds --smoke
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.rbac_minimal "get secrets" "patch events" "list scaledobjects"
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills 2
 	@$(BIN)/python -m pytest tests/spark/test_exactness.py $(WITH_SPARK) $(PYTEST_ARGS)
@@ -80,7 +85,7 @@ lint: $(STAMP) ## lint the code
 	@$(BIN)/ruff check .
 
 types: $(STAMP) ## check the types with mypy, strictly
-	@$(BIN)/mypy operator/group_hygiene sandbox tests bench faults docsite
+	@$(BIN)/mypy operator/group_hygiene sandbox tests bench faults worlds docsite
 
 imports: $(STAMP) ## check the layers of imports
 	@cd operator && ../$(BIN)/lint-imports --config ../.importlinter --no-cache > ../$(VENV)/imports.log || { cat ../$(VENV)/imports.log; exit 1; }
@@ -169,7 +174,7 @@ lock: ## update the pins of all dependencies, in requirements.lock and in those 
 	echo 'setuptools>=77' | $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c requirements.lock - -o deploy/images/build.lock
 
 clean: ## remove the virtual environment and the files that tools created (the cache outside the checkout stays)
-	rm -rf $(VENV) .sandbox build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis operator/*.egg-info
+	rm -rf $(VENV) .sandbox .worlds build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis operator/*.egg-info
 
 $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "python3 is missing: install Python 3.11 or newer (Debian: apt install python3 python3-venv; macOS: brew install python)"; exit 1; }

@@ -186,7 +186,7 @@ class Enforcement:
         while not self.marked(names):
             if time.monotonic() > end:
                 raise NotReached(f"these groups are not marked: {', '.join(names[:5])}: {self.summary()}")
-            self.run()
+            self.run(seconds=seconds)
             time.sleep(LOOK_SECONDS)
 
     def runs_and_keeps(self, names: list[str], runs: int = 3) -> None:

@@ -29,7 +29,8 @@ class Setup:
 
     without: the guards to remove (see `faults.reckless`). connection, policy: added to their specs. grace: the policy's
     gracePeriod in seconds. lease: of the replicas, in seconds. memory: limit of each replica in bytes; None = none.
-    prepare: called once brokers and CRDs exist, before the connection is made.
+    prepare: called once brokers and CRDs exist, before the connection is made. server: an API server with our CRDs and
+    roles that several worlds use one after another; default: the world's own.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Setup:
     lease: int = LEASE_SECONDS
     memory: int | None = None
     prepare: Callable[[World], None] | None = None
+    server: ApiServer | None = None
 
 
 class World(Enforcement):
@@ -53,12 +55,14 @@ class World(Enforcement):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup.name, setup.kafka, Specs(setup.connection, setup.policy, setup.grace))
         self.setup, self.owners = setup, Owners()
-        self._server = ApiServer()
+        self._server = setup.server or ApiServer()
 
     def __enter__(self) -> Self:
         self._keeper = Keeper()
         try:
-            self._server.start()
+            if self.setup.server is None:
+                self._server.start()
+                install(self._server)
             self._prepare()
         except BaseException:
             self.__exit__()
@@ -69,7 +73,8 @@ class World(Enforcement):
         for part in ("replicas", "proxy"):
             if hasattr(self, part):
                 getattr(self, part).end() if part == "replicas" else getattr(self, part).close()
-        self._server.stop()
+        if self.setup.server is None:
+            self._server.stop()
         self._keeper.close()
 
     @property
@@ -83,7 +88,6 @@ class World(Enforcement):
 
     def _prepare(self) -> None:
         server = self._server
-        install(server)
         self.prepare(server, KafkaProxy(self.kafka.door(self.setup.door), self.owners))
         launch = Launch(self.setup.without, self.setup.lease, self.setup.memory)
         self.replicas = Replicas(server, self.owners, self._keeper, launch)

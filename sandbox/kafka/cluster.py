@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.errors import SandboxError
@@ -23,6 +24,15 @@ START_SECONDS = 300.0
 STOP_SECONDS = 60.0
 
 Mark = dict[int, int]
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """What differs in the next starts of one broker: added settings, its environment, another version of Kafka."""
+
+    config: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    version: str | None = None
 
 
 class KafkaCluster(Service):
@@ -53,6 +63,7 @@ class KafkaCluster(Service):
         self._jvm = jvm or Jvm()
         self._servers: dict[int, Server] = {}
         self._paused: set[int] = set()
+        self._altered: dict[int, Alteration] = {}
         self._authority: Authority | None = None
 
     def prepare(self) -> None:
@@ -121,6 +132,10 @@ class KafkaCluster(Service):
             wait_until(lambda: not broker_registered(port, broker), list(self._servers.values()), START_SECONDS)
         self._launch(self._node(broker))
         self.wait_ready()
+
+    def alter_broker(self, broker: int, alteration: Alteration) -> None:
+        """Let its next starts differ from those of the others; this replaces an earlier alteration."""
+        self._altered[broker] = alteration
 
     def pause_broker(self, broker: int) -> None:
         """SIGSTOP: connections stay open without responses."""
@@ -227,6 +242,7 @@ class KafkaCluster(Service):
 
     def _start(self) -> None:
         self._layout = self._make_layout()
+        self._settings: dict[int, dict[str, str]] = {}
         tls = {}
         if self.security.tls:
             self._authority = Authority(self._scratch / "tls", self._place)
@@ -236,6 +252,7 @@ class KafkaCluster(Service):
             settings = self._layout.properties(node, self.security) | (tls if node.client_port else {})
             # One thread for each listener logs its requests in their order.
             settings |= ({"num.network.threads": "1"} if self._request_log else {}) | self._config
+            self._settings[node.id] = settings
             properties_file(node.directory / "server.properties", settings)
         if self._layout.kraft:
             self._start_kraft()
@@ -296,11 +313,12 @@ class KafkaCluster(Service):
 
     def _launch(self, node: Node) -> None:
         levels = {"": "info"} | ({LOGGER: "debug"} if self._request_log else {})
-        program = JavaProgram(
-            "kafka.Kafka", self._jars, [node.directory / "server.properties"], jvm=self._jvm, log_levels=levels
-        )
+        altered = self._altered.get(node.id, Alteration())
+        libraries = jars(altered.version) if altered.version else self._jars
+        config = properties_file(node.directory / "server.properties", self._settings[node.id] | dict(altered.config))
+        program = JavaProgram("kafka.Kafka", libraries, [config], jvm=self._jvm, log_levels=levels)
         command = java_command(program, node.directory / "server.args")
-        self._servers[node.id] = self._running.start(node.name, Command(command, self._log(node)))
+        self._servers[node.id] = self._running.start(node.name, Command(command, self._log(node), altered.environment))
 
     def _end_broker(self, broker: int, grace: float) -> None:
         self._servers.pop(broker).stop(grace)

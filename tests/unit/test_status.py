@@ -29,6 +29,7 @@ from group_hygiene.status import (
     build_problem_status,
     build_status,
     build_suspended_status,
+    changed_conditions,
     last_marked,
     merge_patch,
     needs_write,
@@ -839,3 +840,22 @@ def test_merge_patch_is_small() -> None:
     old = {"same": {"x": 1}, "deep": {"stays": 1, "goes": 2}, "list": [1, 2]}
     new = {"same": {"x": 1}, "deep": {"stays": 1, "comes": 3}, "list": [1]}
     assert merge_patch(old, new) == {"deep": {"goes": None, "comes": 3}, "list": [1]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "logged"),
+    [
+        pytest.param(None, ("True", "Succeeded", "1 of 2"), True, id="the-first"),
+        pytest.param(("True", "Succeeded", "1 of 2"), ("True", "Succeeded", "2 of 2"), False, id="another-number"),
+        pytest.param(("True", "Succeeded", ""), ("False", "ClockSkew", "2h apart"), True, id="another-status"),
+        pytest.param(("False", "ClockSkew", ""), ("False", "LedgerReset", ""), True, id="another-reason"),
+    ],
+)
+def test_changed_conditions(before: tuple[str, str, str] | None, after: tuple[str, str, str], logged: bool) -> None:
+    """What the log shows once: a new condition, and one with another status or reason."""
+
+    def status(row: tuple[str, str, str]) -> dict[str, Any]:
+        return {"conditions": [dict(zip(("type", "status", "reason", "message"), ("Ready", *row), strict=True))]}
+
+    new = status(after)
+    assert changed_conditions({} if before is None else status(before), new) == (new["conditions"] if logged else [])

@@ -43,10 +43,13 @@ class StatusWriter:
         ApiError if the API server does not answer.
         """
         metadata = obj["metadata"]
+        name = f"{KINDS[plural]} {metadata['namespace']}/{metadata['name']}"
+        # Before the write, which may be refused: then the log alone has the cause.
+        for condition in status.changed_conditions(obj.get("status") or {}, new):
+            log.info("%s: %s", name, "{type} {status} {reason}: {message}".format(**condition).removesuffix(": "))
         try:
             self._patch(plural, obj, new)
         except Refused as error:
-            name = f"{KINDS[plural]} {metadata['namespace']}/{metadata['name']}"
             log.warning("%s: its status could not be written: %s; trying again", name, error)
             self._refused[metadata["uid"]] = self._clock.monotonic() + _AGAIN_S
             return False

@@ -26,6 +26,12 @@ def needs_write(old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -
     return not written or now - datetime.fromisoformat(written) >= QUIET_PERIOD
 
 
+def changed_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The conditions of the new status that are new, or whose status or reason changed."""
+    before = {c["type"]: (c["status"], c["reason"]) for c in old.get("conditions") or []}
+    return [c for c in new.get("conditions") or [] if before.get(c["type"]) != (c["status"], c["reason"])]
+
+
 def signed(new: Mapping[str, Any], run: str | None) -> dict[str, Any]:
     """The status with the id of the run that writes it; None = it was no run, and the status shows no id."""
     return _without_run(new) | ({RUN_ID: run} if run else {})

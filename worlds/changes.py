@@ -1,0 +1,107 @@
+"""Changes to a running cluster that several families of worlds use. Each is undone when its context ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from sandbox.kafka.cluster import Alteration
+from worlds.life import Life
+from worlds.world import Change
+
+OFFSETS = "__consumer_offsets"
+LEDGER = "(the ledger)"
+
+
+def configured(topic: str, **settings: str) -> Change:
+    """Settings of a topic, with _ for the dots. topic: LEDGER, or a name."""
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+
+    @contextmanager
+    def change(life: Life) -> Iterator[None]:
+        name = life.run.ledger_topic if topic == LEDGER else topic
+        alter(life, ConfigResource.Type.TOPIC, name, named)
+        yield
+        alter(life, ConfigResource.Type.TOPIC, name, dict.fromkeys(named))
+
+    return change
+
+
+def brokers_configured(**settings: str) -> Change:
+    """Dynamic settings of all brokers, with _ for the dots."""
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+
+    @contextmanager
+    def change(life: Life) -> Iterator[None]:
+        for broker in life.kafka.broker_ids:
+            alter(life, ConfigResource.Type.BROKER, str(broker), named)
+        yield
+        for broker in life.kafka.broker_ids:
+            alter(life, ConfigResource.Type.BROKER, str(broker), dict.fromkeys(named))
+
+    return change
+
+
+def alter(life: Life, kind: ConfigResource.Type, name: str, settings: Mapping[str, str | None]) -> None:
+    """Set these settings, or unset those that are None."""
+    entries = [
+        ConfigEntry(
+            setting,
+            value if value is not None else "",
+            incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+        )
+        for setting, value in settings.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=entries)
+    for altered in life.admin.incremental_alter_configs([resource]).values():
+        altered.result()
+
+
+def without_broker(broker: int, *, kill: bool = False) -> Change:
+    """A broker is stopped, and started again when the context ends."""
+
+    @contextmanager
+    def change(life: Life) -> Iterator[None]:
+        life.kafka.kill_broker(broker) if kill else life.kafka.stop_broker(broker)
+        life.kafka.wait_forgotten(broker)
+        yield
+        life.kafka.start_broker(broker)
+
+    return change
+
+
+def restarted(life: Life, broker: int, alteration: Alteration | None = None) -> None:
+    """Restart a broker, with an alteration if given, and wait until all brokers list groups."""
+    life.kafka.stop_broker(broker)
+    if alteration is not None:
+        life.kafka.alter_broker(broker, alteration)
+    life.kafka.start_broker(broker)
+    # It answers before it has loaded its groups.
+    life.groups.listed()
+
+
+@contextmanager
+def repeatedly(do: Callable[[], None], pause: float) -> Iterator[None]:
+    """Do it again and again in another thread, with pauses in seconds. The first error is raised at the end."""
+    stop, errors = threading.Event(), list[Exception]()
+
+    def work() -> None:
+        while not stop.wait(pause):
+            try:
+                do()
+            except Exception as error:
+                errors.append(error)
+                return
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if errors:
+        raise errors[0]

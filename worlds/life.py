@@ -1,0 +1,392 @@
+"""The life that is lived in every world: groups are marked, not deleted, deleted, restored, and a process is killed.
+
+Real brokers, a real API server and real operator processes; `faults.auditor` judges from the brokers' answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from faults.enforcement import LOOK_SECONDS
+from faults.errors import Broken, FaultsError
+from faults.groups import Groups, Offsets
+from faults.operators import ROOT
+from faults.stage import needed
+from faults.world import Setup
+from faults.world import World as Enforced
+from group_hygiene.kafka.client import connect
+from group_hygiene.spec.connection import Settings
+from sandbox.errors import NotReached
+from sandbox.kafka import KafkaCluster
+from sandbox.kubernetes import ApiServer
+from sandbox.waiting import wait_for
+from worlds.acls import grant
+from worlds.members import abandon_share, start_offsets, visit
+from worlds.world import USER, Moment, Refuses, World
+
+# Long, as other programs may load the machine.
+_SECONDS = 240.0
+# Long enough to be renewed on a loaded machine, and as short as a life can wait for.
+_LEASE_SECONDS = 10
+# Long enough that a run that no edit asked for, such as that of a new leader, deletes nothing.
+_GRACE_SECONDS = 8.0
+# Runs until a refusal must show, and until groups that are due must be gone.
+_RUNS = 5
+
+
+class Silent(FaultsError):
+    """Neither what was expected happened, nor does a status say why."""
+
+
+@dataclass
+class Made:
+    """The groups of a life. due: what the operator deletes, by the type of group. commanded: for the command line."""
+
+    due: dict[str, str] = field(default_factory=dict)
+    offsets: dict[str, Offsets] = field(default_factory=dict)
+    used: str = ""
+    wanted: str = ""
+    commanded: str = ""
+
+
+@dataclass
+class Life:
+    """One world while it is lived in. kafka: its brokers. run: API server, proxy, replicas, policy and auditor."""
+
+    world: World
+    kafka: KafkaCluster
+    run: Enforced
+    stack: ExitStack
+    made: Made = field(default_factory=Made)
+    changed: ExitStack = field(default_factory=ExitStack)
+    commands_environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> Groups:
+        """Makes groups over the direct listener, which has all permissions."""
+        return self.run.groups
+
+    @property
+    def admin(self) -> Any:
+        """An administrator's client over the direct listener."""
+        return self.run.groups.admin
+
+    def live(self) -> None:
+        """Raises FaultsError or SandboxError; the audit is the caller's."""
+        self.reach(Moment.FIRST)
+        self.make_groups()
+        if self.reach(Moment.START):
+            return
+        if not self.run.replicas.all:
+            self.run.start(1)
+            self.run.replicas.leader(_SECONDS)
+        due = [*self.made.due.values(), self.made.used, self.made.wanted]
+
+        self.until_marked(due)
+        if self.reach(Moment.MARKED):
+            return
+        self.keep_and_use()
+        self.delete_with_a_kill()
+        if self.reach(Moment.DELETED):
+            return
+        self.restore_by_object()
+        self.delete_and_restore_by_command()
+        self.must_stay([self.made.used, self.made.wanted])
+
+    # The steps
+
+    def make_groups(self) -> None:
+        """Groups that are due, of each type that the brokers have, and groups that must stay."""
+        needed(self.run, self.stack)
+        made, name, topic = self.made, self.run.name, self.run.topic
+        classic, made.used, made.wanted = self.run.abandon(3)
+        made.due["Classic"] = classic
+        made.offsets |= {each: self.groups.offsets(each) for each in (classic, made.used, made.wanted)}
+        made.commanded = f"{name}-commanded"
+        made.offsets[made.commanded] = {(topic, 0): 3, (topic, 1): 4}
+        # Outside of the policy, since the command line deletes it without a mark.
+        self.groups.abandon({made.commanded: made.offsets[made.commanded]})
+        protocols = self.protocols()
+        if "consumer" in protocols:
+            made.due["Consumer"] = group = f"{name}-consumer"
+            made.offsets[group] = {(topic, 0): 2, (topic, 1): 1}
+            visit(self.groups.bootstrap, group, topic, "consumer")
+            # The group is Empty: clients may commit without a member. librdkafka adds a zero byte to metadata.
+            self.groups.commit(group, made.offsets[group])
+            self.run.truth.made({group: made.offsets[group]})
+        if "share" in protocols:
+            made.due["Share"] = group = f"{name}-share"
+            abandon_share(self.groups, group, self.groups.topic(f"{name}-shared", partitions=1))
+            made.offsets[group] = self.start_offsets(group)
+            # Its backup has no epochs and no metadata: the restore shows whether it is complete.
+            self.run.truth.stays([group], "")
+            self.run.truth.free([group])
+
+    def protocols(self) -> set[str]:
+        """The group protocols that the brokers offer."""
+        if self.world.protocols is not None:
+            return set(self.world.protocols)
+        version = self.world.cluster.numbers
+        return (
+            {"classic"} | ({"consumer"} if version >= (4, 0) else set()) | ({"share"} if version >= (4, 2) else set())
+        )
+
+    def start_offsets(self, group: str) -> Offsets:
+        """The start offsets of a share group."""
+        client = connect(Settings(tuple(self.groups.bootstrap.split(","))))
+        try:
+            return start_offsets(client, group)
+        finally:
+            client.close()
+
+    def reach(self, moment: Moment) -> bool:
+        """Make the world's change if this is its moment; True = the life ends here, with a refusal as expected."""
+        if self.world.change is not None and self.world.moment is moment:
+            self.changed.enter_context(self.world.change(self))
+        expected = self.world.expected
+        # Before there is an operator, nothing can refuse.
+        refuses_at = Moment.START if self.world.moment is Moment.FIRST else self.world.moment
+        if not isinstance(expected, Refuses) or moment is not refuses_at:
+            return False
+        self.must_refuse(expected)
+        self.changed.close()
+        return expected.ends
+
+    def until_marked(self, names: list[str]) -> None:
+        """All of these groups get a mark, or a status says why not."""
+        with self.or_silent():
+            self.run.until_marked(names, _SECONDS)
+
+    def keep_and_use(self) -> None:
+        """A user asks to keep one group by the command line; a consumer joins another, and leaves without a commit."""
+        made = self.made
+        self.command("keep", made.wanted, "--for", "1d", "--why", "needed")
+        self.run.truth.stays([made.wanted], "a request to keep it was confirmed")
+        visit(self.groups.bootstrap, made.used, self.run.topic)
+        # The audit refuses a deletion by a mark from before this use.
+        self.run.truth.made({made.used: made.offsets[made.used]})
+
+    def delete_with_a_kill(self) -> None:
+        """The leader is killed once a broker has deleted a group; its successor deletes the rest, and records all."""
+        due = list(self.made.due.values())
+        time.sleep(_GRACE_SECONDS)
+        with self.or_silent():
+            self.run.kill_at_delete(self.run.replicas.leader(_SECONDS), due)
+            killed = self.run.replicas.all[-1]
+            self.run.start(1)
+            self.run.replicas.another_leader(killed, _SECONDS)
+            self.run.until_deleted(due, seconds=_SECONDS)
+        self.must_stay([self.made.wanted])
+        # In use from now on: whether it stayed until here is for the audit.
+        if self.made.used in self.groups.listed():
+            member = self.groups.member(self.made.used, self.run.topic)
+            self.stack.callback(member.leave)
+            self.run.truth.stays([self.made.used], "it has a member")
+
+    def restore_by_object(self) -> None:
+        """A GroupRestore brings back the offsets of each type of group, exactly, and the groups stay."""
+        names = list(self.made.due.values())
+        spec = {"connectionRef": {"name": "main"}, "groups": names}
+        metadata = {"name": "back", "namespace": self.run.name}
+        api = "grouphygiene.io/v1alpha1"
+        self.run.kube.apply({"apiVersion": api, "kind": "GroupRestore", "metadata": metadata, "spec": spec})
+
+        def status() -> dict[str, Any]:
+            return dict(self.run.kube.get("GroupRestore", self.run.name, "back").get("status") or {})
+
+        with self.or_silent():
+            wait_for(lambda: "completionTime" in status(), lambda: f"the restore ends: {status()}"[:900], _SECONDS)
+        for kind, name in self.made.due.items():
+            found = self.start_offsets(name) if kind == "Share" else self.groups.offsets(name)
+            if dict(found) != dict(self.made.offsets[name]):
+                raise Broken(f"{name} has {found} after a restore, not {self.made.offsets[name]}: {status()}"[:900])
+        self.run.truth.stays(names, "it was restored")
+
+    def delete_and_restore_by_command(self) -> None:
+        """`delete` refuses what was used lately; with --force it deletes, and `restore` brings back all offsets."""
+        name = self.made.commanded
+        code, text = self.command("delete", name, "--yes", refused=True)
+        if code == 0 or name not in self.groups.listed():
+            raise Broken(f"`delete` of a group that was used a moment ago: exit code {code}: {text}")
+        self.command("delete", name, "--force", "--yes")
+        if name in self.groups.listed():
+            raise Broken(f"`delete --force` says that {name} is deleted")
+        self.command("restore", name)
+        found = self.groups.offsets(name)
+        if found != dict(self.made.offsets[name]):
+            raise Broken(f"{name} has {found} after `restore`, not {self.made.offsets[name]}")
+
+    # A refusal
+
+    def must_refuse(self, expected: Refuses) -> None:
+        """Nothing is deleted, and status, log, `doctor` and `delete` name the cause."""
+        if not self.run.replicas.all:
+            self.run.start(1)
+            self.run.replicas.leader(_SECONDS)
+        due = [*self.made.due.values(), self.made.used, self.made.wanted]
+        if self.world.moment is Moment.DELETED:
+            due = self.run.abandon(2)
+        if self.world.moment is Moment.MARKED:
+            visit(self.groups.bootstrap, self.made.used, self.run.topic)
+            time.sleep(_GRACE_SECONDS)
+        self.run.truth.stays(due, f"the operator must refuse: {expected.reason}")
+        found: set[str] = set()
+        for _ in range(_RUNS):
+            self.run.run(seconds=_SECONDS)
+            self.must_stay(due)
+            time.sleep(LOOK_SECONDS)
+            found |= {text for text in self.messages(expected.reason) if expected.cause.lower() in text.lower()}
+        missing = [] if found else [f"no status has {expected.reason} with {expected.cause!r}: {self.summary()}"]
+        log = "".join(each.log() for each in self.run.replicas.all)
+        if expected.cause.lower() not in log.lower():
+            missing.append(f"the log does not say {expected.cause!r}: {log[-400:]}")
+        if not expected.everywhere:
+            if missing:
+                raise Silent("; ".join(missing))
+            self.run.truth.free([each for each in due if each in self.run.truth.lives()])
+            return
+        code, text = self.command("doctor", "-o", "json", refused=True)
+        if code == 0 or expected.cause.lower() not in text.lower():
+            missing.append(f"doctor (exit code {code}) does not say {expected.cause!r}: {_failed(text)}")
+        name = self.made.commanded
+        code, text = self.command("delete", name, "--force", "--yes", refused=True)
+        if code == 0 or name not in self.groups.listed():
+            missing.append(f"`delete --force` does not refuse (exit code {code}): {text[-300:]}")
+        if missing:
+            raise Silent("; ".join(missing))
+        self.run.truth.free([each for each in due if each in self.run.truth.lives()])
+
+    def messages(self, reason: str) -> Iterator[str]:
+        """The messages that a status of the policy or the connection has with this reason."""
+        policy = self.run.status()
+        connection = self.run.kube.get("KafkaConnection", self.run.name, "main").get("status") or {}
+        rows = [*policy.get("conditions", []), *connection.get("conditions", []), *policy.get("sample", [])]
+        for row in rows:
+            if row.get("reason") == reason:
+                yield str(row.get("message") or "")
+
+    def summary(self) -> str:
+        """The statuses of policy and connection, for an error message."""
+        connection = self.run.kube.get("KafkaConnection", self.run.name, "main").get("status") or {}
+        rows = [
+            f"{row['type']} {row['status']} {row['reason']}: {row['message']}"
+            for row in connection.get("conditions", [])
+        ]
+        return f"{self.run.summary()} connection: {rows}"[:1200]
+
+    @contextmanager
+    def or_silent(self) -> Iterator[None]:
+        """What does not happen must have a reason in a status; else it is Silent."""
+        try:
+            yield
+        except NotReached as error:
+            conditions = {row["type"]: row for row in self.run.status().get("conditions", [])}
+            ready, blocked = conditions.get("Ready"), conditions.get("DeletionBlocked")
+            well = ready is not None and ready["status"] == "True" and (blocked is None or blocked["status"] == "False")
+            kind = Silent if well else Broken
+            raise kind(f"{error}; {self.summary()}") from error
+
+    def must_stay(self, names: Iterable[str]) -> None:
+        gone = set(names) - self.groups.listed()
+        if gone:
+            raise Broken(f"deleted: {', '.join(sorted(gone))}")
+
+    # The command line
+
+    def command(self, *arguments: str, refused: bool = False) -> tuple[int, str]:
+        """Run the command line, as an administrator; exit code, and its output.
+
+        With the connection, unless the clock of commands is wrong: then TLS would refuse the API server's certificate.
+
+        Raises Broken for an exit code other than 0, unless `refused`.
+        """
+        command = [sys.executable, "-m", "group_hygiene.cli", *arguments]
+        if self.commands_environment:
+            command += ["--bootstrap-server", self.run.proxy.bootstrap_servers]
+            command += ["--ledger-topic", self.run.ledger_topic] if arguments[0] != "doctor" else []
+            command += ["--without-connection"] if "--yes" in arguments else []
+        else:
+            command += ["--connection", "main", "-n", self.run.name]
+        kubeconfig = str(self.run.server.kubeconfig)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator"), "KUBECONFIG": kubeconfig}
+        environment |= self.commands_environment
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        text = (done.stdout + done.stderr).strip()
+        if done.returncode != 0 and not refused:
+            raise Broken(f"{' '.join(arguments)}: exit code {done.returncode}: {text[-600:]}")
+        return done.returncode, text
+
+
+def _failed(text: str) -> list[Mapping[str, Any]] | str:
+    """The checks of doctor's JSON that are not Ok."""
+    try:
+        return [check for check in json.loads(text)["checks"] if check["result"] != "Ok"]
+    except ValueError:
+        return text[-300:]
+
+
+@contextmanager
+def begun(world: World, kafka: KafkaCluster, server: ApiServer) -> Iterator[Life]:
+    """A life of this world on these brokers. At its end its change is undone, and its objects are deleted."""
+    policy: dict[str, Any] = {
+        "match": {
+            # Without `commanded`.
+            "groups": [f"{world.name}-old-*", f"{world.name}-consumer", f"{world.name}-share", f"{world.name}-live"],
+            "types": ["Classic", "Consumer", "Share"],
+            "unprotect": ["Share"],
+        }
+    }
+    policy["match"]["groups"] += [f"{world.name}-simple", f"{world.name}-protected-*"]
+    setup = Setup(
+        world.name,
+        kafka,
+        connection=dict(world.connection) | (_login() if world.cluster.user else {}),
+        policy=policy | dict(world.policy),
+        server=server,
+        without="clock" if world.own_clock else "",
+        lease=_LEASE_SECONDS,
+        grace=_GRACE_SECONDS,
+        prepare=grant if world.cluster.user else None,
+    )
+    with ExitStack() as stack:
+        run = stack.enter_context(Enforced(setup))
+        run.auditor.late = _LEASE_SECONDS
+        stack.callback(_forget, run)
+        life = Life(world, kafka, run, stack)
+        stack.callback(life.changed.close)
+        yield life
+
+
+def _login() -> dict[str, Any]:
+    sasl = {"mechanism": "PLAIN", "username": USER, "passwordSecretRef": {"name": "kafka", "key": "password"}}
+    return {"sasl": sasl}
+
+
+def _forget(run: Enforced) -> None:
+    """Delete the objects of a world and the Lease of its dead leader: the API server is used again."""
+    for process in run.replicas.all:
+        process.end()
+    for kind, name in (("GroupRestore", "back"), ("GroupPolicy", "p"), ("KafkaConnection", "main")):
+        _ignoring_absent(
+            run,
+            f"/apis/grouphygiene.io/v1alpha1/namespaces/{run.name}/{kind.lower()}s/{name}".replace(
+                "policys", "policies"
+            ),
+        )
+    _ignoring_absent(run, "/apis/coordination.k8s.io/v1/namespaces/group-hygiene/leases/group-hygiene")
+
+
+def _ignoring_absent(run: Enforced, path: str) -> None:
+    try:
+        run.kube.call("DELETE", path)
+    except FaultsError as error:
+        if " 404 " not in str(error):
+            raise

@@ -1,0 +1,249 @@
+"""Worlds that differ in `__consumer_offsets` and in the group coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka.admin import NewPartitions
+from kafka import KafkaAdminClient
+
+from sandbox.waiting import wait_for
+from worlds.changes import OFFSETS, brokers_configured, configured, restarted
+from worlds.life import Life
+from worlds.world import Change, Cluster, Moment, Refuses, World, config
+
+_GROWN = 20
+
+
+def _grown(*restart: int) -> Change:
+    """`__consumer_offsets` gets more partitions, and these brokers are restarted."""
+
+    @contextmanager
+    def change(life: Life) -> Iterator[None]:
+        # Without a group there is no such topic.
+        life.groups.abandon({f"{life.run.name}-first": {(life.run.topic, 0): 1}})
+        life.admin.create_partitions([NewPartitions(OFFSETS, _GROWN)])[OFFSETS].result()
+        topics = life.admin.list_topics
+        wait_for(lambda: len(topics(OFFSETS, timeout=10).topics[OFFSETS].partitions) == _GROWN, "it has grown", 30)
+        for broker in restart:
+            restarted(life, broker)
+        yield
+
+    return change
+
+
+def feature(name: str, level: int) -> Change:
+    """A feature of the cluster at a lower level."""
+
+    @contextmanager
+    def change(life: Life) -> Iterator[None]:
+        admin = KafkaAdminClient(bootstrap_servers=life.groups.bootstrap)
+        before = admin.describe_features()
+        results = admin.update_features({name: ("SAFE_DOWNGRADE", level)})
+        if set(results.values()) != {"OK"}:
+            raise AssertionError(f"{name} can't be downgraded: {results}; it was {before}")
+        yield
+        admin.close()
+
+    return change
+
+
+_CLEANER = config(log_cleaner_backoff_ms="200", log_cleaner_threads="2")
+_OLD_COUNT = Refuses("OffsetsTopicGrown", "restart", ends=True)
+
+WORLDS = (
+    *(
+        World(
+            "offsets-topic",
+            f"offsets-partitions-{count}",
+            f"offsets.topic.num.partitions={count}",
+            Cluster(config=config(offsets_topic_num_partitions=str(count))),
+        )
+        for count in (1, 50, 200)
+    ),
+    World(
+        "offsets-topic",
+        "offsets-grown",
+        "__consumer_offsets grew from 5 to 20 partitions while groups are marked, and the broker was not restarted",
+        change=_grown(),
+        moment=Moment.MARKED,
+        expected=_OLD_COUNT,
+        settings=("offsets.topic.num.partitions",),
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "offsets-grown-unseen",
+        "__consumer_offsets grew from 5 to 20 partitions after groups existed, before the operator's first scan",
+        change=_grown(),
+        moment=Moment.START,
+        expected=_OLD_COUNT,
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "offsets-grown-restarted",
+        "__consumer_offsets grew from 5 to 20 partitions, and the broker was restarted, before there are groups",
+        change=_grown(1),
+        moment=Moment.FIRST,
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "offsets-grown-2-brokers",
+        "__consumer_offsets grew, and neither of two brokers was restarted",
+        Cluster(brokers=2),
+        change=_grown(),
+        moment=Moment.MARKED,
+        expected=_OLD_COUNT,
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "offsets-grown-1-of-2-restarted",
+        "__consumer_offsets grew, and one of two brokers was restarted",
+        Cluster(brokers=2),
+        change=_grown(2),
+        moment=Moment.FIRST,
+        expected=_OLD_COUNT,
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "offsets-grown-3-restarted",
+        "__consumer_offsets grew, and all three brokers were restarted one by one",
+        Cluster(brokers=3),
+        change=_grown(1, 2, 3),
+        moment=Moment.FIRST,
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "offsets-compacted",
+        "the cleaner compacts __consumer_offsets all the time: segments of 100 ms",
+        Cluster(config=_CLEANER),
+        change=configured(OFFSETS, segment_ms="100", min_cleanable_dirty_ratio="0.001", max_compaction_lag_ms="100"),
+        settings=("segment.ms", "min.cleanable.dirty.ratio", "max.compaction.lag.ms"),
+    ),
+    World(
+        "offsets-topic",
+        "offsets-tombstones-gone",
+        "tombstones of __consumer_offsets are removed at once (delete.retention.ms=0), by a busy cleaner",
+        Cluster(config=_CLEANER),
+        change=configured(OFFSETS, segment_ms="100", min_cleanable_dirty_ratio="0.001", delete_retention_ms="0"),
+        settings=("delete.retention.ms",),
+    ),
+    World(
+        "offsets-topic",
+        "offsets-segments-small",
+        "offsets.topic.segment.bytes at its least",
+        Cluster(config=config(offsets_topic_segment_bytes="1048576")),
+    ),
+    World(
+        "offsets-topic",
+        "offsets-retention-1-minute",
+        "offsets.retention.minutes=1, checked every ten minutes",
+        Cluster(config=config(offsets_retention_minutes="1", offsets_retention_check_interval_ms="600000")),
+    ),
+    World(
+        "offsets-topic",
+        "offsets-retention-forever",
+        "offsets.retention.minutes at its most: committed offsets never expire",
+        Cluster(config=config(offsets_retention_minutes="2147483647", offsets_retention_check_interval_ms="1000")),
+    ),
+    World(
+        "offsets-topic",
+        "offsets-read-in-small-buffers",
+        "offsets.load.buffer.size=1000, and a slow commit is an error (offsets.commit.timeout.ms=5000)",
+        Cluster(config=config(offsets_load_buffer_size="1000", offsets_commit_timeout_ms="5000")),
+    ),
+    World(
+        "offsets-topic",
+        "coordinator-lingers",
+        "the group coordinator collects writes for 50 ms, in four threads",
+        Cluster(
+            config=config(
+                group_coordinator_append_linger_ms="50",
+                group_coordinator_threads="4",
+                group_coordinator_background_threads="1",
+            )
+        ),
+    ),
+    World(
+        "offsets-topic",
+        "rebalance-delayed",
+        "group.initial.rebalance.delay.ms=3000, its default",
+        Cluster(config=config(group_initial_rebalance_delay_ms="3000")),
+    ),
+    World(
+        "offsets-topic",
+        "members-limited",
+        "groups have at most one member, and sessions of at least 6 s",
+        Cluster(
+            config=config(
+                group_max_size="1",
+                group_consumer_max_size="1",
+                group_min_session_timeout_ms="6000",
+                group_max_session_timeout_ms="60000",
+            )
+        ),
+    ),
+    *(
+        World(
+            "offsets-topic",
+            f"protocols-{'-'.join(protocols)}",
+            f"group.coordinator.rebalance.protocols={','.join(protocols)}",
+            Cluster(config=config(group_coordinator_rebalance_protocols=",".join(protocols))),
+            protocols=protocols,
+        )
+        for protocols in (("classic",), ("classic", "consumer"))
+    ),
+    *(
+        World(
+            "offsets-topic",
+            f"migration-{policy}",
+            f"group.consumer.migration.policy={policy}",
+            Cluster(config=config(group_consumer_migration_policy=policy)),
+        )
+        for policy in ("disabled", "upgrade", "downgrade")
+    ),
+    World(
+        "offsets-topic",
+        "group-version-0",
+        "the feature group.version is downgraded to 0: no KIP-848 groups",
+        change=feature("group.version", 0),
+        moment=Moment.FIRST,
+        protocols=("classic",),
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "share-version-0",
+        "the feature share.version is downgraded to 0: no share groups",
+        change=feature("share.version", 0),
+        moment=Moment.FIRST,
+        protocols=("classic", "consumer"),
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "regex-refreshed",
+        "group.consumer.regex.refresh.interval.ms and heartbeats at their least",
+        Cluster(
+            config=config(
+                group_consumer_regex_refresh_interval_ms="10000",
+                group_consumer_heartbeat_interval_ms="1000",
+                group_consumer_min_heartbeat_interval_ms="1000",
+            )
+        ),
+    ),
+    World(
+        "offsets-topic",
+        "offsets-expire-by-brokers-setting",
+        "log.retention.ms=1000 and log.cleanup.policy=delete of all brokers, which topics of their own override",
+        change=brokers_configured(log_retention_ms="1000", log_cleanup_policy="delete"),
+        settings=("log.retention.ms", "log.cleanup.policy"),
+        moment=Moment.MARKED,
+    ),
+)

@@ -1,0 +1,43 @@
+"""All worlds, by families, and those of `make smoke`."""
+
+from __future__ import annotations
+
+from worlds import (
+    clocks,
+    codecs,
+    ledger_topic,
+    listeners,
+    offsets_topic,
+    replicas,
+    rights,
+    sizes,
+    transactions,
+    versions,
+)
+from worlds.world import World
+
+WORLDS: tuple[World, ...] = (
+    *codecs.WORLDS,
+    *offsets_topic.WORLDS,
+    *ledger_topic.WORLDS,
+    *clocks.WORLDS,
+    *sizes.WORLDS,
+    *transactions.WORLDS,
+    *replicas.WORLDS,
+    *rights.WORLDS,
+    *listeners.WORLDS,
+    *versions.WORLDS,
+)
+# They share three clusters, and one has its own.
+SMOKE = (
+    "codec-zstd",
+    "codec-lz4-later",
+    "ledger-cleanup-delete",
+    "ledger-compacted",
+    "ledger-edited",
+    "times-of-append",
+    "offsets-grown",
+    "offsets-batches-small",
+    "without-read-offsets-log",
+    "transactions-short",
+)
