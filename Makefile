@@ -180,7 +180,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "python3 is missing: install Python 3.11 or newer (Debian: apt install python3 python3-venv; macOS: brew install python)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, this is $$($(PYTHON) -V): set PYTHON=python3.11"; exit 1; }
 	@echo "setting up $(VENV) (once)"
-	@rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
+	@[ "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V)" ] || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/pip install -q --require-hashes -r requirements.lock
 	@$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	@touch $@

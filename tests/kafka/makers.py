@@ -63,16 +63,19 @@ class Maker:
             yield AdminClient(self._config | {"bootstrap.servers": f"{broker.host}:{broker.port}"})
         yield self.admin
 
-    def produce(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], partition: int = 0) -> None:
+    def produce(
+        self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], partition: int = 0, codec: str = "none"
+    ) -> None:
         """Write (key, value) pairs to one partition and wait until they are there."""
-        producer = Producer(self._config)
+        # Its limit is for records before they are compressed; a broker's is for compressed batches.
+        producer = Producer(self._config | {"compression.type": codec, "message.max.bytes": 100_000_000})
         for key, value in records:
             producer.produce(topic, key=key, value=value, partition=partition)
         assert producer.flush(PATIENCE) == 0
 
-    def checkpoints(self, topic: str, groups: Iterable[str], partition: int = 0) -> None:
+    def checkpoints(self, topic: str, groups: Iterable[str], partition: int = 0, codec: str = "none") -> None:
         """Write to a checkpoints topic what MirrorMaker 2 writes there for each of these groups."""
-        self.produce(topic, [(checkpoint_key(group, "orders", 3), bytes(20)) for group in groups], partition)
+        self.produce(topic, [(checkpoint_key(group, "orders", 3), bytes(20)) for group in groups], partition, codec)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""

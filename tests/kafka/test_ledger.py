@@ -62,7 +62,7 @@ def test_it_is_made_with_the_right_settings(client: Client, make: Maker) -> None
     assert len(make.admin.list_topics(topic).topics[topic].partitions) == 1
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     config = make.admin.describe_configs([resource])[resource].result()
-    expected = RIGHT | {"min.insync.replicas": "1"}
+    expected = RIGHT | {"min.insync.replicas": "1", "compression.type": "producer"}
     assert {key: config[key].value for key in expected} == expected
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from group_hygiene.kafka import bounds, record_batches
 from group_hygiene.kafka.bounds import TooMuch
 from group_hygiene.kafka.partition import RawFetched
 from group_hygiene.kafka.record_batches import parse
-from group_hygiene.pipeline.ingest.codecs import unpacked
+from tests.packing import CODECS
 
 Row = tuple[int, int, bytes | None, bytes | None]
 Batch = tuple[int, Sequence[tuple[int, int, bytes | None, bytes | None]]]
@@ -37,7 +36,7 @@ BATCHES = st.lists(
 def rows(data: bytes, aborted: Sequence[tuple[int, int]] = ()) -> list[Row]:
     """All records of an answer, as `parse` finds them; those of aborted transactions without a value."""
     found: list[Row] = []
-    for part in parse(RawFetched(data, list(aborted), 0), unpacked):
+    for part in parse(RawFetched(data, list(aborted), 0)):
         numbers = part.offsets.tolist(), part.times.tolist(), part.aborted.tolist()
         for offset, time, is_aborted, key, value in zip(*numbers, part.keys.cells(), part.values.cells(), strict=True):
             found.append((offset, time, key, b"aborted" if is_aborted else value))
@@ -107,33 +106,6 @@ def test_many_batches_of_several_sizes(many: int, size: int) -> None:
     assert rows(data) == by_library(data)
 
 
-def xerial(body: bytes) -> bytes:
-    """As snappy-java's SnappyOutputStream writes it: blocks behind their lengths."""
-    half = len(body) // 2
-    blocks = [pa.compress(part, "snappy", asbytes=True) for part in (body[:half], body[half:]) if part]
-    header = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
-    return header + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
-
-
-def streamed(codec: str) -> Callable[[bytes], bytes]:
-    def compress(body: bytes) -> bytes:
-        sink = pa.BufferOutputStream()
-        with pa.CompressedOutputStream(sink, codec) as stream:
-            stream.write(body)
-        return bytes(sink.getvalue().to_pybytes())
-
-    return compress
-
-
-CODECS = [
-    pytest.param(1, gzip.compress, id="gzip"),
-    pytest.param(2, xerial, id="snappy-in-blocks"),
-    pytest.param(2, lambda body: pa.compress(body, "snappy", asbytes=True), id="one-block-of-snappy"),
-    pytest.param(3, streamed("lz4"), id="lz4"),
-    pytest.param(4, streamed("zstd"), id="zstd"),
-]
-
-
 def packed(data: bytes, codec: int, compress: Callable[[bytes], bytes]) -> bytes:
     body = compress(data[61:])
     length, attributes = struct.pack(">i", 61 - 12 + len(body)), struct.pack(">h", codec)
@@ -157,11 +129,11 @@ def test_a_batch_that_unpacks_to_too_much(
     data = b"".join(changed(large, {0: struct.pack(">q", at)}) for at in range(5))
     monkeypatch.setattr(bounds, "_BATCH_BYTES", 50_000)
     monkeypatch.setattr(bounds, "_FETCHED_BYTES", 50_000)
-    assert len(list(parse(RawFetched(data, [], 0), unpacked))) == 3
+    assert len(list(parse(RawFetched(data, [], 0)))) == 3
     assert [row[0] for row in rows(data)] == list(range(5))
     # One that is too large for the operator stops no ingest.
     monkeypatch.setattr(bounds, "_BATCH_BYTES", 30_000)
-    assert len(list(parse(RawFetched(data, [], 0), unpacked))) == 5
+    assert len(list(parse(RawFetched(data, [], 0)))) == 5
     monkeypatch.setattr(bounds, "ALONE_BYTES", 30_000)
     with pytest.raises(TooMuch):
         rows(data)
@@ -169,7 +141,7 @@ def test_a_batch_that_unpacks_to_too_much(
 
 def test_numbers_of_large_answers_have_the_byte_order_of_this_machine() -> None:
     """Which Arrow needs. numpy adds in place where an array is large."""
-    (records,) = parse(RawFetched(batch(7, [(delta, 1, b"k", b"v") for delta in range(50_000)]), [], 0), unpacked)
+    (records,) = parse(RawFetched(batch(7, [(delta, 1, b"k", b"v") for delta in range(50_000)]), [], 0))
     for numbers in (records.offsets, records.times):
         assert pa.array(numbers).to_pylist() == numbers.tolist()
     assert records.offsets.tolist() == list(range(7, 50_007))
@@ -178,9 +150,9 @@ def test_numbers_of_large_answers_have_the_byte_order_of_this_machine() -> None:
 def test_many_records_without_a_codec_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(batch(at, [(delta, at, b"key", b"v") for delta in range(9)]) for at in range(0, 90, 9))
     monkeypatch.setattr(bounds, "RECORDS", 20)
-    assert [len(part.offsets) for part in parse(RawFetched(data, [], 0), unpacked)] == [18] * 5
+    assert [len(part.offsets) for part in parse(RawFetched(data, [], 0))] == [18] * 5
     monkeypatch.setattr(bounds, "RECORDS", 5)
-    assert [len(part.offsets) for part in parse(RawFetched(data, [], 0), unpacked)] == [9] * 10
+    assert [len(part.offsets) for part in parse(RawFetched(data, [], 0))] == [9] * 10
 
 
 def old(magic: int, codec: int, base: int, cells: Sequence[tuple[int, bytes | None, bytes | None]]) -> bytes:
@@ -253,7 +225,7 @@ def test_the_time_of_the_broker() -> None:
 def test_a_batch_without_records() -> None:
     """Compaction leaves one of a producer's last batch: it says where to go on."""
     empty = changed(batch(10, [(4, 1, b"", b"")])[:61], {8: struct.pack(">i", 49), 57: struct.pack(">i", 0)})
-    (part,) = parse(RawFetched(empty, [], 0), unpacked)
+    (part,) = parse(RawFetched(empty, [], 0))
     assert (len(part.offsets), part.next) == (0, 15)
 
 

@@ -330,7 +330,10 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
         yield ok(Area.LEDGER, "ledger", found)
         return
     contents = journal.contents
-    if contents.unreadable:
+    if contents.hidden:
+        found = f"{reasons.RECORD_UNREADABLE}: {contents.hidden_summary}: no group is deleted"
+        yield failed(Area.LEDGER, "ledger", found, "the runbook, GroupHygieneLedgerUnreadable")
+    elif contents.unreadable:
         found = f"{contents.unreadable} records can't be read: they are of a newer version, or of another program"
         yield warning(Area.LEDGER, "ledger", found, "the runbook, GroupHygieneLedgerUnreadable")
     marks = sum(len(of_policy) for of_policy in contents.marks.values())

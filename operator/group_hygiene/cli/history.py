@@ -104,7 +104,7 @@ def history(target: Target, groups: Sequence[str], since: timedelta | None, topi
         with working("reading the ledger"):
             latest = context.journal.latest(wanted, session.deadline())
             events = list(_events(entry for _, entry in latest if entry is not None))
-        damaged = context.journal.contents.damaged
+        contents = context.journal.contents
     first = None if since is None else now - since
     shown = sorted(
         (e for e in events if first is None or e.at >= first or (e.until is not None and e.until > now)),
@@ -113,9 +113,11 @@ def history(target: Target, groups: Sequence[str], since: timedelta | None, topi
     )
     errors = [
         f"group {group}: an entry can't be read: {why}"
-        for group, why in sorted(damaged.items())
+        for group, why in sorted(contents.damaged.items())
         if not named or group in named
     ]
+    if contents.hidden:
+        errors.append(contents.hidden_summary)
     document = {"events": [_document(event) for event in shown], "notes": [], "errors": errors}
     table = Table(_HISTORY, [_row(event) for event in shown], () if shown else ["no entries"])
     return Report(document, list(dict.fromkeys(event.group for event in shown)), [table], (), errors)

@@ -159,5 +159,7 @@ def _ledger_facts(journal: Journal, topic: str) -> status.LedgerFacts | None:
     """The facts about the ledger for the status; None = there is no ledger, and no policy needs one."""
     if not journal.exists and journal.problem is None:
         return None
-    owner = journal.contents.owner
-    return status.LedgerFacts(topic, owner.ledger if owner else None, journal.contents.unreadable, journal.problem)
+    contents = journal.contents
+    hidden = Refusal(reasons.RECORD_UNREADABLE, contents.hidden_summary) if contents.hidden else None
+    id_ = contents.owner.ledger if contents.owner else None
+    return status.LedgerFacts(topic, id_, contents.unreadable, journal.problem or hidden)

@@ -26,6 +26,7 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     share_offsets   start offsets of share groups
     mirror          groups that MirrorMaker 2 writes into this cluster
     partition       the log of one partition, and its open transactions
+    codecs          unpacks batches of records; imported by Spark's workers
     record_batches  parses record batches by numpy, for Spark's workers
     record_columns  many records at once, a column for each field; pure, imported by Spark's workers
     last_records    finds out whether a partition holds a committed record from an offset on

@@ -7,7 +7,6 @@ contains both. Reads only, and does not interpret records.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +18,7 @@ from kafka.record.util import decode_varint
 
 from group_hygiene.kafka.bounds import FetchBudget, TooMuch
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
+from group_hygiene.kafka.codecs import unpack
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.process.memory import Intake
 
@@ -33,9 +33,8 @@ _EACH_BYTES = 250_000
 _HEADERS_BYTES = 64_000
 # Unpacked bytes after which the rest of an answer is skipped, and fetched again later.
 _ENOUGH, _ENOUGH_OF_EACH = 8_000_000, 1_000_000
-# org.apache.kafka.common.record.DefaultRecordBatch: the records begin after its header; codecs by number.
+# org.apache.kafka.common.record.DefaultRecordBatch: the records begin after its header.
 _RECORDS_AT = 61
-_PLAIN, _GZIP = 0, 1
 # The assumed ratio of unpacked to packed bytes of a batch, to reserve memory before unpacking.
 _TYPICAL_RATIO = 20
 _MARKER = struct.Struct(">hh")
@@ -51,17 +50,26 @@ class Record(NamedTuple):
     value: bytes | None
 
 
+class Hidden(NamedTuple):
+    """A batch whose records can't be read: its first offset, and why."""
+
+    offset: int
+    why: str
+
+
 class Fetched(NamedTuple):
     """The content of one answer: committed records (`fetch`) or all (`fetch_all`), and the offset to continue from.
 
     stable: the offset of the first record of an open transaction, or the end; no committed record is behind it.
-    end: the offset after the last record that all in-sync replicas have (high watermark).
+    end: the offset after the last record that all in-sync replicas have (high watermark). hidden: batches whose records
+    are missing (`fetch_readable`).
     """
 
     records: list[Record]
     position: int
     stable: int
     end: int
+    hidden: list[Hidden]
 
 
 class RawFetched(NamedTuple):
@@ -140,11 +148,19 @@ class Leader:
         return Fault("LEADER_NOT_AVAILABLE", f"{self.partition} has no leader", retriable=True)
 
 
-def fetch(leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0) -> Fetched | Fault:
-    """The committed records from `position` on, as many as one answer holds. wait_ms: for the first byte.
+def fetch(leader: Leader, position: int, deadline: Deadline) -> Fetched | Fault:
+    """The committed records from `position` on, as many as one answer holds.
 
     No record, and the same position before `stable`: there are no records up to `stable`, as after compaction. The
     Fault is CORRUPT_MESSAGE for damaged bytes and for a batch that is too large when unpacked.
+    """
+    return _whole(leader.partition, fetch_readable(leader, position, deadline))
+
+
+def fetch_readable(leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0) -> Fetched | Fault:
+    """As `fetch`, but a batch that can't be read is in `hidden`, and only its records are missing.
+
+    wait_ms: how long the broker waits for the first byte.
     """
     answer = leader.ask(
         lambda: _request(leader.partition, position, _READ_COMMITTED, wait_ms, _FETCH_BYTES), _fetch_error, deadline
@@ -162,10 +178,10 @@ def fetch_raw(leader: Leader, position: int, deadline: Deadline, little: bool = 
     return _parsed(leader.partition, position, answer, _raw)
 
 
-def read_old_batch(data: memoryview, unpack: Callable[[int, bytes], bytes]) -> list[OldRecord]:
+def read_old_batch(data: memoryview, most: int) -> list[OldRecord]:
     """The records of one batch of a format before Kafka 0.11 (magic 0 or 1).
 
-    unpack: decompresses bytes, by the codec's number; the library would do so without a limit. Raises ValueError if the
+    most: bytes, unpacked; the library would unpack it without a limit. Raises TooMuch beyond that, ValueError if the
     batch is damaged.
     """
     try:
@@ -174,7 +190,7 @@ def read_old_batch(data: memoryview, unpack: Callable[[int, bytes], bytes]) -> l
             raise ValueError(f"the batch at offset {batch.base_offset} fails its checksum")
         if batch.compression_type:
             _, packed = batch._read_key_value(batch.KEY_OFFSET_V1 if batch.magic else batch.KEY_OFFSET_V0)
-            batch._buffer, batch._decompressed = memoryview(unpack(batch.compression_type, packed or b"")), True
+            batch._buffer, batch._decompressed = memoryview(unpack(batch.compression_type, packed or b"", most)), True
         return [
             OldRecord(record.offset, -1 if record.timestamp is None else record.timestamp, record.key, record.value)
             for record in batch
@@ -198,7 +214,9 @@ def fetch_all(
     return client.send_each(
         calls,
         deadline,
-        lambda partition, answer: _fetched(partition, positions[partition], _without_error(answer), unpacking),
+        lambda partition, answer: _whole(
+            partition, _fetched(partition, positions[partition], _without_error(answer), unpacking)
+        ),
     )
 
 
@@ -252,20 +270,37 @@ class _Unpacking:
 
     def __init__(self, intake: Intake, deadline: Deadline, enough: int) -> None:
         self._budget, self._intake, self._deadline = FetchBudget(), intake, deadline
-        self.enough = enough
+        self._enough = enough
+
+    def is_enough(self, size: int) -> bool:
+        """Whether to skip the rest of an answer after so many unpacked bytes of it, or for lack of time."""
+        return size >= self._enough or self._deadline.left <= 0
+
+    def reserve(self, batch: Any) -> None:
+        """Raises TooMuch if this process lacks the memory to unpack the batch."""
+        if batch.compression_type:
+            packed = len(batch._buffer)
+            self._intake.take(min(self._budget.largest, packed * _TYPICAL_RATIO), self._deadline.left)
 
     def body(self, batch: Any) -> bytes:
-        """The records of a batch as bytes. Raises TooMuch if they do not fit."""
-        most = self._budget.largest
-        if batch.compression_type != _PLAIN:
-            self._intake.take(min(most, len(batch._buffer) * _TYPICAL_RATIO), self._deadline.left)
-        body = _body(batch, most)
+        """The records of a batch as bytes. Raises TooMuch if they do not fit, ValueError if they are damaged."""
+        most, packed = self._budget.largest, _packed(batch)
+        codec = batch.compression_type
+        body = unpack(codec, packed, most) if codec else bytes(packed[: most + 1])
         self._budget.take(len(body), batch.records_count)
         return body
 
 
 def _fetched(partition: Partition, position: int, answer: Response | Fault, unpacking: _Unpacking) -> Fetched | Fault:
     return _parsed(partition, position, answer, lambda data, start: _records(data, start, unpacking))
+
+
+def _whole(partition: Partition, fetched: Fetched | Fault) -> Fetched | Fault:
+    """A Fault if a batch of the answer can't be read."""
+    if isinstance(fetched, Fault) or not fetched.hidden:
+        return fetched
+    batch = fetched.hidden[0]
+    return Fault("CORRUPT_MESSAGE", f"{partition}: the batch at offset {batch.offset} can't be read: {batch.why}")
 
 
 def _parsed(partition: Partition, position: int, answer: Response | Fault, parse: Callable[[Any, int], T]) -> T | Fault:
@@ -275,7 +310,7 @@ def _parsed(partition: Partition, position: int, answer: Response | Fault, parse
     data = answer.responses[0].partitions[0]
     try:
         return parse(data, position)
-    except (kafka_errors.KafkaError, TooMuch, ValueError, IndexError, struct.error, zlib.error) as error:
+    except (kafka_errors.KafkaError, TooMuch, ValueError, IndexError, struct.error) as error:
         return Fault("CORRUPT_MESSAGE", f"{partition} at offset {position}: {error}")
 
 
@@ -296,40 +331,35 @@ def _fetch_error(answer: Response) -> int:
 def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
     start = position
     records: list[Record] = []
+    hidden: list[Hidden] = []
     size = 0
-    for batch, committed in _batches(data, oldest=2):
-        if committed:
+    for batch, committed, damage in _batches(data, oldest=2):
+        # The header of a batch that fails its checksum is not reliable: the batch after it shows where it ends.
+        then, why = batch.base_offset + 1 if damage else batch.next_offset, damage
+        if committed and not damage:
+            unpacking.reserve(batch)
             try:
                 body = unpacking.body(batch)
-            except TooMuch:
-                if position == start:
-                    raise
-                break
-            # The first batch may begin before the position.
-            records += [row for row in _unpacked(batch, body) if row.offset >= start]
-            size += len(body)
-        position = max(position, batch.next_offset)
-        if size >= unpacking.enough:
+                # The first batch may begin before the position.
+                records += [row for row in _unpacked(batch, body) if row.offset >= start]
+                size += len(body)
+            except TooMuch as error:
+                if position > start:
+                    # The next answer begins with it, and all of the limits are for it.
+                    break
+                why = str(error)
+            except (ValueError, IndexError) as error:
+                why = str(error)
+        if why:
+            hidden.append(Hidden(batch.base_offset, why))
+        position = max(position + bool(damage), then)
+        if unpacking.is_enough(size):
             break
-    return Fetched(records, position, data.last_stable_offset, data.high_watermark)
+    return Fetched(records, position, data.last_stable_offset, data.high_watermark, hidden)
 
 
-def _body(batch: Any, most: int) -> bytes:
-    """The decompressed records of a batch (format 2) as bytes, at most `most` + 1 of them.
-
-    The library would decompress everything, up to a thousand times the bytes of the batch. This program has no codec
-    but gzip.
-    """
-    packed = memoryview(batch._buffer)[_RECORDS_AT:]
-    if batch.compression_type == _PLAIN:
-        return bytes(packed[: most + 1])
-    if batch.compression_type != _GZIP:
-        raise ValueError(f"the batch at offset {batch.base_offset} is compressed by another codec than gzip")
-    member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    body = member.decompress(packed, most + 1)
-    if len(body) <= most and (not member.eof or member.unused_data):
-        raise ValueError(f"the compressed records of the batch at offset {batch.base_offset} are not one whole")
-    return body
+def _packed(batch: Any) -> memoryview:
+    return memoryview(batch._buffer)[_RECORDS_AT:]
 
 
 def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
@@ -339,7 +369,7 @@ def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
         size, at = decode_varint(body, at)
         end = at + size
         if size <= 0 or end > len(body):
-            raise ValueError(f"a record of {size} bytes in the batch at offset {batch.base_offset}")
+            raise ValueError(f"a record of {size} bytes")
         # After the attributes, one byte.
         _, at = decode_varint(body, at + 1)
         delta, at = decode_varint(body, at)
@@ -348,7 +378,7 @@ def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
         yield Record(batch.base_offset + delta, key, value)
         at = end
     if at != len(body):
-        raise ValueError(f"{len(body) - at} bytes behind the records of the batch at offset {batch.base_offset}")
+        raise ValueError(f"{len(body) - at} bytes behind its records")
 
 
 def _bytes(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
@@ -362,7 +392,9 @@ def _bytes(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 def _batch_headers(data: Any, position: int) -> BatchHeaders:
     last: int | None = None
-    for batch, committed in _batches(data, oldest=0):
+    for batch, committed, damage in _batches(data, oldest=0):
+        if damage:
+            raise ValueError(f"the batch at offset {batch.base_offset} {damage}")
         # In formats without transactions (magic 0 and 1) a batch has the offset of its last record. In format 2,
         # compaction retains the first and last offset, also of removed records and of empty batches.
         old = batch.magic < 2
@@ -378,34 +410,40 @@ def _raw(data: Any, _: int) -> RawFetched:
 
 
 def _time(data: Any, position: int) -> int | None:
-    for batch, _ in _batches(data, oldest=2):
+    for batch, _, damage in _batches(data, oldest=2):
+        if damage:
+            raise ValueError(f"the batch at offset {batch.base_offset} {damage}")
         # The first batch may end before the position.
         if batch.next_offset > position:
             return int(batch.max_timestamp if batch.timestamp_type else batch.first_timestamp)
     return None
 
 
-def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool]]:
-    """Each batch, and whether it holds committed records.
+def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool, str]]:
+    """Each batch, whether it holds committed records, and why it can't be read (empty = it can).
 
     A read_committed answer names the aborted transactions. oldest: the oldest accepted format (magic).
     """
     begun = _begun(data)
     aborted: set[int] = set()
-    for batch in MemoryRecords(data.records or b""):
+    batches = MemoryRecords(data.records or b"")
+    if data.records and not batches.has_next():
+        raise ValueError("the answer contains no whole batch")
+    for batch in batches:
         if batch.magic < oldest or not batch.validate_crc():
-            raise ValueError(f"the batch at offset {batch.base_offset} is of an old format, or fails its checksum")
+            yield batch, True, "is of an old format" if batch.magic < oldest else "fails its checksum"
+            continue
         if batch.magic < 2:
-            yield batch, True
+            yield batch, True, ""
             continue
         while begun and begun[0][0] <= batch.last_offset:
             aborted.add(begun.pop(0)[1])
         if batch.is_control_batch:
-            if any(_aborts(marker) for marker in _unpacked(batch, _body(batch, _HEADERS_BYTES))):
+            if any(_aborts(marker) for marker in _unpacked(batch, bytes(_packed(batch)))):
                 aborted.discard(batch.producer_id)
-            yield batch, False
+            yield batch, False, ""
         else:
-            yield batch, not (batch.is_transactional and batch.producer_id in aborted)
+            yield batch, not (batch.is_transactional and batch.producer_id in aborted), ""
 
 
 def _begun(data: Any) -> list[tuple[int, int]]:

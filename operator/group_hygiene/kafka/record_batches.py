@@ -7,7 +7,7 @@ once. `partition` reads answers of a few records by the library.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 from group_hygiene.kafka import bounds
 from group_hygiene.kafka.bounds import FetchBudget, TooMuch
+from group_hygiene.kafka.codecs import unpack
 from group_hygiene.kafka.partition import OldRecord, RawFetched, read_old_batch
 from group_hygiene.kafka.record_columns import Numbers, Records, Slices, Truths
 
@@ -38,11 +39,7 @@ _MARKER = struct.Struct(">hh")
 _PADDING = bytes(64)
 
 
-# Codec, compressed bytes and a limit -> the bytes. Raises TooMuch beyond the limit, ValueError for damaged bytes.
-Unpack = Callable[[int, bytes, int], bytes]
-
-
-def parse(answer: RawFetched, unpack: Unpack) -> Iterator[Records]:
+def parse(answer: RawFetched) -> Iterator[Records]:
     """All whole batches of the answer, one by one or so many at a time that they are within `FetchBudget`.
 
     Raises ValueError or IndexError for damaged bytes, TooMuch for a batch that is too large when unpacked.
@@ -60,11 +57,11 @@ def parse(answer: RawFetched, unpack: Unpack) -> Iterator[Records]:
         # Successive batches of the same kind.
         stop = first + int(np.argmax(np.append(old[first:] != old[first], True)))
         if old[first]:
-            found = _old_records([memoryview(data)[at:end] for at, end in places[:, first:stop].T.tolist()], unpack)
+            found = _old_records([memoryview(data)[at:end] for at, end in places[:, first:stop].T.tolist()])
             first += len(found)
             yield _of_old([record for batch in found for record in batch])
         else:
-            body, at, ends = _bodies(data, places[:, first:stop], heads[first:stop], unpack)
+            body, at, ends = _bodies(data, places[:, first:stop], heads[first:stop])
             part = slice(first, first := first + len(at))
             yield _records(body, at, ends, heads[part], aborted[part])
 
@@ -85,7 +82,7 @@ def _are_aborted(answer: RawFetched, heads: npt.NDArray[Any], starts: list[int],
     return found
 
 
-def _bodies(data: bytes, places: Numbers, heads: npt.NDArray[Any], unpack: Unpack) -> tuple[bytes, Numbers, Numbers]:
+def _bodies(data: bytes, places: Numbers, heads: npt.NDArray[Any]) -> tuple[bytes, Numbers, Numbers]:
     """The unpacked records of the first batches, as many as the limits allow, and where those of each begin and end."""
     codecs = heads["attributes"] & _CODEC
     if not codecs.any():
@@ -179,16 +176,12 @@ def _varints(body: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers
     return ((value >> one) ^ (np.uint64(0) - (value & one))).view(np.int64), at
 
 
-def _old_records(batches: list[memoryview], unpack: Unpack) -> list[list[OldRecord]]:
+def _old_records(batches: list[memoryview]) -> list[list[OldRecord]]:
     """The records of the first batches of an old format, one by one, as many as the limits allow; at least of one."""
     budget, found = FetchBudget(), list[list[OldRecord]]()
-
-    def unpack_old(codec: int, packed: bytes) -> bytes:
-        return unpack(codec, packed, budget.largest if found else bounds.ALONE_BYTES)
-
     for batch in batches:
         try:
-            records = read_old_batch(batch, unpack_old)
+            records = read_old_batch(batch, budget.largest if found else bounds.ALONE_BYTES)
             if found:
                 budget.take(sum(len(record.key or b"") + len(record.value or b"") for record in records), len(records))
         except TooMuch:
@@ -230,7 +223,7 @@ def _batch_starts(data: bytes) -> list[int]:
     return [*starts, at]
 
 
-def unsigned(data: bytes | memoryview, at: int) -> tuple[int, int]:
+def _unsigned(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """The number there (7 bits a byte), and the position after it. Raises IndexError or ValueError."""
     value = shift = 0
     while (byte := data[at]) >= 0x80:
@@ -242,8 +235,8 @@ def unsigned(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def _signed(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """As `unsigned`, in zigzag encoding."""
-    value, at = unsigned(data, at)
+    """As `_unsigned`, in zigzag encoding."""
+    value, at = _unsigned(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -44,7 +44,8 @@ class Contents:
     group, that did not delete everything; until a deletion succeeds. Some offsets of its backup may be gone.
     restored: groups with an open intent whose own backup was restored: offsets were missing, so they had been deleted.
     contested: groups with an open intent that replaced one of another process: two processes delete them at once.
-    damaged: group -> why an entry about it can't be read. unreadable: the number of unreadable records.
+    damaged: group -> why an entry about it can't be read. hidden: the first offset of a batch of records that can't be
+    read -> why. unreadable: the number of unreadable records and batches.
     """
 
     owner: Owner | None = None
@@ -62,12 +63,35 @@ class Contents:
     # Compaction may remove the replaced intent, but not within the seconds in which its process may act on it.
     contested: set[str] = field(default_factory=set, compare=False)
     damaged: dict[str, str] = field(default_factory=dict)
+    hidden: dict[int, str] = field(default_factory=dict)
     alerts: dict[Key, PolicyAlerts | Receipt] = field(default_factory=dict)
     _unreadable_keys: dict[bytes, str | None] = field(default_factory=dict)
 
     @property
     def unreadable(self) -> int:
-        return len(self._unreadable_keys)
+        return len(self._unreadable_keys) + len(self.hidden)
+
+    @property
+    def hidden_summary(self) -> str:
+        """Where records can't be read, and why; empty if all can."""
+        if not self.hidden:
+            return ""
+        first = min(self.hidden)
+        count = "a batch" if len(self.hidden) == 1 else f"{len(self.hidden)} batches, the first one"
+        return f"the ledger's records in {count} at offset {first} can't be read: {self.hidden[first]}"
+
+    def why_unreadable(self, group: str) -> str | None:
+        """Why an entry about the group can't be read, or may be in a batch that can't be read."""
+        if group in self.damaged:
+            return f"a record about it in the ledger can't be read: {self.damaged[group]}"
+        return self.hidden_summary or None
+
+    def take_hidden(self, start: int, end: int, found: Mapping[int, str]) -> None:
+        """Apply the batches that a read of the log from `start` to before `end` could not read.
+
+        A batch that it did not find there is gone: brokers have removed all of its records.
+        """
+        self.hidden = {offset: why for offset, why in self.hidden.items() if not start <= offset < end} | dict(found)
 
     def take(self, raw_key: bytes | None, value: bytes | None) -> None:
         """Apply one record of the log. Never raises: an unreadable record makes its group `damaged`."""

@@ -13,7 +13,7 @@ from typing import NoReturn
 from group_hygiene.errors import LedgerFenced, LedgerProblem
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.offsets import start_offsets
-from group_hygiene.kafka.partition import Fetched, Leader, Record, fetch
+from group_hygiene.kafka.partition import Fetched, Leader, Record, fetch_readable
 from group_hygiene.ledger import topic as ledger_topic
 from group_hygiene.ledger.codec import Unreadable, decode, decode_key, encode_key, encode_value, expires
 from group_hygiene.ledger.contents import Contents
@@ -253,7 +253,7 @@ class Ledger:
             yield key, entry
 
     def sweep(self, now: datetime, deadline: Deadline | None = None) -> int:
-        """Remove expired entries; returns their number.
+        """Remove expired entries; returns their number. Removes none while a batch of records can't be read.
 
         An entry that is written again meanwhile stays: removals are committed only if the log has no newer records.
 
@@ -264,6 +264,9 @@ class Ledger:
         self._get_ready(deadline)
         expired: set[Key] = set()
         removed, position = 0, self._find_expired(self._start(deadline), expired, now, deadline)
+        if self.contents.hidden:
+            # A later entry that can't be read may have the same key.
+            return 0
         while expired:
             pairs = [_pair(Removal(key)) for key in list(expired)[:_TRANSACTION_ENTRIES]]
             written = self._writer.write(pairs, deadline, position)
@@ -330,11 +333,14 @@ class Ledger:
         stuck = until
         while end is None or position < end:
             wait = 0 if stuck is None else max(0, min(_WAIT_MS, int(stuck.left * 1000)))
-            fetched = fetch(self._leader, position, deadline, wait)
+            fetched = fetch_readable(self._leader, position, deadline, wait)
             if isinstance(fetched, Fault):
                 problem = _OutOfRange if fetched.code == "OFFSET_OUT_OF_RANGE" else LedgerProblem
                 raise problem(_cannot(self._settings, "read", fetched))
             end = fetched.end if end is None else end
+            if fetched.hidden or self.contents.hidden:
+                self.contents.take_hidden(position, fetched.position, dict(fetched.hidden))
+                self._empty = self._empty and not fetched.hidden
             moved, position = fetched.position > position, fetched.position
             yield fetched
             if moved:
@@ -362,6 +368,10 @@ class Ledger:
         if self._owner_problem:
             raise LedgerProblem(f"the owner of the ledger in the topic {topic} can't be read: {self._owner_problem}")
         if owner is None:
+            if self.contents.hidden:
+                raise LedgerProblem(
+                    f"the owner of the ledger in the topic {topic} is not known: {self.contents.hidden_summary}"
+                )
             if self._known is not None:
                 message = f"the topic {topic} does not hold the ledger {self._known} any more"
                 raise LedgerProblem(message, reasons.LEDGER_RESET)

@@ -25,7 +25,12 @@ _PAUSE_SECONDS = 0.1
 _NEEDED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 _SETTINGS = _NEEDED | {"unclean.leader.election.enable": "false"}
 # Kafka compacts only closed segments: with its defaults, 1 GB or 7 days, opening the ledger would read all of that.
-_SEGMENTS = {"segment.bytes": str(32 * 1024 * 1024), "segment.ms": str(24 * 60 * 60 * 1000)}
+# Without the codec, a default of the brokers would make them compress each batch again; any codec can be read.
+_PREFERRED = {
+    "segment.bytes": str(32 * 1024 * 1024),
+    "segment.ms": str(24 * 60 * 60 * 1000),
+    "compression.type": "producer",
+}
 # How brokers, and policies of theirs, refuse settings of a new topic.
 _SETTINGS_REFUSED = frozenset({"INVALID_CONFIG", "INVALID_REQUEST", "POLICY_VIOLATION"})
 
@@ -118,7 +123,7 @@ def _create(
         return answer
     replicas = min(replication_factor, len(answer.brokers))
     in_sync = {"min.insync.replicas": "2" if replicas >= 3 else "1"}
-    whole = _SETTINGS | in_sync | _SEGMENTS
+    whole = _SETTINGS | in_sync | _PREFERRED
     refused: Fault | None = None
     fault: Fault | None = None
     for settings in (whole, _SETTINGS | in_sync, _NEEDED | in_sync, _NEEDED):

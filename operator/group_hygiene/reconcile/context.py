@@ -158,7 +158,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         failover_target=context.connection.role is Role.FAILOVER_TARGET,
         keep_request=contents.keeps.get(group.id),
         deleted=contents.deletions.get(group.id),
-        damaged=contents.damaged.get(group.id),
+        damaged=contents.why_unreadable(group.id),
         unchanged=known,
         offsets=facts.offsets.get(group.id),
         missing_topics=facts.missing_topics.get(group.id),

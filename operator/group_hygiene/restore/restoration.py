@@ -195,10 +195,18 @@ def restore(
             message = "not tried yet: other restores and policies have their turn first"
             results[name] = GroupResult(name, Kind.WAITING, reasons.INTERRUPTED, message)
         else:
-            results[name] = _restore_group(restorer, request, name, saved, preview)
+            results[name] = _doubted(restorer, _restore_group(restorer, request, name, saved, preview))
             if turn is not None:
                 turn.results[name] = results[name]
     return [results[name] for name in names]
+
+
+def _doubted(restorer: Restorer, result: GroupResult) -> GroupResult:
+    """The result, with a hint if the ledger may have a newer backup that can't be read."""
+    hidden = restorer.context.journal.contents.hidden_summary
+    return (
+        replace(result, message=f"{result.message}; {hidden}, which may be a newer backup of it") if hidden else result
+    )
 
 
 def _restore_group(

@@ -24,7 +24,6 @@ from group_hygiene.kafka.partition import Leader, fetch_raw
 from group_hygiene.kafka.record_batches import parse
 from group_hygiene.kafka.record_columns import Records
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.pipeline.ingest.codecs import unpacked
 from group_hygiene.pipeline.ingest.decoder import decode_all
 from group_hygiene.pipeline.store import FAR_MS, Table
 from group_hygiene.pipeline.table_file import Part, TableFile, leave_out_pandas
@@ -107,7 +106,7 @@ def _read(client: Client, piece: Piece, leaders: dict[int, int], files: Files) -
             return piece.end
         before, little = position, False
         try:
-            for records in parse(answer, unpacked):
+            for records in parse(answer):
                 position = max(position, records.next)
                 files.add(piece.partition, records.between(before, piece.end))
         except (ValueError, IndexError, TooMuch) as error:
