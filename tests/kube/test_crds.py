@@ -970,8 +970,8 @@ def published(api_server: ApiServer) -> ApiServer:
         pytest.param("kgp.spec.delete.windows", "days from to timeZone", id="policy-delete-windows"),
         pytest.param(
             "kgp.status",
-            "observedGeneration lastRunTime lastRunID conditions groups totals lastMarkedTime nextDueTime "
-            "nextExpiryTime groupsByReason sample truncated",
+            "observedGeneration lastRunTime lastRunID conditions groups totals lastMarkedTime "
+            "lastMarkedConnection nextDueTime nextExpiryTime groupsByReason sample truncated",
             id="policy-status",
         ),
         pytest.param(
@@ -1031,6 +1031,7 @@ POLICY_STATUS = {
     },
     "totals": {"deleted": 2**40},
     "lastMarkedTime": "2030-01-30T12:00:00Z",
+    "lastMarkedConnection": "kafka/main",
     "nextDueTime": "2030-02-01T12:00:00Z",
     "nextExpiryTime": "2030-02-05T16:00:00Z",
     "groupsByReason": [{"reason": "CaughtUp", "count": 17}, {"reason": "TooRecent", "count": 100}],

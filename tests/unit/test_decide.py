@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.policy import Limits, Policy, parse_policy
 from tests.unit.make import NOW, mark, match, policy_object, snapshot
 
+_OLD = NOW - timedelta(days=300)
 _CONNECTION = parse_connection(
     {
         "metadata": {"namespace": "kafka", "name": "main", "uid": "uid-c", "generation": 1},
@@ -33,7 +34,7 @@ _CONNECTION = parse_connection(
 def _entry(name: str, **spec: Any) -> Admitted:
     obj = policy_object(mode="Enforce", **spec)
     obj["metadata"] |= {"name": name, "uid": f"uid-{name}"}
-    obj["status"] = {"lastMarkedTime": NOW.isoformat()}
+    obj["status"] = {"lastMarkedTime": NOW.isoformat(), "lastMarkedConnection": "kafka/main"}
     return Admitted(obj, parse_policy(obj), Granted(_CONNECTION, "kafka", None))
 
 
@@ -41,13 +42,18 @@ def _marks(policy: Policy, *groups: str) -> Mapping[str, Mark]:
     return {group: mark(policy, group) for group in groups}
 
 
-def _decide(active: list[Admitted], due: list[Admitted], groups: Mapping[str, list[str]]) -> list[Decision]:
-    """groups: name of a policy -> the groups that it matches, each marked long enough ago."""
+def _decide(
+    active: list[Admitted],
+    due: list[Admitted],
+    groups: Mapping[str, list[str]],
+    announced: Mapping[str, datetime] | None = None,
+) -> list[Decision]:
+    """groups: name of a policy -> the groups that it matches, each marked long enough ago. announced: by Events."""
     verdicts = {each.policy.key: {name: match(name) for name in groups[each.policy.name]} for each in due}
     conditions = Conditions(limits=Limits(50, 20), total=10)
     observation = Observation(snapshot(), verdicts, conditions, Protections(), None)
     marks = {each.policy.uid: _marks(each.policy, *groups[each.policy.name]) for each in active}
-    return decide(Due({}, active, due, full=False), observation, marks, NOW)
+    return decide(Due({}, active, due, full=False), observation, marks, announced or {}, NOW)
 
 
 def _refusal(decision: Decision) -> str | None:
@@ -112,5 +118,30 @@ def test_a_mark_that_is_not_due_yet_counts_for_nothing() -> None:
         None,
     )
     marks = {one.policy.uid: _marks(one.policy, "a"), two.policy.uid: {"b": mark(two.policy, "b", NOW - timedelta(1))}}
-    (decision,) = decide(Due({}, [one, two], [one], full=False), observation, marks, NOW)
+    (decision,) = decide(Due({}, [one, two], [one], full=False), observation, marks, {}, NOW)
     assert _refusal(decision) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "event", "is_deleted"),
+    [
+        pytest.param({"lastMarkedTime": NOW, "lastMarkedConnection": "kafka/main"}, None, True, id="status"),
+        pytest.param({}, NOW, True, id="event-of-a-refused-status"),
+        pytest.param({"lastMarkedTime": _OLD, "lastMarkedConnection": "kafka/main"}, NOW, True, id="later-event"),
+        pytest.param({"lastMarkedTime": NOW, "lastMarkedConnection": "kafka/main"}, _OLD, True, id="later-status"),
+        pytest.param({}, None, False, id="neither"),
+        pytest.param({"lastMarkedTime": _OLD, "lastMarkedConnection": "kafka/main"}, _OLD, False, id="both-older"),
+        pytest.param({"lastMarkedTime": NOW}, None, False, id="status-of-no-connection"),
+        pytest.param({"lastMarkedTime": NOW, "lastMarkedConnection": "kafka/b"}, None, False, id="another-connection"),
+    ],
+)
+def test_only_a_mark_that_users_could_see_deletes(
+    status: Mapping[str, Any], event: datetime | None, is_deleted: bool
+) -> None:
+    """A due mark deletes only if a status of this connection, or an Event, shows it; otherwise it is made again."""
+    entry = _entry("one")
+    entry.obj["status"] = {key: str(value) for key, value in status.items()}
+    announced = {} if event is None else {entry.policy.uid: event}
+    (decision,) = _decide([entry], [entry], {"one": ["a"]}, announced)
+    assert isinstance(decision.plan, Plan)
+    assert (decision.plan.actions, decision.plan.marking) == ((("a",), frozenset()) if is_deleted else ((), {"a"}))

@@ -83,6 +83,7 @@ def metrics() -> Metrics:
     metrics.failed("kafka", "main", reasons.BROKERS_UNREACHABLE, [delete()])
     metrics.scanned("kafka", "main", 0.3, snapshot())
     metrics.status_written("grouppolicies")
+    metrics.status_refused("kafkaconnections", None)
     metrics.alerting("kafka", "unused", True)
     metrics.alert_sent("kafka", "main", "slack", arrived=False)
     return metrics
@@ -381,6 +382,15 @@ def test_forget_connection(metrics: Metrics) -> None:
 def test_build_info(metrics: Metrics) -> None:
     """Which version runs."""
     assert _value(metrics, "build_info", version=__version__) == 1
+
+
+def test_a_refused_status_blocks_its_policy(metrics: Metrics) -> None:
+    """Only a policy's: the gauge of the other kinds does not exist. The next run that is shown ends it."""
+    metrics.status_refused("grouppolicies", ("kafka", "unused"))
+    assert _value(metrics, "status_refusals_total", kind="grouppolicies") == 1
+    assert _value(metrics, "deletion_blocked", namespace="kafka", policy="unused") == 1
+    metrics.policy_ran(plan(delete(), []), [], 2.0)
+    assert _value(metrics, "deletion_blocked", namespace="kafka", policy="unused") == 0
 
 
 def test_status_written(metrics: Metrics) -> None:

@@ -67,25 +67,25 @@ def test_oldest_idle_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("announced", "actions", "unannounced"),
+    ("announced", "actions", "marking"),
     [
         pytest.param(None, (), ("later", "newest"), id="the-status-shows-no-mark"),
         pytest.param(timedelta(hours=30), ("later",), ("newest",), id="the-status-shows-the-older-one"),
         pytest.param(timedelta(hours=26), ("later", "newest"), (), id="the-status-shows-both"),
     ],
 )
-def test_who_was_never_warned_of_is_warned_of_first(
-    announced: timedelta | None, actions: tuple[str, ...], unannounced: tuple[str, ...]
+def test_a_mark_that_was_never_shown_is_made_again(
+    announced: timedelta | None, actions: tuple[str, ...], marking: tuple[str, ...]
 ) -> None:
-    """A mark whose run died before it was told deletes nothing in the run that tells it, however old it is."""
+    """The grace period begins when users can see the mark, however old its entry in the ledger is."""
     policy = delete(enforce=True)
     dates = {"later": timedelta(hours=30), "newest": timedelta(hours=26)}
     # The status has whole seconds.
     marks = {name: mark(policy, name, NOW - age + timedelta(microseconds=5)) for name, age in dates.items()}
     result = plan(policy, map(match, dates), marks, announced=None if announced is None else NOW - announced)
-    assert result.due == ("later", "newest")
-    assert result.actions == actions
-    assert result.unannounced == unannounced
+    assert (result.due, result.actions) == (actions, actions)
+    assert result.marking == set(marking)
+    assert {name: result.due_time(name) for name in marking} == dict.fromkeys(marking, NOW + policy.grace_period)
 
 
 def test_max_per_run_paces() -> None:
@@ -212,15 +212,18 @@ _SECOND = timedelta(seconds=1)
         pytest.param(mark(_POLICY, "a", NOW - _GRACE), True, False, id="just-due"),
         pytest.param(mark(_POLICY, "a", NOW - _GRACE + _SECOND), False, False, id="one-second-too-early"),
         pytest.param(mark(_POLICY, "a", NOW - 30 * _GRACE), True, False, id="long-overdue"),
-        pytest.param(mark(_POLICY, "a", NOW + _SECOND), False, False, id="from-the-future"),
-        pytest.param(mark(_POLICY, "a", NOW + _SECOND, due=NOW), False, False, id="from-the-future-but-due"),
+        pytest.param(mark(_POLICY, "a", NOW + _SECOND), False, True, id="from-the-future"),
+        pytest.param(mark(_POLICY, "a", NOW + _SECOND, due=NOW), False, True, id="from-the-future-but-due"),
         pytest.param(mark(_POLICY, "a", NOW, due=NOW), False, False, id="due-at-once"),
         pytest.param(mark(_POLICY, "a", NOW - _GRACE, due=NOW + _SECOND), False, False, id="due-later-than-grace"),
         pytest.param(mark(_POLICY, "a", digest="other"), False, True, id="of-another-digest"),
     ],
 )
 def test_mark_and_grace(known: Mark | None, due: bool, marking: bool) -> None:
-    """A match is marked once, and due when a mark of the policy as it is now has stood for its grace period."""
+    """A match is marked once, and due when a mark of the policy as it is now has stood for its grace period.
+
+    No status can have shown a mark from the future: it is made again.
+    """
     result = plan(_POLICY, [match("a", unchanged=seen(50 * 24))], {} if known is None else {"a": known})
     assert result.due == result.actions == (("a",) if due else ())
     assert result.marking == (frozenset("a") if marking else frozenset())

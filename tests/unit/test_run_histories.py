@@ -325,8 +325,10 @@ _present: list[World] = []
 _running: list[Operator] = []
 
 
-def _decide(due: policies.Due, observation: Observation, marks: Any, now: datetime) -> list[policies.Decision]:
-    decisions = _real_decide(due, observation, marks, now)
+def _decide(
+    due: policies.Due, observation: Observation, marks: Any, announced: Any, now: datetime
+) -> list[policies.Decision]:
+    decisions = _real_decide(due, observation, marks, announced, now)
     plans = [decision.plan for decision in decisions if isinstance(decision.plan, Plan)]
     assert len(plans) == len(decisions), "internal error"
     _check_plans(_present[0], _running[0].books, plans, observation)

@@ -34,6 +34,7 @@ from group_hygiene.status import (
     merge_patch,
     needs_write,
     signed,
+    without_announcements,
 )
 from group_hygiene.status.conditions import in_order
 from tests.unit.make import (
@@ -522,11 +523,14 @@ def test_the_newest_mark_is_shown() -> None:
     """What the next run reads: it moves with new marks, stays when marks end, never moves back, and is news."""
     first = _status(_ENFORCE, [match("new")], marks={})
     assert first["lastMarkedTime"] == "2030-01-31T12:00:00Z"
-    assert last_marked(first) == NOW
+    assert last_marked(first, _ENFORCE) == NOW
     assert _status(_ENFORCE, [match("old")])["lastMarkedTime"] < first["lastMarkedTime"]
     assert _status(_ENFORCE, [match("old")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
     assert _status(_ENFORCE, [refused("a")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
-    assert last_marked(_status(_ENFORCE, [refused("a")])) is None
+    assert last_marked(_status(_ENFORCE, [refused("a")]), _ENFORCE) is None
+    assert last_marked(first, replace(_ENFORCE, connection_name="another")) is None
+    assert last_marked(build_suspended_status(3, first, NOW), _ENFORCE) is None
+    assert last_marked(without_announcements(first), _ENFORCE) is None
     assert needs_write(first, {**first, "lastMarkedTime": "2030-01-31T12:00:01Z"}, NOW)
 
 
@@ -546,10 +550,11 @@ def test_the_newest_mark_is_shown() -> None:
 )
 def test_a_date_of_another_writer(date: Any, expected: datetime | None) -> None:
     """Whatever stands in a status: what can't be read shows no mark, and the next status has a date again."""
-    assert last_marked({"lastMarkedTime": date}) == expected
-    after = _status(_ENFORCE, [match("old")], previous={"lastMarkedTime": date})["lastMarkedTime"]
-    assert after == _status(_ENFORCE, [match("old")], previous={"lastMarkedTime": after})["lastMarkedTime"]
-    assert last_marked({"lastMarkedTime": after}) is not None
+    shown = {"lastMarkedTime": date, "lastMarkedConnection": _ENFORCE.connection_key}
+    assert last_marked(shown, _ENFORCE) == expected
+    after = _status(_ENFORCE, [match("old")], previous=shown)
+    assert after["lastMarkedTime"] == _status(_ENFORCE, [match("old")], previous=after)["lastMarkedTime"]
+    assert last_marked(after, _ENFORCE) is not None
 
 
 def test_access_limited() -> None:

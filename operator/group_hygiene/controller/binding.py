@@ -54,7 +54,7 @@ class Binding:
             try:
                 policy = parse_policy(obj)
             except SpecError as error:
-                self._writer.write_problem(POLICIES, obj, Refusal.of(error))
+                self._writer.write_problem(POLICIES, obj, Refusal.of(error), is_active=False)
                 continue
             bound.append(Bound(obj, policy))
         return bound
@@ -68,7 +68,7 @@ class Binding:
                 policy = admit(connection, entry.policy, granted.grant)
             except SpecError as error:
                 # Not stalled: an edit of the connection can help, not only one of the policy.
-                self._writer.write_problem(POLICIES, entry.obj, Refusal.of(error))
+                self._writer.write_problem(POLICIES, entry.obj, Refusal.of(error), is_active=False)
                 continue
             if policy.suspend:
                 new = status.build_suspended_status(policy.generation, entry.status, self._clock.now())
@@ -91,7 +91,7 @@ class Binding:
             else:
                 message = nothing_granted(f"{self._namespace}/{self._name}", entry.policy.namespace)
                 problem = Refusal(reasons.CROSS_NAMESPACE, message)
-            self._writer.write_problem(POLICIES, entry.obj, problem)
+            self._writer.write_problem(POLICIES, entry.obj, problem, is_active=False)
 
     def report_not_ready(self, bound: Sequence[Bound], error: HygieneError) -> None:
         """Report that this error prevents use of the connection."""

@@ -75,13 +75,17 @@ class Executed:
 
 
 def decide(
-    due: Due, observation: reconcile.Observation, marks: Mapping[str, Mapping[str, Mark]], now: datetime
+    due: Due,
+    observation: reconcile.Observation,
+    marks: Mapping[str, Mapping[str, Mark]],
+    announced: Mapping[str, datetime],
+    now: datetime,
 ) -> list[Decision]:
     """The plan of each due policy, before any of them deletes. Pure.
 
-    marks: policy uid -> group -> its mark. The connection's maxPercent limits the deletions of all its policies
-    together. A policy that does not run now counts with its marks; a suspended or refused one deletes nothing, nor does
-    one outside of its windows.
+    marks: policy uid -> group -> its mark. announced: policy uid -> the date of its newest mark in an Event. The
+    connection's maxPercent limits the deletions of all its policies together. A policy that does not run now counts
+    with its marks; a suspended or refused one deletes nothing, nor does one outside of its windows.
     """
     groups = {
         entry.policy.uid: frozenset(name for name, mark in marks.get(entry.policy.uid, {}).items() if mark.due <= now)
@@ -97,8 +101,8 @@ def decide(
     for entry in due.policies:
         policy = entry.policy
         elsewhere = frozenset[str]().union(*(names for uid, names in groups.items() if uid != policy.uid))
-        announced = status.last_marked(entry.status)
-        conditions = replace(observation.conditions, due_elsewhere=elsewhere, announced=announced)
+        shown = filter(None, (status.last_marked(entry.status, policy), announced.get(policy.uid)))
+        conditions = replace(observation.conditions, due_elsewhere=elsewhere, announced=max(shown, default=None))
         verdicts, marked = observation.verdicts[policy.key], marks.get(policy.uid, {})
         plan = isolated(f"policy {policy.key}", make_plan, policy, verdicts, marked, conditions, now)
         decisions.append(Decision(entry, plan, groups[policy.uid]))
@@ -114,10 +118,14 @@ class Policies:
         self._schedule = Schedule(services.clock)
         # Policy uid -> deletions that its status does not show yet. Until it does, the policy deletes nothing more.
         self._unreported: Counter[str] = Counter()
+        # Policy uid -> the date of its newest mark in an Event, where the API server refused the status.
+        self._announced: dict[str, datetime] = {}
         self._sweep_at = 0.0
 
     def due(self, obj: Object, connection: Connection, active: Sequence[Admitted], again: Collection[str]) -> Due:
         """The policies to run now. obj: of the connection. again: uids of objects whose status was refused."""
+        running = {entry.policy.uid for entry in active}
+        self._announced = {uid: date for uid, date in self._announced.items() if uid in running}
 
         def is_due(uid: str, generation: int) -> bool:
             return uid in again or self._schedule.due(uid, generation)
@@ -141,7 +149,7 @@ class Policies:
         observation = reconcile.observe(context, [entry.policy for entry in due.policies], due.full)
         seconds = self._clock.monotonic() - started
         self._services.metrics.scanned(connection.namespace, connection.name, seconds, observation.snapshot)
-        decisions = decide(due, observation, context.journal.contents.marks, self._clock.now())
+        decisions = decide(due, observation, context.journal.contents.marks, self._announced, self._clock.now())
         deleted, unwritten = 0, None
         with self._alerts.round(context.journal):
             for decision in decisions:
@@ -207,9 +215,12 @@ class Policies:
             self._services.metrics.policy_ran(plan, outcomes, self._clock.now().timestamp())
             self._alerts.add_result(plan, outcomes, snapshot)
             new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot, before)
-            if self._writer.write(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new)):
+            written = self._writer.write(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new))
+            if self._writer.record_changes(entry.obj, plan, outcomes):
+                self._announced[uid] = plan.at
+            if written:
                 del self._unreported[uid]
-                self._writer.record_run(entry.obj, new, plan, outcomes)
+                self._writer.record_findings(entry.obj, new, plan)
         except HygieneError:
             raise
         except Exception as error:

@@ -32,11 +32,14 @@ class Recorder:
         self._lock = threading.Lock()
         self._tokens: dict[str, tuple[float, float]] = {}
 
-    def event(self, plural: str, obj: Mapping[str, Any], reason: str, message: str, warning: bool = False) -> None:
-        """Record `reason` on `obj`. The same reason and message again only increases the count of the first Event."""
+    def event(self, plural: str, obj: Mapping[str, Any], reason: str, message: str, warning: bool = False) -> bool:
+        """Record `reason` on `obj`. The same reason and message again only increases the count of the first Event.
+
+        Returns whether the API server has it.
+        """
         metadata = obj["metadata"]
         if not self._take_token(metadata["uid"]):
-            return
+            return False
         message = message_shown(message)
         digest = hashlib.sha256(f"{metadata['uid']}/{reason}/{message}".encode()).hexdigest()[:16]
         name, namespace = f"{metadata['name'][:200].rstrip('.-')}.{digest}", metadata["namespace"]
@@ -69,6 +72,8 @@ class Recorder:
                 self._api.patch_event(namespace, name, again)
         except ApiError as error:
             log.warning("an Event for %s/%s was not recorded: %s", namespace, metadata["name"], error)
+            return False
+        return True
 
     def forget(self, uid: str) -> None:
         with self._lock:

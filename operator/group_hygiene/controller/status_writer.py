@@ -51,6 +51,9 @@ class StatusWriter:
             self._patch(plural, obj, new)
         except Refused as error:
             log.warning("%s: its status could not be written: %s; trying again", name, error)
+            policy = (metadata["namespace"], metadata["name"]) if plural == POLICIES else None
+            self._metrics.status_refused(plural, policy)
+            self._recorder.event(plural, obj, reasons.STATUS_REFUSED, f"its status is out of date: {error}", True)
             self._refused[metadata["uid"]] = self._clock.monotonic() + _AGAIN_S
             return False
         return True
@@ -88,10 +91,12 @@ class StatusWriter:
         self._metrics.status_written(plural)
         self._record_readiness(plural, obj, old, new)
 
-    def write_problem(self, plural: str, obj: Object, problem: Refusal) -> None:
+    def write_problem(self, plural: str, obj: Object, problem: Refusal, is_active: bool = True) -> None:
+        """is_active: False for a policy that does not run until an object is edited, so that its marks end."""
         generation = int(obj["metadata"].get("generation") or 0)
         old = obj.get("status") or {}
-        self.write(plural, obj, status.build_problem_status(generation, old, problem, self._clock.now()))
+        previous = old if is_active else status.without_announcements(old)
+        self.write(plural, obj, status.build_problem_status(generation, previous, problem, self._clock.now()))
 
     def _record_readiness(self, plural: str, obj: Object, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Record an Event if the status or reason of the condition Ready changed."""
@@ -103,8 +108,22 @@ class StatusWriter:
             return
         self._recorder.event(plural, obj, after["reason"], after["message"], warning)
 
-    def record_run(self, obj: Object, new: status.Status, plan: Plan, outcomes: Sequence[Outcome]) -> None:
-        """Record the Events of one run: new matches, marks, deletions, and why due groups are not deleted."""
+    def record_changes(self, obj: Object, plan: Plan, outcomes: Sequence[Outcome]) -> bool:
+        """Record the Events of the marks and deletions of one run. Returns whether an Event shows new marks."""
+        record, shows_marks = self._recorder.event, False
+        if plan.marking:
+            marked = sorted(plan.marking)
+            when = f"after {format_duration(plan.policy.grace_period)}, unless they are used or protected"
+            message = f"{_counted(plan.policy, marked)} will be deleted {when}: {_names(plan, marked)}"
+            shows_marks = record(POLICIES, obj, reasons.GROUPS_MARKED, message, True)
+        deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
+        if deleted:
+            message = f"deleted {_counted(plan.policy, deleted)}: {_names(plan, deleted)}"
+            record(POLICIES, obj, reasons.GROUPS_DELETED, message)
+        return shows_marks
+
+    def record_findings(self, obj: Object, new: status.Status, plan: Plan) -> None:
+        """Record the Events of new matches, and of why due groups are not deleted, after the status shows them."""
         record = self._recorder.event
         before, enforced = obj.get("status") or {}, plan.policy.mode is Mode.ENFORCE
         alert = plan.policy.action is Action.ALERT
@@ -119,15 +138,6 @@ class StatusWriter:
                 f"{_counted(plan.policy, matched)} {verb}: {_names(plan, matched)}",
                 alert,
             )
-        marked = tuple(dict.fromkeys((*sorted(plan.marking), *plan.unannounced)))
-        if marked:
-            when = f"after {format_duration(plan.policy.grace_period)}, unless they are used or protected"
-            message = f"{_counted(plan.policy, marked)} will be deleted {when}: {_names(plan, marked)}"
-            record(POLICIES, obj, reasons.GROUPS_MARKED, message, True)
-        deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
-        if deleted:
-            message = f"deleted {_counted(plan.policy, deleted)}: {_names(plan, deleted)}"
-            record(POLICIES, obj, reasons.GROUPS_DELETED, message)
         blocked = next((c for c in before.get("conditions") or [] if c["type"] == "DeletionBlocked"), None)
         ready = _ready(new)
         if plan.refusal is None or (ready is not None and ready["reason"] == plan.refusal.reason):

@@ -1,7 +1,8 @@
 """Plans one run from verdicts and marks: the groups to mark, and those to delete in order. Pure.
 
 A group is marked first and deleted only when its mark is older than the policy's grace period. A mark that is older
-than the group's last use does not count: the group is marked again, with a new date. A run that would delete more than
+than the group's last use does not count, nor does one that no status or Event has shown: the group is marked again,
+with a new date. A run that would delete more than
 `maxPercent` of all groups deletes none, since a policy that suddenly matches half of a cluster is more likely a mistake
 than half a cluster of unused groups.
 """
@@ -67,9 +68,8 @@ class Plan:
     when refused. refusal: why no due group is deleted, or no match is marked. limits: the policy's, at the time of the
     decision. marking: groups that get a new mark now.
     unmarking: groups that lose their mark, and why. marks: the mark of each group that has one and retains it with its
-    date. at: the time of the decision, and the date of the new marks. unannounced: marked groups that no status shows
-    yet, since their run was interrupted: they are not deleted, even if due. outside: why due groups wait: none of
-    the policy's windows is open.
+    date. at: the time of the decision, and the date of the new marks. outside: why due groups wait: none of the
+    policy's windows is open.
     """
 
     policy: Policy
@@ -82,7 +82,6 @@ class Plan:
     unmarking: Mapping[str, Refusal] = field(default_factory=dict)
     marks: Mapping[str, Mark] = field(default_factory=dict)
     at: datetime = _NEVER
-    unannounced: tuple[str, ...] = ()
     outside: Refusal | None = None
 
     @property
@@ -104,6 +103,12 @@ class Plan:
     def marked(self) -> tuple[str, ...]:
         """All groups that are marked after this run."""
         return tuple(sorted({*self.marks, *self.marking}))
+
+    @property
+    def newest_mark(self) -> datetime | None:
+        """The date of the newest mark after this run; None = no group is marked."""
+        dates = [mark.newest for mark in self.marks.values()]
+        return max([*dates, self.at] if self.marking else dates, default=None)
 
     def due_time(self, group: str) -> datetime | None:
         """When a marked group may be deleted at the earliest; None = it is not marked."""
@@ -153,7 +158,7 @@ class Conditions:
     refusals: why no group may be deleted now (hidden topics, a ledger that can't be written, a wrong clock).
     complete: whether the snapshot is complete, so that a missing group is gone or in use.
     due_elsewhere: groups that are due by other policies of this connection: its maxPercent holds for all together.
-    announced: the date of the newest mark that the policy's status shows; None = it shows none.
+    announced: the date of the newest mark that a status or an Event of the policy has shown; None = none has.
     """
 
     limits: Limits | None = None
@@ -166,6 +171,13 @@ class Conditions:
     @property
     def may_mark(self) -> bool:
         return not any(refusal.reason in _NO_MARKS for refusal in self.refusals)
+
+    def has_shown(self, since: datetime) -> bool:
+        """Whether users could see a mark of this date; statuses have whole seconds.
+
+        Otherwise the process ended right after it wrote the mark, or the API server refused to show it.
+        """
+        return self.announced is not None and since.replace(microsecond=0) <= self.announced
 
 
 def make_plan(
@@ -181,38 +193,32 @@ def make_plan(
     """
     ending = {name: _mark_refusal(policy, verdicts.get(name), conditions, mark) for name, mark in marks.items()}
     unmarking = {name: refusal for name, refusal in ending.items() if refusal is not None}
+    # Without new marks nothing is deleted either, and the dates stay.
+    new = now if conditions.may_mark else None
     valid_marks = {
-        name: _updated_mark(policy, mark, verdicts.get(name), now if conditions.may_mark else None)
+        name: _updated_mark(policy, mark, verdicts.get(name), new, conditions)
         for name, mark in marks.items()
         if policy.enforced and mark.digest == policy.digest and name not in unmarking
         if not is_outdated(policy, mark, verdicts.get(name))
+        if policy.by_topic or new is None or conditions.has_shown(mark.since)
     }
     due = due_groups(policy, verdicts, valid_marks, now)
     limits = policy.limits_at(now)
     vetoes = (veto(limits, due, conditions) for veto in VETOES if due)
     refusal = next(filter(None, vetoes), None) or _marks_refusal(policy, verdicts, conditions)
-    # No status showed these marks: the process ended after it wrote the mark, or the API server refused the status.
-    announced = conditions.announced
-    unannounced = {
-        name
-        for name, mark in valid_marks.items()
-        if announced is None or mark.newest.replace(microsecond=0) > announced
-    }
-    ready = [name for name in due if name not in unannounced]
     outside = outside_window(policy, now) if due and policy.enforced else None
     may_delete = policy.enforced and refusal is None and outside is None
     return Plan(
         policy=policy,
         verdicts=verdicts,
         due=due,
-        actions=tuple(ready[: max_deletions(limits, conditions)]) if may_delete else (),
+        actions=tuple(due[: max_deletions(limits, conditions)]) if may_delete else (),
         refusal=refusal,
         limits=limits,
         marking=_marking(policy, verdicts, conditions, marks, valid_marks),
         unmarking=unmarking,
         marks=valid_marks,
         at=now,
-        unannounced=tuple(sorted(unannounced)),
         outside=outside,
     )
 
@@ -235,15 +241,21 @@ def _marking(
     )
 
 
-def _updated_mark(policy: Policy, mark: Mark, verdict: Verdict | None, new: datetime | None) -> Mark:
-    """The mark after this run. A topic that no longer matches, or for which the group committed after it was marked, is
-    removed; if it matches again, it gets a new date.
+def _updated_mark(
+    policy: Policy, mark: Mark, verdict: Verdict | None, new: datetime | None, conditions: Conditions
+) -> Mark:
+    """The mark after this run. A topic that no longer matches, for which the group committed after it was marked, or
+    whose mark was never shown, is removed; if it matches, it gets a new date.
 
     new: the date of newly matching topics; None = none may be marked.
     """
     if not policy.by_topic or verdict is None or not verdict.matches:
         return mark
-    topics = {topic: since for topic, since in mark.topics.items() if _topic_stands(verdict, topic, since)}
+    topics = {
+        topic: since
+        for topic, since in mark.topics.items()
+        if _topic_stands(verdict, topic, since) and (new is None or conditions.has_shown(since))
+    }
     if new is not None:
         topics |= dict.fromkeys(verdict.topics.difference(topics), new)
     since = min(topics.values(), default=mark.since)

@@ -138,6 +138,7 @@ INTERNAL_ERROR: Final = "InternalError"
 GROUPS_MATCHED: Final = "GroupsMatched"
 GROUPS_MARKED: Final = "GroupsMarked"
 GROUPS_DELETED: Final = "GroupsDeleted"
+STATUS_REFUSED: Final = "StatusRefused"
 
 
 def all_reasons() -> frozenset[str]:

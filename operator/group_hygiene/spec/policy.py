@@ -254,6 +254,11 @@ class Policy:
     temporary_limits: TemporaryLimits | None = None
 
     @property
+    def connection_key(self) -> str:
+        """NAMESPACE/NAME of its KafkaConnection."""
+        return f"{self.connection_namespace}/{self.connection_name}"
+
+    @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 

@@ -11,7 +11,13 @@ and at most 20 sample groups.
     patch           whether a change is worth a write, and the patch
 """
 
-from group_hygiene.status.conditions import Status, build_problem_status, build_suspended_status, is_stalled
+from group_hygiene.status.conditions import (
+    Status,
+    build_problem_status,
+    build_suspended_status,
+    is_stalled,
+    without_announcements,
+)
 from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
 from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
 from group_hygiene.status.of_policies import SAMPLE_SIZE, build_status, lag_entry, last_marked, warns_late
@@ -45,4 +51,5 @@ __all__ = [
     "warns_late",
     "with_alerting",
     "with_delivery",
+    "without_announcements",
 ]

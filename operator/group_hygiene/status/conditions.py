@@ -23,6 +23,8 @@ _PLACES = {kind: place for place, kind in enumerate(TYPES)}
 
 Status = dict[str, Any]
 
+_ANNOUNCEMENTS = frozenset({"lastMarkedTime", "lastMarkedConnection", "nextDueTime"})
+
 
 # What tools understand by kstatus' rules, about the object as a whole.
 _KSTATUS = frozenset({"Ready", "Reconciling", "Stalled"})
@@ -36,7 +38,7 @@ def is_stalled(refusal: Refusal) -> bool:
 
 
 def build_problem_status(generation: int, previous: Mapping[str, Any], problem: Refusal, now: datetime) -> Status:
-    """The status of an object that could not be processed: Ready turns False, and all else stays."""
+    """The status of an object that could not be processed now: Ready turns False, and all else stays."""
     conditions = Conditions(previous, generation, now)
     for kind in TYPES:
         if kind not in _KSTATUS:
@@ -49,7 +51,16 @@ def build_suspended_status(generation: int, previous: Mapping[str, Any], now: da
     """The status of a suspended policy: healthy, but inactive."""
     conditions = Conditions(previous, generation, now)
     conditions.ready(reasons.SUSPENDED, "suspended: no scans, alerts or deletions")
-    return {**previous, "observedGeneration": generation, "conditions": conditions.result()}
+    inactive = without_announcements(previous)
+    return {**inactive, "observedGeneration": generation, "conditions": conditions.result()}
+
+
+def without_announcements(status: Mapping[str, Any]) -> Status:
+    """The status of a policy that no longer runs: it shows no date of a deletion.
+
+    When the policy runs again, its marks are made again, and their grace period begins again.
+    """
+    return {key: value for key, value in status.items() if key not in _ANNOUNCEMENTS}
 
 
 class Conditions:

@@ -82,7 +82,7 @@ def build_status(
             "failed": len(failed) + len(failed_outcomes),
         },
         "totals": {"deleted": int((previous.get("totals") or {}).get("deleted", 0)) + unreported + deleted},
-        **_marked_time(plan, previous),
+        **_last_marked(plan, previous),
         **({} if next_due is None else {"nextDueTime": timestamp(next_due)}),
         **({} if plan.next_expiry is None else {"nextExpiryTime": timestamp(plan.next_expiry)}),
         "groupsByReason": counted("reason", _reasons(plan, by_group)),
@@ -91,11 +91,13 @@ def build_status(
     }
 
 
-def last_marked(status: Mapping[str, Any]) -> datetime | None:
-    """The date of the newest mark in a policy's status; None = missing or malformed.
+def last_marked(status: Mapping[str, Any], policy: Policy) -> datetime | None:
+    """The date of the newest mark in a policy's status; None = missing, malformed, or of another connection.
 
     The API server accepts any `date-time` of RFC 3339: lower case, and second 60, which Python does not parse.
     """
+    if status.get("lastMarkedConnection") != policy.connection_key:
+        return None
     try:
         date = datetime.fromisoformat(str(status.get("lastMarkedTime")).upper())
         return date.astimezone(UTC) if date.tzinfo is not None else None
@@ -131,11 +133,13 @@ def _due(plan: Plan) -> dict[str, int]:
     return {"due" if plan.policy.enforced else "wouldDelete": len(plan.due)}
 
 
-def _marked_time(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
-    """The field that `last_marked` reads at the next run. It stays when marks end, and never moves back."""
-    newest = max((mark.newest for mark in plan.marks.values()), default=None)
-    dates = [date for date in (newest, plan.at if plan.marking else None, last_marked(previous)) if date is not None]
-    return {"lastMarkedTime": timestamp(max(dates))} if dates else {}
+def _last_marked(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
+    """The fields that `last_marked` reads at the next run. The date stays when marks end, and never moves back."""
+    dates = filter(None, (plan.newest_mark, last_marked(previous, plan.policy)))
+    date = max(dates, default=None)
+    if date is None:
+        return {}
+    return {"lastMarkedTime": timestamp(date), "lastMarkedConnection": plan.policy.connection_key}
 
 
 def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> tuple[str, str]:
@@ -165,8 +169,7 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
     if not plan.due:
         return text
     waiting = len(plan.due) - len(plan.actions)
-    why = "some are not announced yet" if plan.unannounced else "maxPerRun"
-    later = f", {waiting} wait for the next run ({why})" if waiting else ""
+    later = f", {waiting} wait for the next run (maxPerRun)" if waiting else ""
     not_deleted = f", {len(outcomes) - deleted} not deleted" if deleted < len(outcomes) else ""
     return f"{text}; {plan.policy.action.describe_targets(str(deleted))} deleted{not_deleted}{later}"
 

@@ -200,6 +200,12 @@ class Metrics:
         self._status_writes = Counter(
             "group_hygiene_status_writes", "Status patches sent to the API server", ("kind",), registry=registry
         )
+        self._status_refusals = Counter(
+            "group_hygiene_status_refusals",
+            "Status patches that the API server refused",
+            ("kind",),
+            registry=registry,
+        )
 
     def show_leadership(self, leads: Callable[[], bool]) -> None:
         """Ask `leads` at each scrape."""
@@ -331,6 +337,12 @@ class Metrics:
 
     def status_written(self, kind: str) -> None:
         self._status_writes.labels(kind).inc()
+
+    def status_refused(self, kind: str, policy: tuple[str, str] | None) -> None:
+        """policy: namespace and name of a policy whose status the API server refuses, so that it is blocked."""
+        self._status_refusals.labels(kind).inc()
+        if policy is not None:
+            self._blocked.labels(*policy).set(1)
 
     def forget_policies(self, gone: Collection[tuple[str, str]]) -> None:
         """Drop the series of policies that no longer exist, given as (namespace, name)."""
