@@ -409,8 +409,8 @@ def test_commits_for_other_topics_are_no_use_of_a_topic(
     request = DeletionRequest((group,), "me", clock.now() - between, timedelta(days=1), (left,))
     verdict = judge_requested(context, request).verdicts[group]
     assert verdict.matches, verdict.refusal
-    for since, message in ((joining, "a record of its members"), (joining - timedelta(hours=1), "it committed for")):
+    for since in (joining, joining - timedelta(hours=1)):
         refusal = judge_requested(context, request._replace(unused_for=clock.now() - since)).verdicts[group].refusal
         assert refusal is not None
         assert refusal.reason == "RecentlyActive"
-        assert message in refusal.message
+        assert "a record of its members" in refusal.message, "the last record"

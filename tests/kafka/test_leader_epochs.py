@@ -18,11 +18,12 @@ from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Partition
 from group_hygiene.model.snapshot import Cluster
+from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, seen, soon
-from tests.kafka.scene import Scene, alert, verdicts
+from tests.kafka.scene import Scene, alert, policy, verdicts
 from tests.kafka.tables import Pipeline
 from tests.warehouse import simple
 
@@ -72,7 +73,10 @@ def test_a_stale_leader_is_looked_up_again(client: Client, make: Maker) -> None:
 
 @pytest.mark.slow
 def test_what_an_unclean_election_cut_off(kafka: KafkaCluster, client: Client, make: Maker, tmp_path: Path) -> None:
-    """A broker that was behind leads, and its log grows past what was read: the tables decide nothing any more."""
+    """A broker that was behind leads, and its log grows past what was read: the tables decide nothing any more.
+
+    And the count of `unchangedFor` starts again for every group: a lost record may have been its use.
+    """
     topic, group = make.topic(records=1, replicas=2), make.name("group")
     make.simple(group, at(topic))
     cluster = seen(client)
@@ -89,12 +93,20 @@ def test_what_an_unclean_election_cut_off(kafka: KafkaCluster, client: Client, m
     read = bounds(client)
     pipeline = Pipeline(client, cluster, tmp_path / "warehouse")
     pipeline.run([simple(group)], leader_epoch=read.leader_epochs[own])
+    unchanged, counting = Scene(client, need=LedgerNeed.READ), policy("*")
+    unchanged.observe(counting)
+    unchanged.observe(counting, after=30)
+
+    def watched() -> float:
+        return unchanged.context.journal.contents.watches[counting.uid].watched
+
+    assert watched() == 30 * 60
     scene = Scene(client)
     scene.use(Tables(ActivitySpec(pipeline.uri)))
-    policy = alert(group, idleFor="72h")
+    idle = alert(group, idleFor="72h")
 
     def reason() -> str:
-        return verdicts(scene.observe(policy), policy)[group]
+        return verdicts(scene.observe(idle), idle)[group]
 
     before = reason()
     assert not before.startswith("Evidence"), before
@@ -110,6 +122,10 @@ def test_what_an_unclean_election_cut_off(kafka: KafkaCluster, client: Client, m
     assert isinstance(end := ends[place], int)
     assert end < read.ends[own]
     assert reason() == reasons.EVIDENCE_INCOMPLETE
+    unchanged.observe(counting, after=30)
+    assert watched() == 0
+    unchanged.observe(counting, after=30)
+    assert watched() == 30 * 60
     pipeline.run([simple(group)], leader_epoch=bounds(client).leader_epochs[own])
     assert reason() == before
     assert epoch_ends(client, {place: 1_000_000}, soon()) == {place: NO_LEADER_EPOCH}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +16,15 @@ from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.changes import delete_offsets
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, topic_ids
-from group_hygiene.kafka.offsets import end_offsets, start_offsets
+from group_hygiene.kafka.offsets import start_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode
 from group_hygiene.kafka.partitions import partition_of
-from group_hygiene.kafka.tail import Found, Place, Tail
+from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import CommittedOffset, Fault, Partition
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile.uses import read_ends
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
@@ -35,12 +36,14 @@ from tests.warehouse import Warehouse, idle
 PENDING = 4_242
 
 
-def end(client: Client, cluster: Cluster, group: str) -> Place:
-    """Where the next record of the group will be, or of another one in its partition."""
-    partition = Partition(OFFSETS_TOPIC, partition_of(group, len(cluster.leaders)))
-    offset = end_offsets(client, [partition], soon())[partition]
-    assert isinstance(offset, int)
-    return Place(partition.partition, offset)
+Ends = dict[int, int]
+
+
+def ends_of(client: Client, cluster: Cluster) -> Ends:
+    """Where the next record of each partition will be."""
+    found = read_ends(client, cluster, soon())
+    assert not isinstance(found, Fault)
+    return found
 
 
 @pytest.fixture
@@ -52,16 +55,15 @@ def cluster(client: Client, make: Maker) -> Cluster:
     return read
 
 
-def tail(client: Client, cluster: Cluster, **groups: Place) -> Tail:
-    leaders = {index: broker for index, (broker, _) in cluster.leaders.items()}
-    return Tail(client, groups, leaders)
+def read(tail: Tail, since: Ends, *names: str, deadline: Deadline | None = None) -> dict[str, Found | Fault | None]:
+    """Read on, and answer for these groups."""
+    tail.read_on(names.__contains__, deadline or soon())
+    return {name: tail.answer(name, since) for name in names}
 
 
-def beside(group: str, cluster: Cluster) -> str:
-    """The name of another group whose records are in the same partition."""
-    count = len(cluster.leaders)
-    names = (f"{group}-{number}" for number in itertools.count())
-    return next(name for name in names if partition_of(name, count) == partition_of(group, count))
+def later(client: Client, cluster: Cluster, since: Ends, *names: str) -> dict[str, Found | Fault | None]:
+    """What the log has of these groups at or after those offsets."""
+    return read(Tail(client, cluster.leaders, since), since, *names)
 
 
 def test_groups_are_where_the_broker_puts_them(kafka: KafkaCluster, cluster: Cluster, make: Maker) -> None:
@@ -80,7 +82,7 @@ def test_groups_are_where_the_broker_puts_them(kafka: KafkaCluster, cluster: Clu
 
 
 class Event(NamedTuple):
-    """What happens, and the first record of it: its kind, and of a commit the offset."""
+    """What happens, and the last record of it: its kind, and of a commit the offset."""
 
     happens: Callable[[Maker, str, str], object]
     kind: str = "commit"
@@ -118,7 +120,7 @@ def aborts_a_transaction(make: Maker, group: str, topic: str) -> None:
     [
         pytest.param(Event(commits_the_same, offset=0), id="the-same-offset-once-more"),
         pytest.param(Event(comes_and_goes, "classic"), id="a-member-that-joined-and-left"),
-        pytest.param(Event(comes_and_goes_again, "consumer-member"), id="a-member-of-the-newer-protocol"),
+        pytest.param(Event(comes_and_goes_again, "consumer-"), id="a-member-of-the-newer-protocol"),
         pytest.param(Event(commits_in_a_transaction, offset=PENDING), id="a-transaction-that-is-open"),
         pytest.param(Event(aborts_a_transaction, offset=PENDING), id="a-transaction-that-was-aborted"),
     ],
@@ -127,19 +129,20 @@ def test_whatever_happens_to_a_group_is_seen(client: Client, cluster: Cluster, m
     """What is written after the place is seen, however little it changed, and before it nothing is."""
     topic, name = make.topic(), make.name()
     make.abandoned(name, topic, "consumer" if event.kind.startswith("consumer") else "classic")
-    before = end(client, cluster, name)
+    before = ends_of(client, cluster)
     open_transaction: Any = event.happens(make, name, topic)
-    found = tail(client, cluster, **{name: before}).read_on(soon())[name]
-    after = tail(client, cluster, **{name: end(client, cluster, name)}).read_on(soon())[name]
+    (found,) = later(client, cluster, before, name).values()
+    (after,) = later(client, cluster, ends_of(client, cluster), name).values()
     if open_transaction is not None:
         open_transaction.abort_transaction()
     assert isinstance(found, Found)
-    assert found.place.partition == before.partition
-    assert found.place.offset >= before.offset
+    assert found.partition == partition_of(name, len(cluster.leaders))
+    assert found.offset >= before[found.partition]
     record = found.record
+    assert record is not None
     assert (record.group, record.gone) == (name, False)
-    read = ("commit", record.offset) if isinstance(record, Commit) else (record.kind, None)
-    assert read == (event.kind, event.offset)
+    what = ("commit", record.offset) if isinstance(record, Commit) else (record.kind, None)
+    assert (what[0].startswith(event.kind), what[1]) == (True, event.offset)
     assert after is None
 
 
@@ -147,54 +150,81 @@ def test_deleted_offsets_are_seen(client: Client, cluster: Cluster, make: Maker)
     """A tombstone too says that the tables are out of date: a commit before it may be compacted away."""
     topic, name = make.topic(), make.name()
     make.abandoned(name, topic)
-    before = end(client, cluster, name)
+    before = ends_of(client, cluster)
     assert delete_offsets(client, name, [Partition(topic, 0)], soon()) == {Partition(topic, 0): None}
-    found = tail(client, cluster, **{name: before}).read_on(soon())[name]
+    found = later(client, cluster, before, name)[name]
     assert isinstance(found, Found)
     assert found.record == Commit(name, topic, 0)
 
 
 def test_records_of_other_groups_say_nothing(client: Client, cluster: Cluster, make: Maker) -> None:
-    """In the same partition, and of groups that are asked for in the same breath from places of their own."""
-    topic, name = make.topic(), make.name()
-    other = beside(name, cluster)
-    make.simple(name, at(topic))
-    first = end(client, cluster, name)
-    make.simple(other, at(topic))
-    second = end(client, cluster, other)
-    assert first.partition == second.partition
-    assert first.offset < second.offset
-    assert tail(client, cluster, **{name: first, other: second}).read_on(soon()) == {name: None, other: None}
-    answers = tail(client, cluster, **{name: second, other: first}).read_on(soon())
-    assert answers[name] is None
-    assert isinstance(answers[other], Found)
-
-
-def test_reading_on_tells_what_came_since(client: Client, cluster: Cluster, make: Maker) -> None:
-    """The better part is read before, and what is left right before the deletion; what was found once stays found."""
+    """Each group counts from offsets of its own, though all are read at once."""
     topic, name, other = make.topic(), make.name(), make.name()
     make.simple(name, at(topic))
-    reader = tail(client, cluster, **{name: end(client, cluster, name), other: end(client, cluster, other)})
-    assert reader.read_on(soon()) == {name: None, other: None}
+    first = ends_of(client, cluster)
+    make.simple(other, at(topic))
+    second = ends_of(client, cluster)
+    tail = Tail(client, cluster.leaders, first)
+    answers = read(tail, first, name, other)
+    assert answers[name] is None
+    assert isinstance(answers[other], Found)
+    assert tail.answer(other, second) is None
+    assert tail.used(first) == [other]
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["known", "missing-in-the-offsets"])
+def test_any_partition_may_have_the_use(client: Client, cluster: Cluster, make: Maker, missing: bool) -> None:
+    """Where a broker puts records is not computed. A partition without an offset counts from its start."""
+    name, place = make.name(), 3
+    before = ends_of(client, cluster)
+    wrong = next(index for index in cluster.leaders if index != partition_of(name, len(cluster.leaders)))
+    # The one client id that may write to internal topics (AdminUtils.ADMIN_CLIENT_ID).
+    producer = Producer(
+        {"bootstrap.servers": ",".join(client.settings.bootstrap_servers), "client.id": "__admin_client"}
+    )
+    key = struct.pack(f">hh{len(name)}sh1si", 1, len(name), name.encode(), 1, b"t", place)
+    producer.produce(OFFSETS_TOPIC, key=key, value=struct.pack(">hqihq", 3, 7, -1, 0, 0), partition=wrong)
+    assert producer.flush(20) == 0
+    since = {index: offset for index, offset in before.items() if index != wrong or not missing}
+    found = later(client, cluster, since, name)[name]
+    assert isinstance(found, Found)
+    assert (found.partition, found.offset >= before[wrong]) == (wrong, True)
+    assert found.record == Commit(name, "t", place, 7, commit_ms=0)
+
+
+def test_reading_on_finds_later_records(client: Client, cluster: Cluster, make: Maker) -> None:
+    """Most is read before, and the rest right before the deletion; a record that was found stays found."""
+    topic, name, other = make.topic(), make.name(), make.name()
     make.simple(name, at(topic))
-    found = reader.read_on(soon())
+    since = ends_of(client, cluster)
+    tail = Tail(client, cluster.leaders, since)
+    assert read(tail, since, name, other) == {name: None, other: None}
+    make.simple(name, at(topic))
+    found = read(tail, since, name, other)
     assert isinstance(found[name], Found)
     assert found[other] is None
-    assert reader.read_on(soon()) == found
+    assert read(tail, since, name, other) == found
+    assert tail.answer(name, tail.positions) is None
+    tail.retain({other}.__contains__)
+    assert tail.used({}) == []
 
 
 def test_many_records_are_read_to_the_end(client: Client, cluster: Cluster, make: Maker) -> None:
-    """More than one answer holds: the last record counts as the first does."""
+    """More than an answer holds, some in batches that are larger than its part of an answer, in two partitions."""
     topic, name = make.topic(partitions=100), make.name()
-    before = end(client, cluster, name)
-    other = beside(name, cluster)
+    before = ends_of(client, cluster)
+    others = [make.name() for _ in range(2)]
     metadata = "m" * 4000
-    for _ in range(10):
-        make.simple(other, {Partition(topic, index): CommittedOffset(0, -1, metadata) for index in range(100)})
+    for other in others:
+        for _ in range(10):
+            make.simple(other, {Partition(topic, index): CommittedOffset(0, -1, metadata) for index in range(100)})
     make.simple(name, at(topic))
-    found = tail(client, cluster, **{name: before}).read_on(soon())[name]
-    assert isinstance(found, Found)
-    assert found.place.offset >= before.offset + 1000
+    found = later(client, cluster, before, name, *others)
+    assert all(isinstance(each, Found) for each in found.values())
+    for other in others:
+        each = found[other]
+        assert isinstance(each, Found)
+        assert each.offset >= before[each.partition] + 999
 
 
 @pytest.mark.parametrize(
@@ -207,14 +237,25 @@ def test_many_records_are_read_to_the_end(client: Client, cluster: Cluster, make
 def test_what_cannot_be_read_is_a_fault(
     client: Client, cluster: Cluster, make: Maker, further: int, seconds: float, code: str
 ) -> None:
-    """Nothing is not what is answered, and it stays so."""
-    name = make.name()
-    place = end(client, cluster, name)
-    reader = tail(client, cluster, **{name: Place(place.partition, place.offset + further)})
-    for deadline in (Deadline(seconds), soon()):
-        answer = reader.read_on(deadline)[name]
-        assert isinstance(answer, Fault)
-        assert answer.code == code
+    """It is no answer that there is no record; and what can be read later is read then."""
+    name, since = make.name(), ends_of(client, cluster)
+    partition = partition_of(name, len(cluster.leaders))
+    since[partition] += further
+    tail = Tail(client, cluster.leaders, since)
+    answer = read(tail, since, name, deadline=Deadline(seconds))[name]
+    assert isinstance(answer, Fault)
+    assert answer.code == code
+    again = read(tail, since, name)[name]
+    assert (again is None) == (not further)
+
+
+def test_another_leader_epoch_is_a_fault(client: Client, cluster: Cluster, make: Maker) -> None:
+    """A leader that was elected since may have lost records, and others may have got their offsets."""
+    name, since = make.name(), ends_of(client, cluster)
+    moved = {index: (broker, epoch + 1) for index, (broker, epoch) in cluster.leaders.items()}
+    answer = read(Tail(client, moved, since), since, name)[name]
+    assert isinstance(answer, Fault)
+    assert answer.code == "UNKNOWN_LEADER_EPOCH"
 
 
 # A broker whose log is damaged, which nobody else may use.
@@ -235,39 +276,37 @@ def its_client(damaged: KafkaCluster) -> Iterator[Client]:
     made.close()
 
 
-def test_a_broken_record_is_a_fault_of_its_partition(damaged: KafkaCluster, its_client: Client) -> None:
-    """Whose record it is can't be told, so it may be anybody's."""
+def test_a_broken_record_is_a_fault(damaged: KafkaCluster, its_client: Client) -> None:
+    """It may be of any group. A group whose own record can't be read was used."""
     make = Maker(damaged.bootstrap_servers)
-    topic, name = make.topic(), make.name()
+    topic, name, other = make.topic(), make.name(), make.name()
     make.simple(name, at(topic))
     cluster = seen(its_client)
-    elsewhere = next(
-        other
-        for other in (make.name() for _ in range(100))
-        if end(its_client, cluster, other)[0] != end(its_client, cluster, name)[0]
-    )
-    places = {each: end(its_client, cluster, each) for each in (name, elsewhere)}
-    # The one client id that may write to internal topics (AdminUtils.ADMIN_CLIENT_ID).
+    since = ends_of(its_client, cluster)
     producer = Producer({"bootstrap.servers": damaged.bootstrap_servers, "client.id": "__admin_client"})
-    producer.produce(OFFSETS_TOPIC, key=b"\x00\x63what is this", value=b"", partition=places[name].partition)
+    key = struct.pack(f">hh{len(name)}sh1si", 1, len(name), name.encode(), 1, b"t", 0)
+    producer.produce(OFFSETS_TOPIC, key=key, value=b"no commit", partition=0)
     assert producer.flush(20) == 0
-    answers = tail(its_client, cluster, **places).read_on(soon())
-    answer = answers[name]
+    answers = later(its_client, cluster, since, name, other)
+    assert answers == {name: Found(0, since[0], None), other: None}
+    producer.produce(OFFSETS_TOPIC, key=b"\x00\x63what is this", value=b"", partition=1)
+    assert producer.flush(20) == 0
+    answer = later(its_client, cluster, since, other)[other]
     assert isinstance(answer, Fault)
     assert answer.code == "CORRUPT_MESSAGE"
-    assert f"offset {places[name].offset}" in answer.message
-    assert answers[elsewhere] is None
+    assert f"{OFFSETS_TOPIC}-1 at offset {since[1]}" in answer.message
     make.close()
 
 
 def test_a_log_that_was_cut_off_is_a_fault(damaged: KafkaCluster, its_client: Client) -> None:
-    """Records between the place and the beginning of the log are gone, and may have been of this group."""
+    """Records between the offset and the beginning of the log are gone, and may have been of this group."""
     make = Maker(damaged.bootstrap_servers)
     topic, name = make.topic(), make.name()
     make.simple(name, at(topic))
     cluster = seen(its_client)
-    place = end(its_client, cluster, name)
-    partition = Partition(OFFSETS_TOPIC, place.partition)
+    since = ends_of(its_client, cluster)
+    index = partition_of(name, len(cluster.leaders))
+    partition = Partition(OFFSETS_TOPIC, index)
     make.simple(name, at(topic))
     settings = {"cleanup.policy": "delete", "retention.ms": "1", "segment.ms": "100"}
     entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in settings.items()]
@@ -276,10 +315,10 @@ def test_a_log_that_was_cut_off_is_a_fault(damaged: KafkaCluster, its_client: Cl
 
     def cut_off() -> bool:
         start = start_offsets(its_client, [partition], soon())[partition]
-        return isinstance(start, int) and start > place.offset
+        return isinstance(start, int) and start > since[index]
 
     wait_for(cut_off, seconds=60)
-    answer = tail(its_client, cluster, **{name: place}).read_on(soon())[name]
+    answer = later(its_client, cluster, since, name)[name]
     assert isinstance(answer, Fault)
     assert answer.code == "OFFSET_OUT_OF_RANGE"
     make.close()
@@ -318,7 +357,9 @@ def test_only_a_group_that_the_log_is_silent_about_is_deleted(  # noqa: PLR0913,
     """Idle by the tables, Empty and unchanged by the broker: the end of the log has the last word."""
     topic, name = make.topic(records=5), make.name()
     make.abandoned(name, topic)
-    warehouse.write([idle(name)], covered_to=end(client, cluster, name).offset + further)
+    ends = ends_of(client, cluster)
+    ends[partition_of(name, len(ends))] += further
+    warehouse.write([idle(name)], ends=ends)
     scene = Scene(client)
     scene.context = replace(scene.context, tables=Tables(ActivitySpec(warehouse.uri)))
     observation, plan = scene.plan(policy(name, idleFor="1h"))

@@ -22,7 +22,7 @@ from group_hygiene.model.entries import (
     Intent,
     KeepRequest,
     Key,
-    LogEnd,
+    LogPlace,
     Mark,
     Notice,
     Outcome,
@@ -73,7 +73,9 @@ fields: dict[Any, Any] = {
     "parts": whole_numbers,
     "watched": st.floats(0, 1e12),
     "fingerprint": st.binary(max_size=32),
-    "log_end": st.none() | st.builds(LogEnd, st.integers(0, 2**31 - 1), whole_numbers, st.integers(-1, 2**31 - 1)),
+    "log": st.dictionaries(
+        st.integers(0, 2**31 - 1), st.builds(LogPlace, whole_numbers, st.integers(-1, 2**31 - 1)), max_size=4
+    ),
     "what": st.sampled_from(OutcomeType),
     "offsets": st.dictionaries(texts, st.lists(rows, max_size=4), max_size=4),
     "to": st.dictionaries(st.integers(0, 2**31 - 1), whole_numbers, max_size=4),

@@ -18,7 +18,7 @@ from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.kafka.samples import SAMPLES, sample_ids
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import LogEnd, Seen
+from group_hygiene.model.entries import LogPlace, Watch
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.scan import _visibility
@@ -188,22 +188,18 @@ def test_a_coordinator_that_is_loading_leaves_the_list_incomplete() -> None:
     assert not_loaded_since(client, cluster, Deadline(1)) == {}
 
 
-@pytest.mark.parametrize("end", [None, LogEnd(0, 5, 1)])
-def test_uses_between_scans_are_not_known_where_the_log_is_hidden(end: LogEnd | None) -> None:
+@pytest.mark.parametrize("log", [{}, {0: LogPlace(5, 1)}])
+def test_uses_between_scans_are_not_known_where_the_log_is_hidden(log: dict[int, LogPlace]) -> None:
     """So a policy must say that it trusts its scans, as where READ on the log is denied."""
     cluster = Cluster("c", {1: "kafka:9092"}, {}, samples={"a": 1})
     strict, trusting = delete(), delete({"unprotect": ["UnreadableOffsetsLog"]})
     contents = Contents()
-    contents.apply(
-        [Seen(policy_uid="uid-1", group="g", epoch=1, fingerprint=b"f", since=NOW, watched=1.0, log_end=end)]
-    )
-    context: Any = Row(client=_Brokers(), journal=Row(contents=contents))
+    contents.apply([Watch(policy_uid="uid-1", digest="d", epoch=1, watched=1.0, at=NOW, complete_at=NOW, log=log)])
+    context: Any = Row(client=_Brokers(), journal=Row(contents=contents), memory=Row(tail=None))
     found = {}
     for policy in (strict, trusting):
         plan: Any = Row(policy=policy, actions=("g",))
-        uses = Uses(context, plan, cluster, Deadline(1))
-        found[policy] = uses.read_on(Deadline(1))
-        assert uses.changes() == []
+        found[policy] = Uses(context, plan, cluster).read_on(Deadline(1))
     assert found[strict]["g"].reason == reasons.EVIDENCE_UNREADABLE
     assert "UnreadableOffsetsLog" in found[strict]["g"].message
     assert found[trusting] == {}
@@ -214,7 +210,7 @@ def test_a_deletion_by_name_is_refused_where_the_log_is_hidden() -> None:
     cluster = Cluster("c", {1: "kafka:9092"}, {}, samples={"a": 1})
     context: Any = Row(client=_Brokers(), journal=Row(contents=Contents()))
     plan: Any = Row(policy=delete(), actions=("g",))
-    refusal = Uses(context, plan, cluster, Deadline(1), since={}).read_on(Deadline(1))["g"]
+    refusal = Uses(context, plan, cluster, since={}).read_on(Deadline(1))["g"]
     assert refusal.reason == reasons.EVIDENCE_UNREADABLE
     assert refusal.message.startswith("whether it was used lately: brokers hide")
     assert "--force" in refusal.message

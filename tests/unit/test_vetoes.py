@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from group_hygiene.kafka.offsets_log import Commit
-from group_hygiene.kafka.tail import Found, Place
+from group_hygiene.kafka.tail import Found
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
@@ -114,7 +114,7 @@ def _refusing(case: vetoes.Case) -> tuple[str, str]:
     return "", ""
 
 
-_COMMIT = Found(Place(7, 1000), Commit(_NAME, "orders", 0, 11))
+_COMMIT = Found(7, 1000, Commit(_NAME, "orders", 0, 11))
 _OPEN = Refusal(reasons.PENDING_TRANSACTION, "open")
 _USED = Refusal(reasons.RECENTLY_ACTIVE, "it committed")
 _TABLE = [

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from group_hygiene.decide import unchanged as watching
-from group_hygiene.model.entries import LogEnd, Seen, Watch
+from group_hygiene.model.entries import LogPlace, Seen, Watch
 from group_hygiene.spec.policy import Policy
 from tests.unit.make import NOW, alert, delete
 
 _POLICY = delete()
 _INTERVAL = _POLICY.interval.total_seconds()
 _SAME, _OTHER = b"same", b"other"
-_END = LogEnd(3, 70, 1)
 
 
 @dataclass
@@ -34,13 +33,11 @@ class World:
     def now(self) -> datetime:
         return NOW + timedelta(seconds=self.real) + self.offset
 
-    def look(self, *read: tuple[str, bytes], unread: tuple[str, ...] = (), log_end: LogEnd | None = _END) -> None:
+    def look(self, *read: tuple[str, bytes], unread: tuple[str, ...] = (), lost: bool = False) -> None:
         """A look that reads these groups, and fails to read those."""
-        watch = watching.record_scan(self.watch, self.policy, self.now, self.real, self.scans)
+        watch = watching.record_scan(self.watch, self.policy, self.now, self.real, self.scans, lost)
         for name, print_ in read:
-            new = watching.seen_again(
-                self.seen.get(name), watch, self.scans, name, watching.Observed(print_, log_end), self.now
-            )
+            new = watching.seen_again(self.seen.get(name), watch, self.scans, name, print_, self.now)
             if new is not None:
                 self.seen[name] = new
         self.watch, ended = watching.end_scan(watch, self.scans, self.seen, unread)
@@ -298,16 +295,14 @@ def test_observed_never_exceeds_what_passed(steps: list[tuple[str, object]]) -> 
             assert observed <= world.real - first + 1e-6
 
 
-def test_it_begins_again_where_no_end_of_the_log_is_known() -> None:
-    """From there on a use would show in the offsets log; and the first one that is known stays."""
-    world = World()
-    world.look(("a", _SAME), log_end=None)
+def test_it_begins_again_after_lost_records_of_the_log(world: World) -> None:
+    """They may have been of any group. How far the log was read stays in the watch, for the next scan to read on."""
+    assert world.watch is not None
+    world.watch = structs.replace(world.watch, log={3: LogPlace(70, 1)})
     world.real += _INTERVAL
-    world.look(("a", _SAME), log_end=None)
-    assert world.observed() == _INTERVAL
+    world.look(("a", _SAME), lost=True)
+    assert world.observed() == 0.0
+    assert world.watch.log == {3: LogPlace(70, 1)}
     world.real += _INTERVAL
     world.look(("a", _SAME))
-    assert (world.observed(), world.seen["a"].log_end) == (0.0, _END)
-    world.real += _INTERVAL
-    world.look(("a", _SAME), log_end=LogEnd(3, 90, 1))
-    assert (world.observed(), world.seen["a"].log_end) == (_INTERVAL, _END)
+    assert (world.observed(), world.watch.log) == (_INTERVAL, {3: LogPlace(70, 1)})

@@ -11,26 +11,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 import msgspec
 
-from group_hygiene.model.entries import LogEnd, Seen, Watch
+from group_hygiene.model.entries import Seen, Watch
 from group_hygiene.model.evidence import Unchanged
 from group_hygiene.spec.policy import Policy
 
 # If two scans are further apart than this many intervals, a scan was missed.
 _INTERVALS = 2
-
-
-class Observed(NamedTuple):
-    """The observation of an Empty group. fingerprint: of its committed offsets.
-
-    log_end: of its partition of the offsets log, read before the offsets; None = not known.
-    """
-
-    fingerprint: bytes
-    log_end: LogEnd | None = None
 
 
 @dataclass
@@ -54,19 +43,22 @@ class ScanHistory:
         return watch.watched - self.read.get(group, self.floor) > self.max_gap
 
 
-def record_scan(watch: Watch | None, policy: Policy, now: datetime, monotonic: float, history: ScanHistory) -> Watch:
+def record_scan(
+    watch: Watch | None, policy: Policy, now: datetime, monotonic: float, history: ScanHistory, lost: bool = False
+) -> Watch:
     """The policy's watch with another scan at `now`, noted in `history`. `end_scan` ends the scan.
 
     A missed scan, or another digest than the policy's, starts a new epoch. Within a process, monotonic seconds show a
     missed scan; after a restart the wall clock does, counted from the last complete scan, as it is not stored which
-    groups a later one could not read. A clock that went back proves nothing, and starts a new epoch.
+    groups a later one could not read. A clock that went back proves nothing, and starts a new epoch. lost: so do
+    records of the offsets log that were lost before they were read.
     """
     history.max_gap = _INTERVALS * policy.interval.total_seconds()
     gap = None if history.last is None else monotonic - history.last
     history.last = monotonic
     history.missed = gap if gap is not None and gap > history.max_gap else None
     history.present.clear()
-    if watch is None or watch.digest != policy.digest:
+    if watch is None or watch.digest != policy.digest or lost:
         return _begin(watch, policy, now, history)
     if gap is not None:
         if not 0 <= gap <= history.max_gap:
@@ -80,27 +72,26 @@ def record_scan(watch: Watch | None, policy: Policy, now: datetime, monotonic: f
 
 
 def seen_again(
-    seen: Seen | None, watch: Watch, history: ScanHistory, group: str, observed: Observed, now: datetime
+    seen: Seen | None, watch: Watch, history: ScanHistory, group: str, fingerprint: bytes, now: datetime
 ) -> Seen | None:
     """The Seen to write for a group that this scan found Empty; None = nothing to write.
 
-    The count starts again when the offsets changed, in a new epoch, when the group was not read for too long, and when
-    it is not known from which offset on the log shows its uses.
+    The count starts again when the offsets changed, in a new epoch, and when the group was not read for too long.
+    fingerprint: of its committed offsets.
     """
     stale = history.stale(group, watch)
     history.read[group] = watch.watched
     history.present.add(group)
-    same = seen is not None and seen.epoch == watch.epoch and seen.fingerprint == observed.fingerprint
-    if seen is not None and same and not stale and (seen.log_end is not None or observed.log_end is None):
+    same = seen is not None and seen.epoch == watch.epoch and seen.fingerprint == fingerprint
+    if same and not stale:
         return None
     return Seen(
         policy_uid=watch.policy_uid,
         group=group,
         epoch=watch.epoch,
-        fingerprint=observed.fingerprint,
+        fingerprint=fingerprint,
         since=now,
         watched=watch.watched,
-        log_end=observed.log_end,
     )
 
 
@@ -144,4 +135,7 @@ def _begin(watch: Watch | None, policy: Policy, now: datetime, history: ScanHist
     history.read.clear()
     # A date rather than 1: if a watch is lost, its observations must not count under the next one.
     epoch = max(int(now.timestamp()), 0 if watch is None else watch.epoch + 1)
-    return Watch(policy_uid=policy.uid, digest=policy.digest, epoch=epoch, watched=0.0, at=now, complete_at=now)
+    log = {} if watch is None else watch.log
+    return Watch(
+        policy_uid=policy.uid, digest=policy.digest, epoch=epoch, watched=0.0, at=now, complete_at=now, log=log
+    )

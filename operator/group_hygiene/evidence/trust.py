@@ -56,11 +56,15 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableEvidence:
-    """The result of one read of the tables. mark: the new entry of the ledger, None = leave the ledger as it is."""
+    """The result of one read of the tables. mark: the new entry of the ledger, None = leave the ledger as it is.
+
+    covered: partition of the log -> the offset up to which they have every record; only of partitions of this log.
+    """
 
     groups: Mapping[str, Activity | Refusal]
     coverage: Coverage
     mark: entries.Covered | None = None
+    covered: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,10 @@ def read_evidence(
     good = [place.read_at for partition, place in reading.covered.items() if partition not in refusals]
     problem = refusals[min(refusals)] if refusals else None
     coverage = Coverage(problem, partitions - len(refusals), partitions, min(good, default=None), tables.spec.max_age)
-    return TableEvidence(answers, coverage, next_mark(reading, log, before, uid, now))
+    # Old tables are a start, too.
+    unusable = {partition for partition, why in refusals.items() if why.reason != reasons.EVIDENCE_STALE}
+    covered = {p: place.to for p, place in reading.covered.items() if p < partitions and p not in unusable}
+    return TableEvidence(answers, coverage, next_mark(reading, log, before, uid, now), covered)
 
 
 def _epoch_ends(run: Run, reading: Reading, partitions: int, deadline: Deadline) -> dict[int, int | Fault]:

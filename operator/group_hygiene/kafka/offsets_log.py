@@ -42,6 +42,11 @@ class Commit(NamedTuple):
     def gone(self) -> bool:
         return self.offset is None
 
+    @property
+    def by_client(self) -> bool:
+        """Whether only a client's request causes such a record: brokers remove offsets by themselves."""
+        return not self.gone
+
 
 class Client(NamedTuple):
     """A member's client as its broker saw it. Texts are cut to TEXT_MAX bytes; host: like 10.1.2.3.
@@ -74,6 +79,25 @@ class GroupState(NamedTuple):
     state_ms: int | None = None
     clients: tuple[Client, ...] = ()
 
+    @property
+    def by_client(self) -> bool:
+        """Whether only a client's request causes such a record: brokers remove members by themselves."""
+        with_members = bool(self.members) or self.kind in _MEMBER_RECORDS
+        return with_members and not self.gone
+
+
+def group_of(key: bytes | None) -> str:
+    """The group of a record, by its key alone. Raises only BrokenRecord."""
+    try:
+        number, size = _KEY_START.unpack_from(key or b"")
+        if number not in _COMMIT_KEYS and number not in _RECORD_TYPES:
+            raise BrokenRecord(f"the key is of type {number}, which is not known")
+        if size < 0 or key is None or len(key) < 4 + size:
+            raise LayoutError("the text of a key is longer than it")
+        return key[4 : 4 + size].decode()
+    except _LAYOUT_ERRORS as error:
+        raise BrokenRecord(f"its bytes do not fit their layout: {error}") from error
+
 
 def decode(key: bytes | None, value: bytes | None) -> Commit | GroupState:
     """Decode one record; no value = a tombstone. Raises only BrokenRecord.
@@ -98,6 +122,8 @@ def decode(key: bytes | None, value: bytes | None) -> Commit | GroupState:
 CLIENTS_MAX, TEXT_MAX = 5, 100
 _LAYOUT_ERRORS = (LayoutError, struct.error, UnicodeDecodeError)
 _INT16 = struct.Struct(">h")
+_KEY_START = struct.Struct(">hh")
+_MEMBER_RECORDS = frozenset({"consumer-member", "share-member", "streams-member"})
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _COMMIT_KEYS = (0, 1)

@@ -19,7 +19,7 @@ from kafka.record.util import decode_varint
 from group_hygiene.kafka.bounds import FetchBudget, TooMuch
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
 from group_hygiene.kafka.codecs import unpack
-from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
 from group_hygiene.process.memory import Intake
 
 T = TypeVar("T")
@@ -43,11 +43,12 @@ _THROTTLED = 89
 
 
 class Record(NamedTuple):
-    """A record in the log; no value = a tombstone."""
+    """A record in the log; no value = a tombstone. leader_epoch: in which its leader appended it."""
 
     offset: int
     key: bytes | None
     value: bytes | None
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class Hidden(NamedTuple):
@@ -175,7 +176,7 @@ def fetch_raw(leader: Leader, position: int, deadline: Deadline, little: bool = 
     """
     size = _HEADERS_BYTES if little else _FETCH_BYTES
     answer = leader.ask(lambda: _request(leader.partition, position, _READ_COMMITTED, 0, size), _fetch_error, deadline)
-    return _parsed(leader.partition, position, answer, _raw)
+    return _parsed(leader.partition, position, _only(answer), _raw)
 
 
 def read_old_batch(data: memoryview, most: int) -> list[OldRecord]:
@@ -200,24 +201,50 @@ def read_old_batch(data: memoryview, most: int) -> list[OldRecord]:
 
 
 def fetch_all(
-    client: Client, positions: Mapping[Partition, int], leaders: Mapping[Partition, int], deadline: Deadline
-) -> dict[Partition, Fetched | Fault]:
-    """The records of each partition from its position on, committed or not, as many as one answer holds; asked once.
+    client: Client, topic: str, positions: Mapping[int, int], leaders: Mapping[int, tuple[int, int]], deadline: Deadline
+) -> dict[int, Fetched | Fault]:
+    """The records of a topic's partitions from these positions on, committed or not, as many as one answer holds.
 
-    No record, and the same position: there are no records up to `end`.
+    leaders: partition -> its leader and the leader epoch; the Fault is FENCED_LEADER_EPOCH in a later one. Each leader
+    gets one request. No record, and the same position: there are no records up to `end`, if no other partition of its
+    leader was requested. Then a broker omits a batch that is larger than an answer (KIP-74).
     """
-    calls = {
-        partition: Call(leaders[partition], _request(partition, position, _READ_UNCOMMITTED, 0, _EACH_BYTES))
-        for partition, position in positions.items()
-    }
+    of_leader: dict[int, list[int]] = {}
+    for index in positions:
+        of_leader.setdefault(leaders[index][0], []).append(index)
+    topic_class = FetchRequest.FetchTopic
+    calls: dict[int, Call] = {}
+    for leader, indexes in of_leader.items():
+        places = [
+            topic_class.FetchPartition(
+                partition=index,
+                current_leader_epoch=leaders[index][1],
+                fetch_offset=positions[index],
+                partition_max_bytes=_EACH_BYTES,
+            )
+            for index in indexes
+        ]
+        # Enough for all: partitions beyond the limit would look empty.
+        size = _EACH_BYTES * len(places)
+        calls[leader] = Call(leader, _fetch_request([topic_class(topic=topic, partitions=places)], size))
     unpacking = _Unpacking(client.intake, deadline, _ENOUGH_OF_EACH)
-    return client.send_each(
-        calls,
-        deadline,
-        lambda partition, answer: _whole(
-            partition, _fetched(partition, positions[partition], _without_error(answer), unpacking)
-        ),
-    )
+
+    def read(leader: int, answer: Response) -> dict[int, Fetched | Fault]:
+        rows = {row.partition_index: row for each in answer.responses for row in each.partitions}
+        results: dict[int, Fetched | Fault] = {}
+        for index in of_leader[leader]:
+            # A client that exceeds a quota gets an answer without partitions (KIP-219).
+            code = answer.error_code or (rows[index].error_code if index in rows else _THROTTLED)
+            row = fault_of_code(code) if code else rows[index]
+            place = Partition(topic, index)
+            parsed = _parsed(place, positions[index], row, lambda data, start: _records(data, start, unpacking))
+            results[index] = _whole(place, parsed)
+        return results
+
+    found: dict[int, Fetched | Fault] = {}
+    for leader, answer in client.send_each(calls, deadline, read).items():
+        found |= dict.fromkeys(of_leader[leader], answer) if isinstance(answer, Fault) else answer
+    return found
 
 
 def fetch_batch_headers(
@@ -234,7 +261,9 @@ def fetch_batch_headers(
     return client.send_each(
         calls,
         deadline,
-        lambda partition, answer: _parsed(partition, positions[partition], _without_error(answer), _batch_headers),
+        lambda partition, answer: _parsed(
+            partition, positions[partition], _only(_without_error(answer)), _batch_headers
+        ),
     )
 
 
@@ -247,18 +276,22 @@ def fetch_time(leader: Leader, position: int, deadline: Deadline) -> int | Fault
     answer = leader.ask(
         lambda: _request(leader.partition, position, _READ_UNCOMMITTED, 0, _HEADERS_BYTES), _fetch_error, deadline
     )
-    return _parsed(leader.partition, position, answer, _time)
+    return _parsed(leader.partition, position, _only(answer), _time)
 
 
 def _request(partition: Partition, position: int, isolation: int, wait_ms: int, size: int) -> Request:
     topic_class = FetchRequest.FetchTopic
     place = topic_class.FetchPartition(partition=partition.partition, fetch_offset=position, partition_max_bytes=size)
+    return _fetch_request([topic_class(topic=partition.topic, partitions=[place])], size, isolation, wait_ms)
+
+
+def _fetch_request(topics: list[Any], size: int, isolation: int = _READ_UNCOMMITTED, wait_ms: int = 0) -> Request:
     return FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=1,
         max_bytes=size,
         isolation_level=isolation,
-        topics=[topic_class(topic=partition.topic, partitions=[place])],
+        topics=topics,
         # From v11 on, a broker may send the reader to a follower instead (KIP-392): by an answer without an error and
         # without records, which here means that there are none.
         max_version=10,
@@ -292,7 +325,7 @@ class _Unpacking:
 
 
 def _fetched(partition: Partition, position: int, answer: Response | Fault, unpacking: _Unpacking) -> Fetched | Fault:
-    return _parsed(partition, position, answer, lambda data, start: _records(data, start, unpacking))
+    return _parsed(partition, position, _only(answer), lambda data, start: _records(data, start, unpacking))
 
 
 def _whole(partition: Partition, fetched: Fetched | Fault) -> Fetched | Fault:
@@ -303,15 +336,20 @@ def _whole(partition: Partition, fetched: Fetched | Fault) -> Fetched | Fault:
     return Fault("CORRUPT_MESSAGE", f"{partition}: the batch at offset {batch.offset} can't be read: {batch.why}")
 
 
-def _parsed(partition: Partition, position: int, answer: Response | Fault, parse: Callable[[Any, int], T]) -> T | Fault:
+def _parsed(partition: Partition, position: int, answer: Any | Fault, parse: Callable[[Any, int], T]) -> T | Fault:
+    """answer: the partition's part of it."""
     if isinstance(answer, Fault):
         denied = answer.code == "TOPIC_AUTHORIZATION_FAILED"
         return Fault(answer.code, f"needs READ on the topic {partition.topic}") if denied else answer
-    data = answer.responses[0].partitions[0]
     try:
-        return parse(data, position)
+        return parse(answer, position)
     except (kafka_errors.KafkaError, TooMuch, ValueError, IndexError, struct.error) as error:
         return Fault("CORRUPT_MESSAGE", f"{partition} at offset {position}: {error}")
+
+
+def _only(answer: Response | Fault) -> Any | Fault:
+    """The part of the one partition that was requested."""
+    return answer if isinstance(answer, Fault) else answer.responses[0].partitions[0]
 
 
 def _without_error(answer: Response | Fault) -> Response | Fault:
@@ -375,7 +413,7 @@ def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
         delta, at = decode_varint(body, at)
         key, at = _bytes(body, at, end)
         value, at = _bytes(body, at, end)
-        yield Record(batch.base_offset + delta, key, value)
+        yield Record(batch.base_offset + delta, key, value, batch.leader_epoch)
         at = end
     if at != len(body):
         raise ValueError(f"{len(body) - at} bytes behind its records")

@@ -1,111 +1,146 @@
-"""Reads the offsets log for records of groups from a given offset on, including open and aborted transactions.
+"""Reads the offsets log for records of groups from given offsets on, including open and aborted transactions.
 
-Reads only. Does not decide which records matter.
+Reads only. Every partition is read, as no request shows in which one a broker puts a group's records: brokers compute
+it from the number of partitions at their start (GroupCoordinatorService; KAFKA-7771, KAFKA-14418), and metadata names
+the current number. Does not decide which records matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, GroupState, decode
-from group_hygiene.kafka.partition import Record, fetch_all
-from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, GroupState, decode, group_of
+from group_hygiene.kafka.partition import Fetched, Record, fetch_all
+from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.model.groups import Fault
 
-# Partitions per round: this many answers are in memory at once.
+# Partitions per round: the answers for this many are in memory at once.
 _AT_ONCE = 16
 
 
-class Place(NamedTuple):
-    """A partition of the log, and the first offset to read there."""
+class Found(NamedTuple):
+    """A record of a group."""
 
     partition: int
     offset: int
-
-
-class Found(NamedTuple):
-    """The first record of a group at or after its place."""
-
-    place: Place
-    record: Commit | GroupState
+    # None: its value can't be read.
+    record: Commit | GroupState | None
 
 
 class Tail:
-    """Reads the log of some groups from their places on; each `read_on` continues to the current end of the log."""
+    """Reads all partitions of the log from `begun` on; each `read_on` continues to the current end of the log.
 
-    def __init__(
+    leaders: partition -> its leader and the leader epoch, as in `Cluster`. A partition that another broker leads later,
+    or the same one in a later epoch, can't be read: a new Tail is needed. begun, positions: partition -> the offset of
+    the first record that was, or will be, read.
+    faults: why the last `read_on` did not reach the end of a partition. OFFSET_OUT_OF_RANGE: the log begins after its
+    position, or, if retriable, ends before it. CORRUPT_MESSAGE: a record can't be read, and may be of any group.
+    grown: broker that computes partitions from an old number of them -> a record that shows it, in words.
+    """
+
+    def __init__(self, client: Client, leaders: Mapping[int, tuple[int, int]], starts: Mapping[int, int]) -> None:
+        """starts: partition -> offset. A partition that is missing there is read from its start: it is new."""
+        self.leaders = leaders
+        self.begun = {index: starts.get(index, 0) for index in leaders}
+        self.positions = dict(self.begun)
+        self.faults: dict[int, Fault] = {}
+        self.grown: dict[int, str] = {}
+        self._client = client
+        # Of each group, the last record in each partition.
+        self._found: dict[str, dict[int, Found]] = {}
+
+    def read_on(
         self,
-        client: Client,
-        groups: Mapping[str, Place],
-        leaders: Mapping[int, int],
+        wanted: Callable[[str], bool],
+        deadline: Deadline,
         matters: Callable[[Commit | GroupState], bool] = lambda record: True,
     ) -> None:
-        """leaders: partition of the log -> the broker that leads it. matters: which records of the groups count."""
-        self._client = client
-        self._matters = matters
-        self._groups = groups
-        self._leaders = {
-            Partition(OFFSETS_TOPIC, place.partition): leaders.get(place.partition, -1) for place in groups.values()
-        }
-        self._positions: dict[Partition, int] = {}
-        for index, offset in groups.values():
-            partition = Partition(OFFSETS_TOPIC, index)
-            self._positions[partition] = min(offset, self._positions.get(partition, offset))
-        self._found: dict[str, Found] = {}
-        self._faults: dict[Partition, Fault] = {}
-
-    def read_on(self, deadline: Deadline) -> dict[str, Found | Fault | None]:
-        """The result for each group so far: its first record, None = there is none, or the Fault.
-
-        OFFSET_OUT_OF_RANGE: the log begins after the place, or ends before it. CORRUPT_MESSAGE: some record of the
-        partition, of any group, can't be read. Also a Fault: the deadline passed. A Fault is permanent.
-        """
-        ends: dict[Partition, int] = {}
-        left = self._unknown()
-        while left:
-            answers = fetch_all(
-                self._client, {place: self._positions[place] for place in left[:_AT_ONCE]}, self._leaders, deadline
-            )
-            for place, read in answers.items():
-                answer = read
-                if not isinstance(answer, Fault) and answer.end < self._positions[place]:
-                    # A new leader hides the end until its followers have it.
-                    answer = Fault("OFFSET_OUT_OF_RANGE", f"{place} ends at {answer.end}", retriable=True)
+        """Read to the current end. Remembers the last record of each wanted group in each partition, if it matters."""
+        self.faults.clear()
+        ends: dict[int, int] = {}
+        left, alone = list(self.leaders), list[int]()
+        while left or alone:
+            some, left = left[:_AT_ONCE], left[_AT_ONCE:]
+            if not some:
+                some = [alone.pop()]
+            asked = {index: self.positions[index] for index in some}
+            for index, answer in fetch_all(self._client, OFFSETS_TOPIC, asked, self.leaders, deadline).items():
                 if isinstance(answer, Fault):
-                    self._faults[place] = answer
+                    self.faults[index] = answer
                     continue
-                self._take(place, answer.records)
-                ends.setdefault(place, answer.end)
-                if answer.position == self._positions[place]:
-                    # Compaction has removed all records up to the end.
-                    ends[place] = answer.position
-                self._positions[place] = answer.position
-            left = [place for place in self._unknown() if place not in ends or self._positions[place] < ends[place]]
-        return {name: self._known(name, place) for name, place in self._groups.items()}
+                if (fault := self._take(index, answer, wanted, matters)) is not None:
+                    self.faults[index] = fault
+                    continue
+                self.positions[index] = answer.position
+                if answer.position < ends.setdefault(index, answer.end):
+                    if answer.position > asked[index]:
+                        left.append(index)
+                    elif len(some) > 1:
+                        # It may only have a large batch. Alone, an empty answer means that there is no record.
+                        alone.append(index)
 
-    def reached(self, partition: int) -> int:
-        """The offset up to which a partition of the log was read."""
-        return self._positions[Partition(OFFSETS_TOPIC, partition)]
+    def use(self, group: str, since: Mapping[int, int]) -> Found | None:
+        """A record of the group at or after these offsets; a partition that is missing there counts from its start."""
+        found = self._found.get(group, {}).values()
+        return next((each for each in found if each.offset >= since.get(each.partition, 0)), None)
 
-    def _unknown(self) -> list[Partition]:
-        """Partitions with a group that has no result yet."""
-        waiting = {place.partition for name, place in self._groups.items() if name not in self._found}
-        return [place for place in self._positions if place.partition in waiting and place not in self._faults]
+    def used(self, since: Mapping[int, int]) -> list[str]:
+        """The groups with a record at or after these offsets."""
+        return [name for name in self._found if self.use(name, since)]
 
-    def _take(self, place: Partition, records: Iterable[Record]) -> None:
-        for row in records:
+    def answer(self, group: str, since: Mapping[int, int]) -> Found | Fault | None:
+        """As `use`; the Fault of some partition if there is no such record, as there may be one."""
+        return self.use(group, since) or next(iter(self.faults.values()), None)
+
+    def retain(self, wanted: Callable[[str], bool]) -> None:
+        """Forget all other groups."""
+        self._found = {name: found for name, found in self._found.items() if wanted(name)}
+
+    def _take(
+        self,
+        index: int,
+        answer: Fetched,
+        wanted: Callable[[str], bool],
+        matters: Callable[[Commit | GroupState], bool],
+    ) -> Fault | None:
+        if answer.end < self.positions[index]:
+            # A new leader hides the end until its followers have it.
+            return Fault("OFFSET_OUT_OF_RANGE", f"{OFFSETS_TOPIC}-{index} ends at {answer.end}", retriable=True)
+        for row in answer.records:
             try:
-                record = decode(row.key, row.value)
+                group = group_of(row.key)
             except BrokenRecord as broken:
-                self._faults[place] = Fault("CORRUPT_MESSAGE", f"{place} at offset {row.offset}: {broken}")
-                return
-            since = self._groups.get(record.group)
-            if since is None or since.partition != place.partition or row.offset < since.offset:
-                continue
-            if self._matters(record):
-                self._found.setdefault(record.group, Found(Place(place.partition, row.offset), record))
+                return Fault("CORRUPT_MESSAGE", f"{OFFSETS_TOPIC}-{index} at offset {row.offset}: {broken}")
+            if _partition_of(group, len(self.leaders)) != index:
+                self._note_misplaced(index, group, row)
+            if wanted(group):
+                record = _decoded(row)
+                if record is None or matters(record):
+                    self._found.setdefault(group, {})[index] = Found(index, row.offset, record)
+        return None
 
-    def _known(self, name: str, place: Place) -> Found | Fault | None:
-        return self._found.get(name) or self._faults.get(Partition(OFFSETS_TOPIC, place.partition))
+    def _note_misplaced(self, index: int, group: str, row: Record) -> None:
+        leader, epoch = self.leaders[index]
+        # In an earlier epoch, the broker may have had another number of partitions: it has been restarted since.
+        if row.leader_epoch != epoch or leader in self.grown:
+            return
+        record = _decoded(row)
+        if record is not None and record.by_client:
+            self.grown[leader] = (
+                f"since it leads {OFFSETS_TOPIC}-{index} (epoch {epoch}), it put a record into it that belongs into "
+                f"partition {_partition_of(group, len(self.leaders))} of {len(self.leaders)}"
+            )
+
+
+_partition_of = lru_cache(maxsize=100_000)(partition_of)
+
+
+def _decoded(row: Record) -> Commit | GroupState | None:
+    try:
+        return decode(row.key, row.value)
+    except BrokenRecord:
+        return None

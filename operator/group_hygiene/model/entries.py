@@ -55,12 +55,21 @@ class Owner(Entry, frozen=True, kw_only=True, gc=False, tag="owner"):
         return ("owner",)
 
 
+class LogPlace(NamedTuple):
+    """An offset of a partition of `__consumer_offsets`. leader_epoch: the one at that time; -1 = not known."""
+
+    offset: int
+    leader_epoch: int
+
+
 class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
     """The state of a policy's count of scans.
 
     digest: Policy.digest; another one starts a new epoch. epoch: grows when scans were missed, and invalidates every
     Seen of an earlier one. watched: the sum of monotonic seconds between the scans of this epoch. at: the last scan;
     complete_at: the last one that could read every group that may be Empty and unchanged.
+    log: partition of `__consumer_offsets` -> how far it was read; before that, no group with a Seen of this epoch has a
+    record since the scan at which its count began. A partition that is missing is new. Empty = not known.
     """
 
     policy_uid: str
@@ -69,25 +78,17 @@ class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
     watched: Seconds
     at: Time
     complete_at: Time
+    log: dict[int, LogPlace] = msgspec.field(default_factory=dict)
 
     @property
     def key(self) -> Key:
         return ("watch", self.policy_uid)
 
 
-class LogEnd(NamedTuple):
-    """The end of a partition of `__consumer_offsets`. leader_epoch: the one at that time; -1 = not known."""
-
-    partition: int
-    offset: int
-    leader_epoch: int
-
-
 class Seen(Entry, frozen=True, kw_only=True, gc=False, tag="seen"):
     """Since when a policy's scans have found a group Empty with the same committed offsets.
 
-    fingerprint: of `groups.fingerprint`. watched: the Watch's seconds at the first of those scans. log_end: all records
-    of the group since that scan are at or after this offset; None = not known (older releases).
+    fingerprint: of `groups.fingerprint`. watched: the Watch's seconds at the first of those scans.
     """
 
     policy_uid: str
@@ -96,7 +97,6 @@ class Seen(Entry, frozen=True, kw_only=True, gc=False, tag="seen"):
     fingerprint: bytes
     since: Time
     watched: Seconds
-    log_end: LogEnd | None = None
 
     @property
     def key(self) -> Key:

@@ -71,6 +71,7 @@ DRY_RUN: Final = "DryRun"
 
 # A whole run deletes nothing.
 SNAPSHOT_INCOMPLETE: Final = "SnapshotIncomplete"
+OFFSETS_TOPIC_GROWN: Final = "OffsetsTopicGrown"
 LIMIT_EXCEEDED: Final = "LimitExceeded"
 TOTAL_UNKNOWN: Final = "TotalUnknown"
 CLUSTER_TOO_SMALL: Final = "ClusterTooSmall"

@@ -17,6 +17,7 @@ from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.last_records import LastRecord
 from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics
+from group_hygiene.kafka.tail import Tail
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
@@ -48,6 +49,7 @@ class Memory:
     answered_last: the id of the cluster that answered the last scan.
     due_before: whether the last scan found matches of a policy that deletes.
     retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether it was requested.
+    tail: reads the offsets log for the policies with `unchangedFor`; None = the last scan could not read it.
     batch: how many groups can be read again and saved at once within FRESH_S.
     write_bytes: the most bytes of records that one request may make a coordinator write.
     """
@@ -66,6 +68,7 @@ class Memory:
     answered_last: str | None = None
     retention: timedelta | None = None
     retention_asked: bool = False
+    tail: Tail | None = None
     batch: int = BATCH
     write_bytes: int = kafka_offsets.WRITE_BYTES
 
@@ -76,6 +79,7 @@ class Memory:
             self.contents.watches.clear()
             self.contents.covered.clear()
             self.retention_asked = False
+            self.tail = None
             self.scan_histories.clear()
             self.last_records.clear()
             self.unwritten.clear()

@@ -25,7 +25,7 @@ from group_hygiene.kafka.offsets import WRITE_BYTES
 from group_hygiene.ledger.journal import NOT_READ_BACK
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, with_earlier
-from group_hygiene.model.entries import Change, Intent, Key, LogEnd, Mark, OutcomeType, Removal
+from group_hygiene.model.entries import Change, Intent, Key, Mark, OutcomeType, Removal
 from group_hygiene.model.entries import Outcome as OutcomeEntry
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.refusal import Refusal
@@ -96,7 +96,7 @@ def apply(
     plan: Plan,
     observation: Observation,
     guard: Guard,
-    since: Mapping[str, LogEnd | None] | None = None,
+    since: Mapping[int, int] | None = None,
 ) -> list[Outcome]:
     """Delete `plan.actions`, a few at a time, each read again right before; one outcome per group.
 
@@ -119,10 +119,8 @@ def apply(
         else:
             earlier[name] = found
     # Here there is time to read a long log; right before each request only newer records are read.
-    uses = Uses(context, plan, cluster, context.deadline(), since)
+    uses = Uses(context, plan, cluster, since)
     uses.read_on(context.deadline())
-    if changes := uses.changes():
-        context.journal.note(changes, context.deadline())
     run = _Run(context, plan, cluster, guard, Executor(context, guard), earlier, uses)
     context.journal.read_on(context.deadline())
     while actions:

@@ -19,7 +19,7 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.offsets_log import Commit
 from group_hygiene.kafka.offsets_log import GroupState as GroupRecord
-from group_hygiene.kafka.tail import Place, Tail
+from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Protections
 from group_hygiene.model.groups import Fault, Partition
@@ -101,11 +101,13 @@ def recheck(
 def _read_slow(scope: Scope, uses: Uses, deadline: Deadline) -> SlowReads:
     context, policy, groups, seen = scope.context, scope.policy, scope.groups, scope.seen
     activity: dict[str, Activity | Refusal] = {}
+    since: Mapping[int, int] = {}
     if policy.when.asks_evidence:
         older = context.clock.now() if policy.by_topic else None
-        activity.update(read_evidence(context, scope.cluster, groups, deadline, older).groups)
-    tail = _tail(scope, activity)
-    tail.read_on(Deadline(deadline.left / 2))
+        evidence_now = read_evidence(context, scope.cluster, groups, deadline, older)
+        activity, since = dict(evidence_now.groups), evidence_now.covered
+    tail = Tail(context.client, scope.cluster.leaders, since) if since else None
+    _after_tables(scope, activity, tail, Deadline(deadline.left / 2))
     uses.read_on(Deadline(deadline.left / 2))
     topics = kafka_cluster.read_topics(context.client, deadline)
     facts = Facts(
@@ -148,7 +150,7 @@ def _read_fresh(scope: Scope, slow: SlowReads, uses: Uses, deadline: Deadline) -
     subscribed = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
     facts = replace(slow.facts, offsets=offsets, subscribed=subscribed)
     # Most of the log was read before.
-    commits = slow.tail.read_on(Deadline(FRESH_S))
+    commits = _after_tables(scope, slow.facts.activity, slow.tail, Deadline(FRESH_S))
     used = uses.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
     return FreshReads(started, facts, described, commits, used, late)
@@ -170,20 +172,23 @@ def _internal_topics(scope: Scope, topics: Mapping[str, int] | Fault, protection
     return {name: internal_topics(topics, name) if name in applications else [] for name in scope.groups}
 
 
-def _tail(scope: Scope, activity: Mapping[str, Activity | Refusal]) -> Tail:
-    """For a group in use, only commits for its target topics count: it commits for others all the time."""
-    places = {
-        name: Place(known.log_partition, known.covered_to)
-        for name, known in activity.items()
-        if isinstance(known, Activity)
-    }
+def _after_tables(
+    scope: Scope, activity: Mapping[str, Activity | Refusal], tail: Tail | None, deadline: Deadline
+) -> dict[str, Found | Fault | None]:
+    """Of each group that the tables describe, a record that they do not cover yet. tail: from their end on.
+
+    For a group in use, only commits for its target topics count: it commits for others all the time.
+    """
+    names = {name for name, known in activity.items() if isinstance(known, Activity)}
+    if tail is None or not names:
+        return {}
 
     def matters(record: Commit | GroupRecord) -> bool:
         topics = scope.targets[record.group]
         return topics is None or (isinstance(record, Commit) and record.topic in topics)
 
-    leaders = {index: broker for index, (broker, _) in scope.cluster.leaders.items()}
-    return Tail(scope.context.client, places, leaders, matters)
+    tail.read_on(names.__contains__, deadline, matters)
+    return {name: tail.answer(name, tail.begun) for name in names}
 
 
 def partitions_of(topics: Mapping[str, int] | Fault, wanted: frozenset[str] | None = None) -> list[Partition] | Fault:

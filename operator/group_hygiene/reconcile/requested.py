@@ -6,7 +6,7 @@ The steps are those of a policy's run, with a mark that is due at once.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -18,9 +18,8 @@ from group_hygiene.decide.plan import Plan, make_plan
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets import offsets_at
-from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import REQUESTED, LogEnd, Removal
+from group_hygiene.model.entries import REQUESTED, Removal
 from group_hygiene.model.groups import Fault, GroupState, GroupType, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
@@ -31,7 +30,7 @@ from group_hygiene.reconcile.deletion import apply
 from group_hygiene.reconcile.executor import Executor, Guard
 from group_hygiene.reconcile.marks import note_marks
 from group_hygiene.reconcile.scan import observe
-from group_hygiene.reconcile.uses import Uses, read_log_ends
+from group_hygiene.reconcile.uses import Uses, read_ends
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, AlertSpec, Limits, Match, Mode, Policy, When
 
@@ -58,14 +57,14 @@ class DeletionRequest(NamedTuple):
 class Judged(NamedTuple):
     """The verdict on each group that was found, and the scan.
 
-    stop: why none may be deleted now. since: from where on the log shows recent uses of each match; None = not asked.
+    stop: why none may be deleted now. since: see `Uses`; None = the log is not read.
     """
 
     policy: Policy
     observation: Observation
     verdicts: Mapping[str, Verdict]
     stop: Refusal | None
-    since: Mapping[str, LogEnd | None] | None
+    since: Mapping[int, int] | None
 
 
 def judge_requested(context: Context, request: DeletionRequest) -> Judged:
@@ -83,8 +82,8 @@ def judge_requested(context: Context, request: DeletionRequest) -> Judged:
     if request.unused_for is not None and trial.due:
         cluster = observation.snapshot.cluster
         begin = context.clock.now() - request.unused_for
-        since = _log_places(context.client, cluster, trial.due, begin, context.deadline())
-        uses = Uses(context, replace(trial, actions=trial.due), cluster, context.deadline(), since)
+        since = _log_places(context.client, cluster, begin, context.deadline())
+        uses = Uses(context, replace(trial, actions=trial.due), cluster, since)
         used = uses.read_on(context.deadline())
         verdicts |= {name: replace(verdicts[name], refusal=refusal) for name, refusal in used.items()}
     return Judged(policy, observation, verdicts, trial.refusal, since)
@@ -161,21 +160,19 @@ def _policy(request: DeletionRequest) -> Policy:
     )
 
 
-def _log_places(
-    client: Client, cluster: Cluster, names: Collection[str], begin: datetime, deadline: Deadline
-) -> dict[str, LogEnd | None]:
-    """From where on the offsets log shows the groups' uses since `begin`; None = not known.
+def _log_places(client: Client, cluster: Cluster, begin: datetime, deadline: Deadline) -> dict[int, int]:
+    """From which offset of each partition on the offsets log shows uses since `begin`; empty = not known.
 
     Compaction retains the last record of each key, so a use since then is always there.
     """
     # First, as a record that is written meanwhile comes after it.
-    ends = read_log_ends(client, cluster, deadline)
-    times = {Partition(OFFSETS_TOPIC, end.partition): int(begin.timestamp() * 1000) for end in ends if end is not None}
-    starts = offsets_at(client, times, deadline)
-    places: dict[str, LogEnd | None] = dict.fromkeys(names)
-    for name in names if ends else ():
-        end = ends[partition_of(name, len(ends))]
-        start = None if end is None else starts[Partition(OFFSETS_TOPIC, end.partition)]
-        if end is not None and not isinstance(start, Fault):
-            places[name] = end if start is None else end._replace(offset=start)
+    ends = read_ends(client, cluster, deadline)
+    if isinstance(ends, Fault):
+        return {}
+    times = {Partition(OFFSETS_TOPIC, index): int(begin.timestamp() * 1000) for index in ends}
+    places: dict[int, int] = {}
+    for place, start in offsets_at(client, times, deadline).items():
+        if isinstance(start, Fault):
+            return {}
+        places[place.partition] = ends[place.partition] if start is None else start
     return places

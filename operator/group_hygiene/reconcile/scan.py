@@ -16,9 +16,8 @@ from group_hygiene.evidence import trust as tables
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Covered, LogEnd, Removal, Seen, Watch
+from group_hygiene.model.entries import Change, Covered, Removal, Seen, Watch
 from group_hygiene.model.evidence import offsets_retention
 from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Offsets, fingerprint
 from group_hygiene.model.refusal import Refusal
@@ -37,7 +36,7 @@ from group_hygiene.reconcile.context import (
 )
 from group_hygiene.reconcile.saved_offsets import read_offsets
 from group_hygiene.reconcile.unread import read_records
-from group_hygiene.reconcile.uses import read_log_ends
+from group_hygiene.reconcile.uses import NOT_FOLLOWED, follow, grown_refusal
 from group_hygiene.spec.policy import Policy
 from group_hygiene.telemetry.tracing import note, traced
 
@@ -56,7 +55,7 @@ class _Facts(Facts):
     """The evidence read so far, shared by all policies. covered: the tables' coverage, to be stored.
 
     older: read commits by topic only for groups with commits before this time; None = no policy needs them.
-    log_ends: of each partition of the offsets log, before the first offsets were read; None in the list = not known.
+    used: observations that end, as the offsets log has a later record of the group.
     """
 
     cluster: Cluster = field(kw_only=True)
@@ -64,7 +63,7 @@ class _Facts(Facts):
     coverage: Coverage | None = None
     covered: Covered | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
-    log_ends: list[LogEnd | None] | None = None
+    used: list[Removal] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
 
 
@@ -92,7 +91,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
     facts.older = _old_enough(policies, memory.retention, clock.now())
-    _begin_scans(context, policies, facts)
+    _begin_scans(context, policies, selected, facts, deadline)
     if any(selected.values()):
         topics = kafka_cluster.read_topics(client, deadline)
         groups = {group.id: group for chosen in selected.values() for group in chosen}
@@ -246,8 +245,6 @@ def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts,
 
 @traced("offsets")
 def _read_offsets(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    if facts.watches and facts.log_ends is None:
-        facts.log_ends = read_log_ends(context.client, facts.cluster, Deadline(deadline.left / 2))
     coordinators = {name: group.coordinator for name, group in groups.items()}
     types = {name: group.type for name, group in groups.items()}
     facts.offsets.update(read_offsets(context.client, types, coordinators, deadline))
@@ -280,14 +277,26 @@ _READERS: Mapping[Need, Callable[[Context, Mapping[str, Group], _Facts, Deadline
 }
 
 
-def _begin_scans(context: Context, policies: Sequence[Policy], facts: _Facts) -> None:
-    """Record this scan for each policy with `unchangedFor`."""
-    memory, clock = context.memory, context.clock
-    for policy in policies:
-        if policy.when.unchanged_for is not None:
-            history = memory.scan_histories.setdefault(policy.uid, unchanged.ScanHistory())
-            before = context.journal.contents.watches.get(policy.uid)
-            facts.watches[policy.uid] = unchanged.record_scan(before, policy, clock.now(), clock.monotonic(), history)
+def _begin_scans(
+    context: Context,
+    policies: Sequence[Policy],
+    selected: Mapping[str, list[Group]],
+    facts: _Facts,
+    deadline: Deadline,
+) -> None:
+    """Record this scan for each policy with `unchangedFor`, and end the observations of groups used since the last."""
+    contents, memory, clock = context.journal.contents, context.memory, context.clock
+    watched = [policy for policy in policies if policy.when.unchanged_for is not None]
+    counting = [policy.uid for policy in watched if selected[policy.key] or contents.seen.get(policy.uid)]
+    # What is left of a long log is read by the next scans.
+    followed = follow(context, facts.cluster, counting, Deadline(deadline.left / 4)) if counting else {}
+    for policy in watched:
+        history = memory.scan_histories.setdefault(policy.uid, unchanged.ScanHistory())
+        before, log = contents.watches.get(policy.uid), followed.get(policy.uid, NOT_FOLLOWED)
+        watch = unchanged.record_scan(before, policy, clock.now(), clock.monotonic(), history, log.lost)
+        facts.watches[policy.uid] = msgspec.structs.replace(watch, log=log.places) if log.places else watch
+        facts.used += [Removal(("seen", policy.uid, name)) for name in log.used]
+    contents.apply(facts.used)
 
 
 def _note_unchanged(
@@ -307,10 +316,8 @@ def _note_unchanged(
         for group in selected[policy.key]:
             offsets = facts.offsets.get(group.id)
             if group.state is GroupState.EMPTY and offsets is not None and not isinstance(offsets, Fault):
-                ends = facts.log_ends or []
-                end = ends[partition_of(group.id, len(ends))] if ends else None
-                observed = unchanged.Observed(fingerprint(group, offsets), end)
-                seen = unchanged.seen_again(known.get(group.id), watch, history, group.id, observed, now)
+                print_ = fingerprint(group, offsets)
+                seen = unchanged.seen_again(known.get(group.id), watch, history, group.id, print_, now)
                 if seen is not None:
                     facts.seen.append(seen)
                     contents.apply([seen])
@@ -345,7 +352,7 @@ def _end_scans(
         watch, ended = unchanged.end_scan(watch, context.memory.scan_histories[policy.uid], seen, unread)
         changes += [watch, *(Removal(("seen", policy.uid, name)) for name in ended)]
     # A ledger whose broker hangs must not delay the scan by more than this.
-    return context.journal.note([*facts.seen, *changes], Deadline(max(_WRITE_S, deadline.left)))
+    return context.journal.note([*facts.used, *facts.seen, *changes], Deadline(max(_WRITE_S, deadline.left)))
 
 
 def _refusals(context: Context, snapshot: Snapshot, stamp: datetime | None, writes: bool) -> list[Refusal]:
@@ -361,6 +368,8 @@ def _refusals(context: Context, snapshot: Snapshot, stamp: datetime | None, writ
         )
     if context.journal.problem is not None:
         refusals.append(context.journal.problem)
+    if context.memory.tail is not None and (grown := grown_refusal(context.memory.tail.grown)) is not None:
+        refusals.append(grown)
     # Without anything to write there is no broker's time yet; a deletion checks it again after it has written.
     if stamp is not None or (context.journal.writable and writes):
         skew = context.journal.skew(context.clock.now())

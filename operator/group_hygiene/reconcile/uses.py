@@ -3,13 +3,15 @@
 Scans are some minutes apart. A consumer that joins, reads and dies between two of them, and never commits, leaves its
 group Empty with the same offsets at each scan. Brokers write each membership, and each commit, to `__consumer_offsets`.
 Compaction retains the last records of a group, which is enough.
+
+Each scan reads on: a group with a new record, in whichever partition, counts from that scan on. So one place in each
+partition is enough for all groups of a policy (`Watch.log`), and a run reads only what came since its scan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from msgspec.structs import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from group_hygiene.decide.plan import Plan
 from group_hygiene.kafka.client import Client, Deadline
@@ -17,145 +19,203 @@ from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.offsets_log import Commit, GroupState
-from group_hygiene.kafka.tail import Found, Place, Tail
+from group_hygiene.kafka.tail import Found, Tail
+from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, LogEnd, Removal, Seen
-from group_hygiene.model.groups import NO_LEADER_EPOCH, TOPIC_DENIED, Fault, Partition
+from group_hygiene.model.entries import LogPlace
+from group_hygiene.model.groups import TOPIC_DENIED, Fault, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import Context
 from group_hygiene.spec.policy import Unprotect
 
 _HINT = " (match.unprotect: [UnreadableOffsetsLog] to trust scans alone)"
-_RESTARTS_COUNT = frozenset({reasons.RECENTLY_ACTIVE, reasons.EVIDENCE_INCOMPLETE})
+_LOST = "OFFSET_OUT_OF_RANGE"
 
 
-def read_log_ends(client: Client, cluster: Cluster, deadline: Deadline) -> list[LogEnd | None]:
-    """The current end of each partition of the offsets log, by its number; None = no answer. Needs DESCRIBE on it."""
-    places = [Partition(OFFSETS_TOPIC, index) for index in range(len(cluster.leaders))]
-    answers = end_offsets(client, places, deadline)
-    epochs = {index: epoch for index, (_, epoch) in cluster.leaders.items()}
-    return [
-        None if isinstance(end := answers[place], Fault) else LogEnd(place.partition, end, epochs[place.partition])
-        for place in places
-    ]
+class Followed(NamedTuple):
+    """What a scan read of the log. places: for `Watch.log`; empty = not known now.
+
+    lost: records since the last scan may be lost, so every count must start again. used: groups with a record since.
+    """
+
+    places: Mapping[int, LogPlace]
+    lost: bool = False
+    used: Collection[str] = ()
+
+
+NOT_FOLLOWED = Followed({})
+
+
+def follow(context: Context, cluster: Cluster, uids: Sequence[str], deadline: Deadline) -> dict[str, Followed]:
+    """Read the log on for the policies with these uids, from where their last scans came to.
+
+    Call this before groups and offsets are read: later records are found by the next scan.
+    """
+    contents, memory, leaders = context.journal.contents, context.memory, cluster.leaders
+    tail = memory.tail if memory.tail is not None and memory.tail.leaders == leaders else None
+    memory.tail = None
+    if not leaders:
+        return {}
+    # Where no group is counted, earlier records don't matter.
+    counting = [uid for uid in uids if contents.seen.get(uid) and uid in contents.watches]
+    logs = {uid: log for uid in counting if (log := contents.watches[uid].log)}
+    lost = _cut_off(context.client, logs.values(), cluster, deadline)
+    if isinstance(lost, Fault):
+        return {}
+    if logs and not lost:
+        starts = {index: min(_offsets(log).get(index, 0) for log in logs.values()) for index in leaders}
+        if tail is None or any(starts[index] < begun for index, begun in tail.begun.items()):
+            tail = Tail(context.client, leaders, starts)
+    if tail is not None and not lost:
+        tail.retain(_wanted(contents))
+        tail.read_on(_wanted(contents), deadline)
+        lost = any(fault.code == _LOST and not fault.retriable for fault in tail.faults.values())
+    if tail is None or lost:
+        ends = read_ends(context.client, cluster, deadline)
+        if isinstance(ends, Fault):
+            return {}
+        tail = Tail(context.client, leaders, ends)
+    memory.tail = tail
+    places = {index: LogPlace(offset, leaders[index][1]) for index, offset in tail.positions.items()}
+    followed: dict[str, Followed] = {}
+    for uid in uids:
+        log, seen = logs.get(uid), contents.seen.get(uid, {})
+        # Without a place, uses before this scan are not known.
+        used = [] if log is None else [name for name in tail.used(_offsets(log)) if name in seen]
+        followed[uid] = Followed(places, lost or (log is None and bool(seen)), used)
+    return followed
+
+
+def read_ends(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, int] | Fault:
+    """The current end of each partition of the offsets log. Needs DESCRIBE on it."""
+    answers = end_offsets(client, [Partition(OFFSETS_TOPIC, index) for index in cluster.leaders], deadline)
+    ends: dict[int, int] = {}
+    for place, answer in answers.items():
+        if isinstance(answer, Fault):
+            return answer
+        ends[place.partition] = answer
+    return ends
 
 
 class Uses:
-    """Uses of the groups that a policy with `unchangedFor` is about to delete, from their `Seen.log_end` on.
+    """Uses of the groups that a policy with `unchangedFor` is about to delete, since its last scan.
 
-    For groups that a user names: from `since` on.
+    For groups that a user names: from `since` on, an offset of each partition; empty = not known.
 
     Any record of a group counts. Records that no client causes (offsets expire, or their topic is deleted) also change
     the committed offsets, so that the count began again after them.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        plan: Plan,
-        cluster: Cluster,
-        deadline: Deadline,
-        since: Mapping[str, LogEnd | None] | None = None,
-    ) -> None:
-        """cluster: as in the scan. since: where to begin instead of at `Seen.log_end`."""
-        policy = plan.policy
-        self._epochs = {index: epoch for index, (_, epoch) in cluster.leaders.items()}
+    def __init__(self, context: Context, plan: Plan, cluster: Cluster, since: Mapping[int, int] | None = None) -> None:
+        """cluster: as in the scan. since: where to begin instead of at `Watch.log`."""
+        policy, watches = plan.policy, context.journal.contents.watches
+        self._policy, self._journal, self._hidden = policy, context.journal, bool(cluster.samples)
         self._trusts_scans = Unprotect.UNREADABLE_OFFSETS_LOG in policy.match.unprotect
-        asks = policy.when.unchanged_for is not None
-        seen = context.journal.contents.seen.get(policy.uid, {})
-        self._seen: dict[str, Seen | None] = {name: seen.get(name) for name in plan.actions} if asks else {}
-        self._starts = {name: None if each is None else each.log_end for name, each in self._seen.items()}
-        self._period, self._unread, self._hint = "since it was first seen unchanged", "between scans", _HINT
-        self._asked = since is not None
+        self._names = plan.actions if since is not None or policy.when.unchanged_for is not None else ()
+        self._period, self._unread, self._hint = "since the last scan", "between scans", _HINT
+        self._tail: Tail | None = None
         if since is not None:
-            self._starts = {name: since.get(name) for name in plan.actions}
             self._period = self._unread = "lately"
             self._hint = " (--force deletes without this check)"
-        self._hidden = bool(cluster.samples)
-        ends = {name: start for name, start in self._starts.items() if start is not None and not self._hidden}
-        self._lost = _cut_off(context.client, ends, deadline)
-        places = {name: Place(end.partition, end.offset) for name, end in ends.items()}
-        leaders = {index: broker for index, (broker, _) in cluster.leaders.items()}
-
-        def matters(record: Commit | GroupState) -> bool:
-            # A group in use commits for other topics all the time; its members change only when it rebalances.
-            return not (policy.by_topic and isinstance(record, Commit)) or policy.match.covers(record.topic)
-
-        self._tail = Tail(context.client, places, leaders, matters)
-        self._answers: Mapping[str, Found | Fault | None] = {}
+            self._since = since
+            self._tail = Tail(context.client, cluster.leaders, since) if since else None
+        elif self._names:
+            self._since = _offsets(watches[policy.uid].log) if policy.uid in watches else {}
+            self._tail = context.memory.tail
 
     def read_on(self, deadline: Deadline) -> dict[str, Refusal]:
-        """The groups that must not be deleted by the log up to now: used, or not known. Reads each partition once."""
-        self._answers = self._tail.read_on(deadline)
-        refusals = {name: self._refusal(name) for name in self._starts}
+        """The groups that must not be deleted by the log up to now: used, or not known."""
+        if not self._names:
+            return {}
+        problem = self._problem()
+        if problem is not None or self._tail is None:
+            return {} if problem is None else dict.fromkeys(self._names, problem)
+        wanted, names = _wanted(self._journal.contents), frozenset(self._names)
+        self._tail.read_on(lambda name: name in names or wanted(name), deadline, self._matters)
+        if (grown := grown_refusal(self._tail.grown)) is not None:
+            return dict.fromkeys(self._names, grown)
+        refusals = {name: self._refusal(self._tail.answer(name, self._since)) for name in self._names}
         return {name: refusal for name, refusal in refusals.items() if refusal is not None}
 
-    def changes(self) -> list[Change]:
-        """The changes to write after `read_on`: the count of a group that was used begins again with the next scan.
+    def _matters(self, record: Commit | GroupState) -> bool:
+        # A group in use commits for other topics all the time; its members change only when it rebalances.
+        others = isinstance(record, Commit) and not self._policy.match.covers(record.topic)
+        return not (others and self._policy.by_topic)
 
-        If the log could not be read to its end in time, a later run continues from there.
-        """
-        changes: list[Change] = []
-        for name, seen in self._seen.items():
-            refusal, answer = self._refusal(name), self._answers.get(name)
-            if seen is None or refusal is None:
-                continue
-            if refusal.reason in _RESTARTS_COUNT:
-                changes.append(Removal(seen.key))
-            elif seen.log_end is not None and isinstance(answer, Fault) and answer.retriable:
-                index = seen.log_end.partition
-                reached = LogEnd(index, self._tail.reached(index), self._epochs.get(index, NO_LEADER_EPOCH))
-                if reached.offset > seen.log_end.offset:
-                    changes.append(replace(seen, log_end=reached))
-        return changes
-
-    def _refusal(self, name: str) -> Refusal | None:
-        start, answer = self._starts[name], self._answers.get(name)
-        if self._hidden and (self._asked or self._seen.get(name) is not None):
+    def _problem(self) -> Refusal | None:
+        """Why the log can't show uses of any group; None also if that does not matter."""
+        if self._hidden:
             message = f"whether it was used {self._unread}: brokers hide {OFFSETS_TOPIC}{self._hint}"
             return None if self._trusts_scans else Refusal(reasons.EVIDENCE_UNREADABLE, message)
-        if start is None:
+        if not self._since:
             return Refusal(reasons.EVIDENCE_INCOMPLETE, "from which offset on the log shows its uses is not known")
+        if self._tail is None:
+            return Refusal(reasons.EVIDENCE_UNREADABLE, f"the scan could not read {OFFSETS_TOPIC}")
+        return None
+
+    def _refusal(self, answer: Found | Fault | None) -> Refusal | None:
         if isinstance(answer, Found):
             return Refusal(reasons.RECENTLY_ACTIVE, f"{describe(answer)}, {self._period}")
-        fault = self._lost.get(name) or answer
-        if fault is None or (fault.code == TOPIC_DENIED and self._trusts_scans):
+        if answer is None or (answer.code == TOPIC_DENIED and self._trusts_scans):
             return None
-        lost = fault.code == "OFFSET_OUT_OF_RANGE"
-        hint = self._hint if fault.code == TOPIC_DENIED else ""
+        hint = self._hint if answer.code == TOPIC_DENIED else ""
         return Refusal(
-            reasons.EVIDENCE_INCOMPLETE if lost else reasons.EVIDENCE_UNREADABLE,
-            f"whether it was used {self._unread}: {fault}{hint}",
+            reasons.EVIDENCE_INCOMPLETE if answer.code == _LOST else reasons.EVIDENCE_UNREADABLE,
+            f"whether it was used {self._unread}: {answer}{hint}",
         )
+
+
+def grown_refusal(grown: Mapping[int, str]) -> Refusal | None:
+    """Why nothing may be deleted while brokers compute partitions of the log from an old number of them. See `Tail`."""
+    if not grown:
+        return None
+    named = "; ".join(f"broker {broker}: {example}" for broker, example in sorted(grown.items())[:3])
+    return Refusal(
+        reasons.OFFSETS_TOPIC_GROWN,
+        f"{OFFSETS_TOPIC} got more partitions, and {len(grown)} brokers must be restarted to use them: {named}",
+    )
 
 
 def describe(found: Found) -> str:
     """A record of the offsets log in words, with its place."""
-    record, where = found.record, f"at offset {found.place.offset} of {OFFSETS_TOPIC}-{found.place.partition}"
+    record, where = found.record, f"at offset {found.offset} of {OFFSETS_TOPIC}-{found.partition}"
+    if record is None:
+        return f"the log has a record of it that can't be read, {where}"
     if not isinstance(record, Commit):
         return f"the log has a record of its members ({record.kind}), {where}"
     partition = Partition(record.topic, record.partition)
     return (f"its offset of {partition} was deleted" if record.gone else f"it committed for {partition}") + f", {where}"
 
 
-def _cut_off(client: Client, ends: Mapping[str, LogEnd], deadline: Deadline) -> dict[str, Fault]:
-    """Groups whose records may be lost by an unclean leader election (KIP-320)."""
-    left = {(end.partition, end.leader_epoch) for end in ends.values() if end.offset}
-    answers: dict[tuple[int, int], int | Fault] = {}
+def _wanted(contents: Contents) -> Callable[[str], bool]:
+    """The groups that some policy counts: of these, records are remembered."""
+    seen = list(contents.seen.values())
+    return lambda name: any(name in each for each in seen)
+
+
+def _offsets(log: Mapping[int, LogPlace]) -> dict[int, int]:
+    return {index: place.offset for index, place in log.items()}
+
+
+def _cut_off(
+    client: Client, logs: Iterable[Mapping[int, LogPlace]], cluster: Cluster, deadline: Deadline
+) -> bool | Fault:
+    """Whether an unclean leader election may have lost records before these places (KIP-320), or the topic is new."""
+    places = {(index, place) for log in logs for index, place in log.items() if place.offset}
+    if any(index not in cluster.leaders for index, _ in places):
+        return True
+    places = {(index, place) for index, place in places if place.leader_epoch != cluster.leaders[index][1]}
+    left = {(index, place.leader_epoch) for index, place in places}
     while left:
         # One epoch of each partition at once.
-        asked = dict(sorted(left))
+        asked = dict(left)
         left -= set(asked.items())
         epochs = {Partition(OFFSETS_TOPIC, index): epoch for index, epoch in asked.items()}
-        found = epoch_ends(client, epochs, deadline)
-        answers |= {(place.partition, asked[place.partition]): answer for place, answer in found.items()}
-    lost: dict[str, Fault] = {}
-    for name, end in ends.items():
-        answer = answers.get((end.partition, end.leader_epoch))
-        if isinstance(answer, Fault):
-            lost[name] = answer
-        elif answer is not None and answer < end.offset:
-            message = f"brokers lost records of {OFFSETS_TOPIC}-{end.partition} before offset {end.offset}"
-            lost[name] = Fault("OFFSET_OUT_OF_RANGE", message)
-    return lost
+        for at, answer in epoch_ends(client, epochs, deadline).items():
+            if isinstance(answer, Fault):
+                return answer
+            same = at.partition, asked[at.partition]
+            if any(answer < place.offset for index, place in places if (index, place.leader_epoch) == same):
+                return True
+    return False

@@ -67,7 +67,7 @@ class SlowReads:
 
     partitions: of the target topics, or of all. pending: groups with an open transaction. topic_ids: of the topics in
     `seen` and `internal`. internal: of each group, the topics that hold its state. tail: reads the log from the end of
-    the pipeline's tables on. coordinators: None = look it up again.
+    the pipeline's tables on; None = no evidence is of these. coordinators: None = look it up again.
     """
 
     facts: Facts
@@ -75,7 +75,7 @@ class SlowReads:
     pending: Mapping[str, Refusal]
     topic_ids: Mapping[str, str | Fault]
     internal: Mapping[str, Sequence[str]]
-    tail: Tail
+    tail: Tail | None
     coordinators: Mapping[str, int | None]
 
 

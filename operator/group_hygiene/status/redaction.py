@@ -38,6 +38,8 @@ _TEXTS = {
     reasons.CLAIMED: "a Kubernetes object names it",
     reasons.REAPPEARED: "it was deleted before, and exists again: not deleted until its backup expires",
     reasons.SNAPSHOT_INCOMPLETE: "groups may be missing from the answers of the brokers",
+    reasons.OFFSETS_TOPIC_GROWN: "the topic __consumer_offsets has more partitions than when brokers started: "
+    "restart them",
     reasons.LIMIT_EXCEEDED: "more groups are due than delete.maxPercent of the policy or limits.maxPercent of the "
     "KafkaConnection allow: none is deleted",
     reasons.CLUSTER_TOO_SMALL: "the cluster has fewer groups than limits.minGroups of the KafkaConnection allows",
