@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ from group_hygiene.reconcile import (
 )
 from group_hygiene.reconcile.recovery import has_unresolved
 from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.durations import parse_duration
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Limits
 from sandbox.kafka import KafkaCluster
@@ -383,10 +385,10 @@ def test_offsets_in_use_stay(on_ledger: Run, make: Maker) -> None:
 
 
 class Since(SystemClock):
-    """Stands still at the time of its creation."""
+    """Stands still at the time of its creation, or so many minutes later."""
 
-    def __init__(self) -> None:
-        self._now = super().now()
+    def __init__(self, minutes: float = 0) -> None:
+        self._now = super().now() + timedelta(minutes=minutes)
 
     def now(self) -> datetime:
         return self._now
@@ -414,3 +416,35 @@ def test_commits_for_other_topics_are_no_use_of_a_topic(
         assert refusal is not None
         assert refusal.reason == "RecentlyActive"
         assert "a record of its members" in refusal.message, "the last record"
+
+
+@pytest.mark.parametrize(
+    ("minutes", "unused_for", "reason"),
+    [
+        pytest.param(0, "1s", None, id="in-time"),
+        pytest.param(0, "1h", "RecentlyActive", id="in-time-and-used"),
+        pytest.param(4, "1s", None, id="a-little-behind"),
+        pytest.param(4, "1h", "RecentlyActive", id="a-little-behind-and-used"),
+        pytest.param(6, "1s", "ClockUnknown", id="behind"),
+        pytest.param(120, "1h", "ClockUnknown", id="hours-behind"),
+        pytest.param(-6, "1s", "RecentlyActive", id="ahead"),
+    ],
+)
+def test_the_clock_of_each_broker_must_be_known(
+    client: Client, make: Maker, ledger: Ledger, minutes: float, unused_for: str, reason: str | None
+) -> None:
+    """Uses are looked up by the times of records. A broker whose last record is not of now may be wrong, or idle.
+
+    A use that shows nevertheless is the reason; and with `--force` no clock matters.
+    """
+    topic, group = make.topic(records=9), make.name()
+    make.simple(group, at(topic, 4))
+    time.sleep(1.1)
+    make.simple(make.name("other"), at(topic, 4))
+    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
+    journal = Journal(ledger, ledger.contents, {})
+    context = Context(client, connection, Memory(contents=ledger.contents), Since(minutes), journal)
+    request = DeletionRequest((group,), "me", parse_duration(unused_for, "unusedFor"), timedelta(days=1))
+    refusal = judge_requested(context, request).verdicts[group].refusal
+    assert (refusal and refusal.reason) == reason, refusal
+    assert judge_requested(context, request._replace(unused_for=None)).verdicts[group].matches

@@ -19,11 +19,12 @@ from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.partition import Leader, fetch_raw
 from group_hygiene.kafka.partitions import partition_of
-from group_hygiene.kafka.tail import Found, Place, Tail
+from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Entry, Key
 from group_hygiene.model.groups import CommittedOffset, Fault, Partition
+from group_hygiene.reconcile.uses import read_ends
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
@@ -126,23 +127,18 @@ def test_checkpoints_of_mirrormaker(client: Client, make: Maker, codec: str) -> 
     assert Checkpoints().read(client, [topic], soon()) == frozenset(groups)
 
 
-def _next(client: Client, group: str) -> Place:
-    partition = partition_of(group, len(seen(client).leaders))
-    end = end_offsets(client, [Partition(OFFSETS_TOPIC, partition)], soon())[Partition(OFFSETS_TOPIC, partition)]
-    assert isinstance(end, int)
-    return Place(partition, end)
-
-
 def _finds_commits(client: Client, make: Maker, codec: str) -> None:
     topic, group, other = make.topic(partitions=3), make.name(), make.name()
-    places = {name: _next(client, name) for name in (group, other)}
+    cluster = seen(client)
+    ends = read_ends(client, cluster, soon())
+    assert not isinstance(ends, Fault)
     make.simple(group, {Partition(topic, index): CommittedOffset(index, -1, "m" * 200) for index in range(3)})
-    start = places[group]
-    assert codecs_in(client, Partition(OFFSETS_TOPIC, start.partition), start.offset) == {codec}
-    leaders = {index: broker for index, (broker, _) in seen(client).leaders.items()}
-    found = Tail(client, places, leaders).read_on(soon())
-    assert isinstance(found[group], Found)
-    assert found[other] is None
+    partition = partition_of(group, len(ends))
+    assert codecs_in(client, Partition(OFFSETS_TOPIC, partition), ends[partition]) == {codec}
+    tail = Tail(client, cluster.leaders, ends)
+    tail.read_on({group, other}.__contains__, soon())
+    assert isinstance(tail.answer(group, ends), Found)
+    assert tail.answer(other, ends) is None
 
 
 @pytest.fixture

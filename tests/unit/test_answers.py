@@ -89,6 +89,23 @@ def test_groups_are_what_was_listed(rows: list[Any], version: int) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("states", "read"),
+    [
+        pytest.param(("Empty", "Empty"), GroupState.UNKNOWN, id="empty-in-both"),
+        pytest.param(("Dead", "Empty"), GroupState.UNKNOWN, id="empty-and-dead"),
+        pytest.param(("Empty", "Stable"), GroupState.STABLE, id="in-use-in-the-second"),
+        pytest.param(("Stable", "Empty"), GroupState.STABLE, id="in-use-in-the-first"),
+        pytest.param(("Empty", "Empty", "Empty"), GroupState.UNKNOWN, id="three-times"),
+    ],
+)
+def test_a_group_that_is_listed_twice_is_not_empty(states: tuple[str, ...], read: GroupState) -> None:
+    """A coordinator that loaded it from two partitions of the log lists both: one of them is out of date."""
+    rows = [ListedGroup(group_id="g", protocol_type="", group_state=s, group_type="Classic") for s in states]
+    body = encoded(ListGroupsResponse(throttle_time_ms=1, error_code=0, groups=rows), 5)
+    assert listed(body, 5, 7, Rows()) == {"g": Listed(GroupType.CLASSIC, "", read, 7)}
+
+
 def test_a_refused_list_is_a_fault() -> None:
     """An error of the whole answer is not an empty list."""
     body = encoded(ListGroupsResponse(throttle_time_ms=0, error_code=15, groups=[]), 5)

@@ -22,7 +22,7 @@ from group_hygiene.model.entries import LogPlace, Watch
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.scan import _visibility
-from group_hygiene.reconcile.uses import Uses
+from group_hygiene.reconcile.uses import Since, Uses
 from tests.unit.make import NOW, delete
 
 _UNKNOWN, _DENIED, _CLUSTER_DENIED, _LOADING, _NO_COORDINATOR = 3, 29, 31, 14, 15
@@ -210,7 +210,7 @@ def test_a_deletion_by_name_is_refused_where_the_log_is_hidden() -> None:
     cluster = Cluster("c", {1: "kafka:9092"}, {}, samples={"a": 1})
     context: Any = Row(client=_Brokers(), journal=Row(contents=Contents()))
     plan: Any = Row(policy=delete(), actions=("g",))
-    refusal = Uses(context, plan, cluster, since={}).read_on(Deadline(1))["g"]
+    refusal = Uses(context, plan, cluster, since=Since({}, {})).read_on(Deadline(1))["g"]
     assert refusal.reason == reasons.EVIDENCE_UNREADABLE
     assert refusal.message.startswith("whether it was used lately: brokers hide")
     assert "--force" in refusal.message

@@ -52,6 +52,7 @@ def _checked(read: Callable[Concatenate[bytes, P], R]) -> Callable[Concatenate[b
 def listed(data: bytes, version: int, coordinator: int, rows: Rows) -> dict[str, Listed] | Fault:
     """The groups of one broker's answer to ListGroups v3 to v5. Fields that a version lacks are Unknown or Classic.
 
+    A coordinator lists a group twice that it loaded from two partitions of `__consumer_offsets`: see `Listed.beside`.
     rows: counts the groups. Raises TooMuch.
     """
     (error,) = _SHORT.unpack_from(data, 4)
@@ -69,6 +70,7 @@ def listed(data: bytes, version: int, coordinator: int, rows: Rows) -> dict[str,
             size, start = _length(data, at)
             at = start + size
         name = data[start:at].decode()
+        other = groups.get(name)
         for rest, row in known:
             if data.startswith(rest, at):
                 at += len(rest)
@@ -79,6 +81,8 @@ def listed(data: bytes, version: int, coordinator: int, rows: Rows) -> dict[str,
             groups[name], at = _row(data, at, version, coordinator)
             if len(known) < _KNOWN:
                 known.append((data[start:at], groups[name]))
+        if other is not None:
+            groups[name] = other.beside(groups[name])
     _end(data, at)
     return groups
 

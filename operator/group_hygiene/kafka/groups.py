@@ -92,10 +92,9 @@ def list_groups(
         if isinstance(answer, Fault):
             faults[broker] = answer
             continue
-        # While a coordinator moves, two brokers may list the group: the one that reports it in use counts.
-        in_use = {name: rows[name] for name in rows.keys() & answer.keys() if rows[name].state is not GroupState.EMPTY}
+        twice = {name: rows[name].beside(answer[name]) for name in rows.keys() & answer.keys()}
         rows.update(answer)
-        rows.update(in_use)
+        rows.update(twice)
     if not client.supports(ListGroupsRequest, 4):
         notes.append("brokers older than 2.6 list no states: each group was described")
         rows, group_faults = _with_states(client, rows, deadline)

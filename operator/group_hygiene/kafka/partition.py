@@ -43,12 +43,16 @@ _THROTTLED = 89
 
 
 class Record(NamedTuple):
-    """A record in the log; no value = a tombstone. leader_epoch: in which its leader appended it."""
+    """A record in the log; no value = a tombstone. leader_epoch: in which its leader appended it.
+
+    time_ms: by the producer's clock, or the broker's if the topic has LogAppendTime.
+    """
 
     offset: int
     key: bytes | None
     value: bytes | None
     leader_epoch: int = NO_LEADER_EPOCH
+    time_ms: int = -1
 
 
 class Hidden(NamedTuple):
@@ -409,11 +413,12 @@ def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
         if size <= 0 or end > len(body):
             raise ValueError(f"a record of {size} bytes")
         # After the attributes, one byte.
-        _, at = decode_varint(body, at + 1)
+        later, at = decode_varint(body, at + 1)
         delta, at = decode_varint(body, at)
         key, at = _bytes(body, at, end)
         value, at = _bytes(body, at, end)
-        yield Record(batch.base_offset + delta, key, value, batch.leader_epoch)
+        time_ms = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + later
+        yield Record(batch.base_offset + delta, key, value, batch.leader_epoch, time_ms)
         at = end
     if at != len(body):
         raise ValueError(f"{len(body) - at} bytes behind its records")

@@ -39,6 +39,8 @@ class Tail:
     the first record that was, or will be, read.
     faults: why the last `read_on` did not reach the end of a partition. OFFSET_OUT_OF_RANGE: the log begins after its
     position, or, if retriable, ends before it. CORRUPT_MESSAGE: a record can't be read, and may be of any group.
+    last_ms: partition -> the time of its last record that its leader wrote since it leads, of those that were read; by
+    the leader's clock, as no client writes to this log.
     grown: broker that computes partitions from an old number of them -> a record that shows it, in words.
     """
 
@@ -49,6 +51,7 @@ class Tail:
         self.positions = dict(self.begun)
         self.faults: dict[int, Fault] = {}
         self.grown: dict[int, str] = {}
+        self.last_ms: dict[int, int] = {}
         self._client = client
         # Of each group, the last record in each partition.
         self._found: dict[str, dict[int, Found]] = {}
@@ -110,7 +113,10 @@ class Tail:
         if answer.end < self.positions[index]:
             # A new leader hides the end until its followers have it.
             return Fault("OFFSET_OUT_OF_RANGE", f"{OFFSETS_TOPIC}-{index} ends at {answer.end}", retriable=True)
+        epoch = self.leaders[index][1]
         for row in answer.records:
+            if row.leader_epoch == epoch:
+                self.last_ms[index] = row.time_ms
             try:
                 group = group_of(row.key)
             except BrokenRecord as broken:

@@ -113,6 +113,16 @@ class Listed(NamedTuple):
     state: GroupState
     coordinator: int
 
+    def beside(self, other: Listed) -> Listed:
+        """The one row of a group that is listed twice: in use if one is; else Unknown, as one of them is out of date.
+
+        Twice: while its coordinator moves, and after `__consumer_offsets` got more partitions, when its records are in
+        two of them.
+        """
+        unused = (GroupState.EMPTY, GroupState.DEAD)
+        rows = [row for row in (self, other) if row.state not in unused]
+        return rows[0] if rows else self._replace(state=GroupState.UNKNOWN)
+
 
 class Groups(Mapping[str, Group]):
     """Groups by id, with little memory for large clusters: each Group is created on access."""

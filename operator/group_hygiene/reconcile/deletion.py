@@ -47,7 +47,7 @@ from group_hygiene.reconcile.executor import Executor, Guard
 from group_hygiene.reconcile.interruptions import Earlier, interrupted_before
 from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
-from group_hygiene.reconcile.uses import Uses
+from group_hygiene.reconcile.uses import Since, Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
 from group_hygiene.telemetry.tracing import note, traced
 
@@ -96,7 +96,7 @@ def apply(
     plan: Plan,
     observation: Observation,
     guard: Guard,
-    since: Mapping[int, int] | None = None,
+    since: Since | None = None,
 ) -> list[Outcome]:
     """Delete `plan.actions`, a few at a time, each read again right before; one outcome per group.
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
 from msgspec import structs
 
 from group_hygiene.decide.checks import judge
 from group_hygiene.decide.plan import Plan, make_plan
-from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets import offsets_at
+from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Removal
 from group_hygiene.model.groups import Fault, GroupState, GroupType, Partition
@@ -30,7 +30,7 @@ from group_hygiene.reconcile.deletion import apply
 from group_hygiene.reconcile.executor import Executor, Guard
 from group_hygiene.reconcile.marks import note_marks
 from group_hygiene.reconcile.scan import observe
-from group_hygiene.reconcile.uses import Uses, read_ends
+from group_hygiene.reconcile.uses import Since, Uses, read_ends
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, AlertSpec, Limits, Match, Mode, Policy, When
 
@@ -64,7 +64,7 @@ class Judged(NamedTuple):
     observation: Observation
     verdicts: Mapping[str, Verdict]
     stop: Refusal | None
-    since: Mapping[int, int] | None
+    since: Since | None
 
 
 def judge_requested(context: Context, request: DeletionRequest) -> Judged:
@@ -81,8 +81,7 @@ def judge_requested(context: Context, request: DeletionRequest) -> Judged:
     since = None
     if request.unused_for is not None and trial.due:
         cluster = observation.snapshot.cluster
-        begin = context.clock.now() - request.unused_for
-        since = _log_places(context.client, cluster, begin, context.deadline())
+        since = _since(context, cluster, request.unused_for)
         uses = Uses(context, replace(trial, actions=trial.due), cluster, since)
         used = uses.read_on(context.deadline())
         verdicts |= {name: replace(verdicts[name], refusal=refusal) for name, refusal in used.items()}
@@ -160,19 +159,22 @@ def _policy(request: DeletionRequest) -> Policy:
     )
 
 
-def _log_places(client: Client, cluster: Cluster, begin: datetime, deadline: Deadline) -> dict[int, int]:
-    """From which offset of each partition on the offsets log shows uses since `begin`; empty = not known.
+def _since(context: Context, cluster: Cluster, unused_for: timedelta) -> Since:
+    """From where on the offsets log shows the uses within this time.
 
     Compaction retains the last record of each key, so a use since then is always there.
     """
+    client, now, deadline = context.client, context.clock.now(), context.deadline()
     # First, as a record that is written meanwhile comes after it.
     ends = read_ends(client, cluster, deadline)
     if isinstance(ends, Fault):
-        return {}
-    times = {Partition(OFFSETS_TOPIC, index): int(begin.timestamp() * 1000) for index in ends}
-    places: dict[int, int] = {}
-    for place, start in offsets_at(client, times, deadline).items():
-        if isinstance(start, Fault):
-            return {}
-        places[place.partition] = ends[place.partition] if start is None else start
-    return places
+        return Since({}, {})
+    found: list[dict[int, int]] = []
+    for begin in (now - unused_for, now - max(unused_for, SKEW_MAX)):
+        times = {Partition(OFFSETS_TOPIC, index): int(begin.timestamp() * 1000) for index in ends}
+        answers = offsets_at(client, times, deadline)
+        if any(isinstance(start, Fault) for start in answers.values()):
+            return Since({}, {})
+        places = {place.partition: start for place, start in answers.items() if isinstance(start, int)}
+        found.append(ends | places)
+    return Since(*found)

@@ -21,12 +21,14 @@ from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import LogPlace
 from group_hygiene.model.groups import TOPIC_DENIED, Fault, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import Context
+from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Unprotect
 
 _HINT = " (match.unprotect: [UnreadableOffsetsLog] to trust scans alone)"
@@ -59,7 +61,7 @@ def follow(context: Context, cluster: Cluster, uids: Sequence[str], deadline: De
         return {}
     # Where no group is counted, earlier records don't matter.
     counting = [uid for uid in uids if contents.seen.get(uid) and uid in contents.watches]
-    logs = {uid: log for uid in counting if (log := contents.watches[uid].log)}
+    logs = {uid: contents.watches[uid].log for uid in counting if contents.watches[uid].log}
     lost = _cut_off(context.client, logs.values(), cluster, deadline)
     if isinstance(lost, Fault):
         return {}
@@ -98,28 +100,39 @@ def read_ends(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int,
     return ends
 
 
+class Since(NamedTuple):
+    """From which offset of each partition on the log shows uses, by the times of its records; empty = not known.
+
+    read: where to begin to read; at most SKEW_MAX ago, so that records may show the leaders' clocks.
+    """
+
+    uses: Mapping[int, int]
+    read: Mapping[int, int]
+
+
 class Uses:
     """Uses of the groups that a policy with `unchangedFor` is about to delete, since its last scan.
 
-    For groups that a user names: from `since` on, an offset of each partition; empty = not known.
+    For groups that a user names: from `since` on.
 
     Any record of a group counts. Records that no client causes (offsets expire, or their topic is deleted) also change
     the committed offsets, so that the count began again after them.
     """
 
-    def __init__(self, context: Context, plan: Plan, cluster: Cluster, since: Mapping[int, int] | None = None) -> None:
+    def __init__(self, context: Context, plan: Plan, cluster: Cluster, since: Since | None = None) -> None:
         """cluster: as in the scan. since: where to begin instead of at `Watch.log`."""
         policy, watches = plan.policy, context.journal.contents.watches
-        self._policy, self._journal, self._hidden = policy, context.journal, bool(cluster.samples)
+        self._context, self._policy, self._hidden = context, policy, bool(cluster.samples)
         self._trusts_scans = Unprotect.UNREADABLE_OFFSETS_LOG in policy.match.unprotect
         self._names = plan.actions if since is not None or policy.when.unchanged_for is not None else ()
         self._period, self._unread, self._hint = "since the last scan", "between scans", _HINT
+        self._by_time = since is not None
         self._tail: Tail | None = None
         if since is not None:
             self._period = self._unread = "lately"
             self._hint = " (--force deletes without this check)"
-            self._since = since
-            self._tail = Tail(context.client, cluster.leaders, since) if since else None
+            self._since = since.uses
+            self._tail = Tail(context.client, cluster.leaders, since.read) if since.uses else None
         elif self._names:
             self._since = _offsets(watches[policy.uid].log) if policy.uid in watches else {}
             self._tail = context.memory.tail
@@ -131,12 +144,34 @@ class Uses:
         problem = self._problem()
         if problem is not None or self._tail is None:
             return {} if problem is None else dict.fromkeys(self._names, problem)
-        wanted, names = _wanted(self._journal.contents), frozenset(self._names)
+        wanted, names = _wanted(self._context.journal.contents), frozenset(self._names)
         self._tail.read_on(lambda name: name in names or wanted(name), deadline, self._matters)
         if (grown := grown_refusal(self._tail.grown)) is not None:
             return dict.fromkeys(self._names, grown)
         refusals = {name: self._refusal(self._tail.answer(name, self._since)) for name in self._names}
-        return {name: refusal for name, refusal in refusals.items() if refusal is not None}
+        unknown = self._clock_unknown(self._tail) if self._by_time else None
+        found = {name: refusal or unknown for name, refusal in refusals.items()}
+        return {name: refusal for name, refusal in found.items() if refusal is not None}
+
+    def _clock_unknown(self, tail: Tail) -> Refusal | None:
+        """Why the offsets of `since` prove nothing: brokers looked for them by the times of records in their logs.
+
+        No request returns a broker's time, so each leader needs a recent record. The ledger's stamp is a broker's, too.
+        """
+        now = self._context.journal.stamp or self._context.clock.now()
+        proved = {
+            tail.leaders[index][0]
+            for index, time_ms in tail.last_ms.items()
+            if abs(now.timestamp() - time_ms / 1000) <= SKEW_MAX.total_seconds()
+        }
+        unproved = sorted({broker for broker, _ in tail.leaders.values()} - proved)
+        if not unproved:
+            return None
+        return Refusal(
+            reasons.CLOCK_UNKNOWN,
+            f"whether it was used lately: broker {unproved[0]} has written no record into {OFFSETS_TOPIC} within "
+            f"{format_duration(SKEW_MAX)} of now, so its clock is not known{self._hint}",
+        )
 
     def _matters(self, record: Commit | GroupState) -> bool:
         # A group in use commits for other topics all the time; its members change only when it rebalances.
