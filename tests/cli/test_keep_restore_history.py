@@ -12,12 +12,16 @@ from confluent_kafka import Consumer
 
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
-from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import SavedOffset
 from group_hygiene.model.entries import Change, Intent, KeepRequest, Mark, Outcome, OutcomeType, Removal
 from group_hygiene.model.groups import CommittedOffset, Partition
+from group_hygiene.process.clock import SystemClock
+from group_hygiene.reconcile import open_ledger
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.backups import backup
@@ -56,14 +60,20 @@ def keeps(ledger: Ledger) -> dict[str, KeepRequest]:
     return ledger.contents.keeps
 
 
+def existing(make: Maker) -> str:
+    """A group."""
+    return make.simple(make.name(), at(make.topic(records=3), 2))
+
+
 def test_keep_reaches_the_operator(on_ledger: Run, ledger: Ledger, make: Maker) -> None:
     """With who, why and until when; the operator goes on writing, since nobody took its place."""
-    group = make.name()
+    group = existing(make)
     answer = on_ledger("keep", group, "--for", "1d12h", "--why", "needed", "--by", "me")
     assert (answer.code, answer.err) == (0, "")
     request = keeps(ledger)[group]
     assert (request.by, request.why, request.until - request.at) == ("me", "needed", timedelta(hours=36))
-    assert answer.out.splitlines()[1].split()[2:] == ["36h", "me", "needed"]
+    until = request.until.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert answer.out.splitlines()[1].split() == [group, until, "36h", "me", "needed"]
     ledger.write([Mark(policy_uid="u", group=group, policy="p", digest="d", since=NOW, due=LATER)])
     assert ledger.contents.owner is not None
     assert ledger.contents.owner.installation == "theirs"
@@ -89,7 +99,7 @@ def test_keep_says_what_a_deletion_took_meanwhile(
     on_ledger: Run, ledger: Ledger, make: Maker, end: dict[str, Any] | None, says: str
 ) -> None:
     """One that had begun before: whatever became of it, or may yet become of it, nobody is told that all is kept."""
-    group = make.name()
+    group = existing(make)
     fields: dict[str, Any] = {"group": group, "id": "id-1", "at": NOW, "policy": "kafka/unused", "policy_uid": "uid-1"}
     fields |= {"generation": 1, "expires": LATER}
     intent = Intent(type="Classic", deadline=NOW, **fields)
@@ -111,7 +121,7 @@ def test_keep_says_what_a_deletion_took_meanwhile(
 
 def test_keep_is_not_shortened_by_accident(on_ledger: Run, ledger: Ledger, make: Maker) -> None:
     """Who asked for longer is named, and is not overwritten unless that is said; other groups get theirs."""
-    group, other = make.name(), make.name()
+    group, other = existing(make), existing(make)
     on_ledger("keep", group, "--for", "30d", "--why", "needed", "--by", "anna")
     until = keeps(ledger)[group].until
     answer = on_ledger("keep", group, other, "--for", "1d", "--why", "mine", "--by", "ben", "-o", "json")
@@ -124,9 +134,79 @@ def test_keep_is_not_shortened_by_accident(on_ledger: Run, ledger: Ledger, make:
     assert on_ledger("keep", group, "--for", "60d", "--why", "longer", "--by", "eve").code == 0
 
 
+@pytest.mark.parametrize("days", [-2, 2], ids=["behind", "ahead"])
+def test_keep_counts_by_the_clock_of_the_broker(
+    on_ledger: Run, ledger: Ledger, make: Maker, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """Also from a computer whose clock is wrong: a day is a day, and a request that lasts longer is not shortened."""
+    group, longer, shorter = existing(make), existing(make), existing(make)
+    began = datetime.now(UTC)
+    for name, hours in ((longer, 36), (shorter, 12)):
+        until = began + timedelta(hours=hours)
+        ledger.write([KeepRequest(group=name, until=until, why="needed", by="anna", at=began)])
+    monkeypatch.setattr(SystemClock, "now", lambda _: datetime.now(UTC) + timedelta(days=days))
+    answer = on_ledger("keep", group, longer, shorter, "--for", "24h", "--why", "needed", "--by", "me", "-o", "json")
+    assert f"the clock of this computer and that of the broker are {abs(days) * 24 - 1}h" in answer.err or (
+        f"{abs(days) * 24}h" in answer.err
+    )
+    assert f"group {longer}: anna asked to keep it until" in answer.err
+    assert (answer.code, [row["group"] for row in answer.json["protected"]]) == (1, [group, shorter])
+    requests = keeps(ledger)
+    assert requests[longer].by == "anna"
+    for name in (group, shorter):
+        assert timedelta(0) <= requests[name].at - began + timedelta(seconds=1) < timedelta(minutes=10)
+        assert requests[name].until - requests[name].at == timedelta(hours=24)
+
+
+@pytest.mark.parametrize(
+    ("was", "says"),
+    [
+        pytest.param("never", "there is no such group; the request protects it if it appears", id="never-was"),
+        pytest.param("deleted", "there is no such group: kafka/unused deleted it at", id="deleted"),
+        pytest.param("gone", "there is no such group; the request", id="gone"),
+    ],
+)
+def test_keep_of_a_group_that_does_not_exist(
+    on_ledger: Run, client: Client, ledger: Ledger, make: Maker, was: str, says: str
+) -> None:
+    """It says so, and fails, though the request is written: nobody takes the group for protected."""
+    group, topic = make.name(), make.topic(records=3)
+    if was == "deleted":
+        ledger.write(deleted(client, group, topic))
+    elif was == "gone":
+        make.simple(group, at(topic, 2))
+        make.delete_group(group)
+    asked = ("keep", group, "--for", "1d", "--why", "needed", "--by", "me", "-o", "json")
+    answer = on_ledger(*asked)
+    assert (answer.code, f"Error: group {group}: {says}" in answer.err) == (1, True), answer.err
+    assert (answer.json["protected"][0]["exists"], group in keeps(ledger)) == (False, True)
+    ignored = on_ledger(*asked, "--ignore-not-found")
+    assert (ignored.code, f"Note: group {group}: {says}" in ignored.err) == (0, True), ignored.err
+
+
+def test_keep_before_the_first_deletion(on_ledger: Run, run: Run, kafka: KafkaCluster, make: Maker) -> None:
+    """Without a ledger it says what to do; with --create-ledger the operator takes the request over."""
+    group, topic = existing(make), make.name("ledger")
+    where = ("--bootstrap-server", kafka.bootstrap_servers, "--ledger-topic", topic)
+    asked = ("keep", group, *where, "--for", "1d", "--why", "needed", "--by", "me")
+    refused = run(*asked)
+    assert (refused.code, "--create-ledger of keep and delete" in refused.err) == (1, True)
+    assert topic not in make.admin.list_topics().topics
+    assert run(*asked, "--create-ledger").code == 0
+    client = connect(Settings((kafka.bootstrap_servers,)))
+    settings = LedgerSettings(installation="theirs", writer=f"operator-{topic}", topic=topic)
+    theirs = open_ledger(client, settings, soon(), create=False, claim=True)
+    assert theirs is not None
+    assert (group in theirs.contents.keeps, theirs.contents.owner and theirs.contents.owner.installation) == (
+        True,
+        "theirs",
+    )
+    client.close()
+
+
 def test_keep_is_removed(on_ledger: Run, ledger: Ledger, make: Maker) -> None:
     """And a group that nobody asked to keep is told."""
-    group, other = make.name(), make.name()
+    group, other = existing(make), make.name()
     assert (
         on_ledger("keep", group, "--for", "30d", "--why", "needed", "-o", "json").json["protected"][0]["for"] == "720h"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 import click
@@ -251,6 +251,8 @@ class KeepOptions:
     why: str | None
     by: str | None
     replace: bool
+    ignore_not_found: bool
+    create_ledger: bool
 
 
 @click.command()
@@ -259,7 +261,14 @@ class KeepOptions:
 @click.option("--why", type=Text(), metavar="TEXT", help="Reason, for later readers.")
 @click.option("--by", type=Text(), metavar="NAME", help="Author of the request. Default: the user of this computer.")
 @click.option("--replace", is_flag=True, help="Replace an existing request that lasts longer.")
+@click.option("--ignore-not-found", is_flag=True, help="A group that does not exist is a note, not an error.")
 @click.option("--remove", is_flag=True, help="Withdraw the request.")
+@click.option(
+    "--create-ledger",
+    is_flag=True,
+    help="Create the topic of the ledger if there is none, as before the first policy that deletes. An operator takes "
+    "it over.",
+)
 @ledger_option
 @output_option
 @target_options
@@ -269,14 +278,16 @@ def keep(
 ) -> int:
     """Protect groups from all policies for a while.
 
-    The request replaces an earlier one for the group; a request that lasts longer stays, unless --replace is given.
+    The request replaces an earlier one for the group; a request that lasts longer stays, unless --replace is given. A
+    request for a group that does not exist is written, too, and protects the group if it appears.
 
     \b
     Examples:
       group-hygiene keep billing --for 30d --why 'back after the migration' --bootstrap-server kafka:9092
+      group-hygiene keep billing --for 30d --why 'before the first deletion' --create-ledger --connection main -n kafka
       group-hygiene keep billing --remove --connection main -n kafka
 
-    Exit codes: 0 the request is in the ledger, 1 an error, or a group has a request that lasts longer.
+    Exit codes: 0 the requests are in the ledger, 1 an error, or a group does not exist or has one that lasts longer.
     """
     from group_hygiene.cli import keep_requests
     from group_hygiene.cli import output as out
@@ -284,13 +295,14 @@ def keep(
     if not names:
         raise click.UsageError("a GROUP, or --from-file with groups, must be given")
     if remove:
-        if terms.period or terms.why or terms.by or terms.replace:
-            raise click.UsageError("--remove can't be given with --for, --why, --by or --replace")
+        if any(getattr(terms, each.name) for each in fields(terms)):
+            raise click.UsageError("--remove can't be given with options of a new request, such as --for")
         return out.show(keep_requests.remove(target, names, ledger_topic), output)
     if terms.period is None or terms.why is None or not terms.why.strip():
         raise click.UsageError("--for and --why must be given")
-    request = keep_requests.Terms(terms.period, terms.why, terms.by or user_name(), terms.replace)
-    return out.show(keep_requests.keep(target, names, request, ledger_topic), output)
+    by = terms.by or user_name()
+    request = keep_requests.Terms(terms.period, terms.why, by, terms.replace, terms.ignore_not_found)
+    return out.show(keep_requests.keep(target, names, request, ledger_topic, terms.create_ledger), output)
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,18 +156,33 @@ def _cluster(session: Session) -> Cluster:
     return cluster
 
 
+def exist(session: Session, names: Sequence[str]) -> dict[str, bool | Fault]:
+    """Whether each group exists; a Fault if that could not be read. Raises Unreachable."""
+    absent = _no_such_group(())
+    return {
+        name: described if isinstance(described, Fault) and described != absent else described != absent
+        for name, described in _find(session, names).descriptions.items()
+    }
+
+
 def _find(session: Session, names: Sequence[str]) -> Found:
     """Describe the named groups. The request depends on a group's type, which only a list shows."""
     cluster, deadlines = _cluster(session), session.stage_deadlines(2)
     listing = kafka_groups.list_groups(session.client, cluster, next(deadlines))
     listed = {name: listing.groups.get(name) for name in names}
-    types = {name: group.type if group else GroupType.CLASSIC for name, group in listed.items()}
+    # Brokers create the offsets topic when a client looks for a coordinator: a group that is not listed is only looked
+    # for if the topic exists.
+    asked = [name for name, group in listed.items() if group is not None or cluster.leaders]
+    types = {name: group.type if (group := listed[name]) else GroupType.CLASSIC for name in asked}
     coordinators = {name: group.coordinator if group else None for name, group in listed.items()}
     described = kafka_groups.describe_groups(session.client, types, coordinators, next(deadlines))
-    descriptions: dict[str, Description | Fault] = {}
     doubts = [*kafka_groups.unanswered(listing), *cluster.problems]
-    for name, answer in described.items():
-        descriptions[name] = _no_such_group(doubts) if _absent(answer, listed[name] is not None) else answer
+    descriptions: dict[str, Description | Fault] = {}
+    for name in names:
+        answer = described.get(name)
+        if answer is None or _absent(answer, listed[name] is not None):
+            answer = _no_such_group(doubts)
+        descriptions[name] = answer
     notes = [*listing.notes, *(f"not every group could be listed: {doubt}" for doubt in doubts)]
     return Found(cluster, descriptions, coordinators, notes)
 

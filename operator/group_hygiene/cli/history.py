@@ -52,10 +52,12 @@ class _Event(NamedTuple):
 
 
 @contextmanager
-def open_cluster_and_ledger(target: Target, topic: str | None, writes: bool) -> Iterator[tuple[Session, Context]]:
+def open_cluster_and_ledger(
+    target: Target, topic: str | None, writes: bool, create: bool = False
+) -> Iterator[tuple[Session, Context]]:
     """The cluster and its ledger; see `open_context`. Raises HygieneError, also if there is no ledger."""
     with open_session(target) as session:
-        context = open_context(session, topic, writes)
+        context = open_context(session, topic, writes, create)
         if not context.journal.exists:
             raise no_ledger(session, topic)
         yield session, context
@@ -87,8 +89,9 @@ def no_ledger(session: Session, topic: str | None) -> LedgerProblem:
     """The error of a command that needs a ledger."""
     name = topic or session.connection.ledger.topic
     return LedgerProblem(
-        f"this cluster has no ledger: there is no topic {name}. The operator creates it before a GroupPolicy deletes "
-        "(mode Enforce), or `delete --create-ledger` does; if the ledger is another topic, give --ledger-topic"
+        f"this cluster has no ledger: there is no topic {name}. The operator creates it once a GroupPolicy deletes "
+        "(mode Enforce) or has receivers; until then --create-ledger of keep and delete does. If the ledger is another "
+        "topic, give --ledger-topic"
     )
 
 

@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from group_hygiene.cli.groups import exist
 from group_hygiene.cli.history import open_cluster_and_ledger
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, printable, working
-from group_hygiene.errors import LedgerProblem
+from group_hygiene.cli.target import Session
+from group_hygiene.errors import LedgerProblem, Unreachable
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
-from group_hygiene.ledger.journal import Journal
+from group_hygiene.ledger.journal import SKEW_MAX, Journal
 from group_hygiene.model.entries import Change, KeepRequest, Outcome, Removal
 from group_hygiene.model.evidence import Deletion
+from group_hygiene.model.groups import Fault
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import Context, Executor
-from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 
 # An intent is valid for ten seconds; after that it has an outcome, or the operator has to recover it.
 _INTENT_S = 12.0
 _POLL_S = 0.1
 
-_KEEP = (Column("GROUP"), Column("PROTECTED-UNTIL"), Column("FOR"), Column("BY"), Column("WHY"))
+_EXISTS = {True: "yes", False: "no", None: None}
+_KEEP = (*map(Column, ("GROUP", "PROTECTED-UNTIL", "FOR", "BY", "WHY")), Column("EXISTS", wide=True))
 
 
 class Terms(NamedTuple):
-    """Duration, reason and author of a request. replace: also replace a request that lasts longer."""
+    """Duration, reason and author of a request. replace: also replace a request that lasts longer.
+
+    ignore_not_found: a group that does not exist is a note, not an error.
+    """
 
     period: timedelta
     why: str
     by: str
     replace: bool = False
+    ignore_not_found: bool = False
 
 
 class _Deletions(NamedTuple):
@@ -44,23 +52,29 @@ class _Deletions(NamedTuple):
     unfinished: Mapping[str, Outcome]
 
 
-def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None) -> Report:
+def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None, create_ledger: bool) -> Report:
     """Write a request for each group in one transaction, which replaces earlier ones, and read them back.
 
-    A request that lasts longer is an error and stays: another user may rely on it.
+    Its time is the broker's. A request that lasts longer is an error and stays: another user may rely on it.
     """
-    with open_cluster_and_ledger(target, topic, writes=True) as (session, context):
-        now = session.clock.now()
-        until, known = now + terms.period, context.journal.contents.keeps
-        longer = {g: known[g] for g in groups if not terms.replace and g in known and known[g].until > until}
-        asked = [g for g in groups if g not in longer]
-        requests = {g: KeepRequest(group=g, until=until, why=terms.why, by=terms.by, at=now) for g in asked}
-        before = {name: _deletions(context.journal.contents, name) for name in asked}
+    with open_cluster_and_ledger(target, topic, writes=True, create=create_ledger) as (session, context):
+        contents = context.journal.contents
         with working("writing to the ledger"):
+            now = Executor(context).broker_time(session.deadline())
+            if isinstance(now, Refusal):
+                raise LedgerProblem(now.message, now.reason)
+            notes = _clock_notes(session.clock.now(), now)
+            until, known = now + terms.period, contents.keeps
+            longer = {g: known[g] for g in groups if not terms.replace and g in known and known[g].until > until}
+            asked = [g for g in groups if g not in longer]
+            requests = {g: KeepRequest(group=g, until=until, why=terms.why, by=terms.by, at=now) for g in asked}
+            before = {name: _deletions(contents, name) for name in asked}
             _write(context, list(requests.values()))
             missing = [name for name, request in requests.items() if known.get(name) != request]
             deleted = _deleted_meanwhile(context.journal, before)
-    there = [request for name, request in requests.items() if name not in missing]
+        there = [request for name, request in requests.items() if name not in missing]
+        with working("reading groups"):
+            found = _exist(session, [request.group for request in there])
     errors = [f"group {printable(name)}: the request is not in the ledger after it was written" for name in missing]
     errors += [
         f"group {printable(name)}: {printable(request.by)} asked to keep it until {timestamp(request.until)}, which is "
@@ -68,15 +82,62 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None)
         for name, request in longer.items()
     ]
     errors += [f"group {printable(name)}: {why}" for name, why in deleted.items()]
-    length = format_duration(terms.period)
+    absent = [
+        f"group {printable(name)}: {_absent(contents.deletions.get(name))}"
+        for name, there_is in found.items()
+        if there_is is False and name not in deleted
+    ]
+    if terms.ignore_not_found:
+        notes += absent
+    else:
+        errors += absent
+    notes += [
+        f"group {printable(name)}: whether it exists could not be read: {fault}"
+        for name, fault in found.items()
+        if isinstance(fault, Fault)
+    ]
+    length, exists = format_duration(terms.period), {g: e if isinstance(e, bool) else None for g, e in found.items()}
     document = {
         "protected": [
-            {"group": r.group, "until": timestamp(r.until), "for": length, "by": r.by, "why": r.why} for r in there
+            {
+                "group": r.group,
+                "exists": exists[r.group],
+                "until": timestamp(r.until),
+                "for": length,
+                "by": r.by,
+                "why": r.why,
+            }
+            for r in there
         ],
+        "notes": notes,
         "errors": errors,
     }
-    rows = [(r.group, timestamp(r.until), length, r.by, r.why) for r in there]
-    return Report(document, [r.group for r in there], [Table(_KEEP, rows)], (), errors)
+    rows = [(r.group, timestamp(r.until), length, r.by, r.why, _EXISTS[exists[r.group]]) for r in there]
+    return Report(document, [r.group for r in there], [Table(_KEEP, rows)], notes, errors)
+
+
+def _clock_notes(here: datetime, broker: datetime) -> list[str]:
+    if abs(here - broker) <= SKEW_MAX:
+        return []
+    apart = format_duration(whole_seconds(abs(here - broker)))
+    return [f"the clock of this computer and that of the broker are {apart} apart: requests end by the broker's"]
+
+
+def _exist(session: Session, names: Sequence[str]) -> Mapping[str, bool | Fault]:
+    try:
+        return exist(session, names)
+    except Unreachable as error:
+        # The requests are in the ledger.
+        return dict.fromkeys(names, Fault("NO_ANSWER", str(error)))
+
+
+def _absent(deletion: Deletion | None) -> str:
+    """That the group of a request does not exist, and why."""
+    holds = "the request protects it if it appears"
+    if deletion is None:
+        return f"there is no such group; {holds}"
+    when = f"{printable(deletion.policy)} deleted it at {timestamp(deletion.at)}"
+    return f"there is no such group: {when}. To restore it: group-hygiene restore; {holds}"
 
 
 def _write(context: Context, changes: Sequence[Change]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from group_hygiene.kafka import changes
@@ -16,13 +17,15 @@ from group_hygiene.kafka.share_offsets import wait_until_shown
 from group_hygiene.ledger import ledger, records
 from group_hygiene.ledger import topic as ledger_topic
 from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import Change
+from group_hygiene.model.entries import Change, Key, Removal
 from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Context
 
 _SHOWN_S = 5.0
+_CLOCK: Key = ("clock",)
 
 
 class Guard(Protocol):
@@ -50,6 +53,12 @@ class Executor:
         Raises LedgerFenced.
         """
         return records.record(self.context.journal, entries, deadline, until)
+
+    def broker_time(self, deadline: Deadline | None = None) -> datetime | Refusal:
+        """The broker's time now, by a tombstone in the ledger under a key that no entry has: no request returns it."""
+        problem = self.record([Removal(_CLOCK)], deadline)
+        unknown = Refusal(reasons.CLOCK_SKEW, "the broker's time of a write to the ledger is not known")
+        return problem or self.context.journal.stamp or unknown
 
     def end(self, entries: Sequence[Change]) -> None:
         """Apply changes that end entries: they count at once, and are written as soon as the ledger can be."""
