@@ -1,9 +1,64 @@
-"""Worlds with quotas, limits of connections, few threads, and topics that are made or not deleted by themselves."""
+"""Worlds with quotas, limits of connections, few threads, two disks, and topics that are created automatically."""
 
 from __future__ import annotations
 
-from worlds.changes import brokers_configured
-from worlds.world import Cluster, Moment, World, config
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kafka.protocol.admin import AlterClientQuotasRequest
+
+from faults.errors import FaultsError
+from group_hygiene.kafka.client import Call, Deadline, connect
+from group_hygiene.model.groups import Fault
+from group_hygiene.spec.connection import Settings
+from sandbox.kafka.cluster import Alteration
+from worlds.changes import brokers_configured, restarted
+from worlds.life import Life
+from worlds.world import Change, Cluster, Moment, World, config
+
+
+def _quota(**quotas: float) -> Change:
+    """Quotas of all clients."""
+
+    @contextmanager
+    def change(life: Life) -> Iterator[None]:
+        _alter_quotas(life, quotas, remove=False)
+        yield
+        _alter_quotas(life, quotas, remove=True)
+
+    return change
+
+
+def _alter_quotas(life: Life, quotas: dict[str, float], remove: bool) -> None:
+    entry = AlterClientQuotasRequest.EntryData
+    entity = entry.EntityData(entity_type="client-id", entity_name=None)
+    ops = [entry.OpData(key=key, value=value, remove=remove) for key, value in quotas.items()]
+    client = connect(Settings(tuple(life.groups.bootstrap.split(","))))
+    try:
+        rows = [entry(entity=[entity], ops=ops)]
+        answer = client.send(Call(None, AlterClientQuotasRequest(entries=rows, validate_only=False)), Deadline(30))
+    finally:
+        client.close()
+    if isinstance(answer, Fault) or any(row.error_code for row in answer.entries):
+        raise FaultsError(f"quotas could not be set: {answer}")
+
+
+def _second_folder(life: Life) -> Path:
+    """Restart the broker with a second log dir, in which it puts new partitions."""
+    first = life.kafka.log(1).parent / "data"
+    second = first.with_name("more")
+    second.mkdir(exist_ok=True)
+    folders = {"log.dirs": f"{first},{second}", "log.flush.offset.checkpoint.interval.ms": "1000"}
+    restarted(life, 1, Alteration(config=folders))
+    return second
+
+
+@contextmanager
+def _two_folders(life: Life) -> Iterator[None]:
+    _second_folder(life)
+    yield
+
 
 WORLDS = (
     World(
@@ -38,11 +93,27 @@ WORLDS = (
         "delete.topic.enable=false",
         Cluster(config=config(delete_topic_enable="false")),
     ),
+    *(
+        World(
+            "listeners",
+            f"quota-of-{name}",
+            f"a quota of all clients: {', '.join(f'{key}={value:.0f}' for key, value in quotas.items())}",
+            change=_quota(**quotas),
+            moment=Moment.MARKED,
+        )
+        for name, quotas in (
+            ("produced-bytes", {"producer_byte_rate": 5_000.0}),
+            ("consumed-bytes", {"consumer_byte_rate": 20_000.0}),
+            ("requests", {"request_percentage": 5.0}),
+        )
+    ),
     World(
         "listeners",
-        "disks-in-two-folders",
+        "disks-two",
         "log.dirs has two folders",
-        Cluster(config=config(log_dir_failure_timeout_ms="5000")),
+        change=_two_folders,
+        moment=Moment.FIRST,
         settings=("log.dirs",),
+        alone=True,
     ),
 )

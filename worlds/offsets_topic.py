@@ -13,19 +13,17 @@ from worlds.changes import OFFSETS, brokers_configured, configured, restarted
 from worlds.life import Life
 from worlds.world import Change, Cluster, Moment, Refuses, World, config
 
-_GROWN = 20
 
-
-def _grown(*restart: int) -> Change:
-    """`__consumer_offsets` gets more partitions, and these brokers are restarted."""
+def _grown(*restart: int, count: int = 20) -> Change:
+    """`__consumer_offsets` gets so many partitions, and these brokers are restarted."""
 
     @contextmanager
     def change(life: Life) -> Iterator[None]:
         # Without a group there is no such topic.
         life.groups.abandon({f"{life.run.name}-first": {(life.run.topic, 0): 1}})
-        life.admin.create_partitions([NewPartitions(OFFSETS, _GROWN)])[OFFSETS].result()
+        life.admin.create_partitions([NewPartitions(OFFSETS, count)])[OFFSETS].result()
         topics = life.admin.list_topics
-        wait_for(lambda: len(topics(OFFSETS, timeout=10).topics[OFFSETS].partitions) == _GROWN, "it has grown", 30)
+        wait_for(lambda: len(topics(OFFSETS, timeout=10).topics[OFFSETS].partitions) == count, "it has grown", 30)
         for broker in restart:
             restarted(life, broker)
         yield
@@ -106,6 +104,16 @@ WORLDS = (
         Cluster(brokers=2),
         change=_grown(2),
         moment=Moment.FIRST,
+        expected=_OLD_COUNT,
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "offsets-grown-on-2-8",
+        "__consumer_offsets grew from 50 to 100 partitions on two brokers of Kafka 2.8.2",
+        Cluster("2.8.2", brokers=2, config=config(offsets_topic_num_partitions="50")),
+        change=_grown(count=100),
+        moment=Moment.MARKED,
         expected=_OLD_COUNT,
         alone=True,
     ),
