@@ -86,7 +86,9 @@ WORLDS = (
             Cluster(brokers=2),
             change=_broker_skewed(2, hours, ledger_on=1),
             moment=Moment.FIRST,
-            connection={"ledger": {"replicationFactor": 1}},
+            ledger={"replicationFactor": 1},
+            # Share consumers may wait for two hours.
+            protocols=("classic", "consumer"),
             alone=True,
             needs=_NEEDS,
         )

@@ -348,8 +348,8 @@ def begun(world: World, kafka: KafkaCluster, server: ApiServer) -> Iterator[Life
     setup = Setup(
         world.name,
         kafka,
-        connection=dict(world.connection) | (_login() if world.cluster.user else {}),
-        policy=policy | dict(world.policy),
+        connection={"ledger": {"topic": f"hygiene-{world.name}", **world.ledger}, **_login(world)},
+        policy=policy,
         server=server,
         without="clock" if world.own_clock else "",
         lease=_LEASE_SECONDS,
@@ -365,7 +365,9 @@ def begun(world: World, kafka: KafkaCluster, server: ApiServer) -> Iterator[Life
         yield life
 
 
-def _login() -> dict[str, Any]:
+def _login(world: World) -> dict[str, Any]:
+    if not world.cluster.user:
+        return {}
     sasl = {"mechanism": "PLAIN", "username": USER, "passwordSecretRef": {"name": "kafka", "key": "password"}}
     return {"sasl": sasl}
 

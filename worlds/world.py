@@ -83,7 +83,7 @@ class World:
     """name: unique, as a DNS label. about: the change in words. family: see `worlds.table`.
 
     settings: Kafka's configurations that it is about, for configurations.yaml. alone: its change damages the brokers,
-    so that no other world may follow on them. connection: added to the connection's spec. needs: programs or rights
+    so that no other world may follow on them. ledger: added to `spec.ledger`. needs: programs or rights
     that it needs; where one is missing it is reported as not run. protocols: of groups that the brokers offer, where
     the version alone does not say it. own_clock: whether the operator's clock can be set (`faults.reckless.clock`).
     """
@@ -97,8 +97,7 @@ class World:
     expected: Works | Refuses = Works()
     settings: tuple[str, ...] = ()
     alone: bool = False
-    connection: Mapping[str, Any] = field(default_factory=dict)
-    policy: Mapping[str, Any] = field(default_factory=dict)
+    ledger: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     protocols: tuple[str, ...] | None = None
     own_clock: bool = False
