@@ -44,6 +44,10 @@ class Refuses:
     ends: bool = False
     everywhere: bool = True
 
+    def names_cause(self, text: str) -> bool:
+        """Whether a message or a log says it."""
+        return self.cause.lower() in text.lower()
+
 
 @dataclass(frozen=True)
 class Cluster:
