@@ -2,14 +2,19 @@
 
 from pathlib import Path
 
-from docsite import command_page, kind_pages, reason_page
+from docsite import command_page, kind_pages, reason_page, settle_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
 def pages() -> dict[str, str]:
     """Path below docs/ -> the page's text."""
-    return {**kind_pages.pages(), "cli-reference.md": command_page.page(), "reasons.md": reason_page.page()}
+    return {
+        **kind_pages.pages(),
+        "cli-reference.md": command_page.page(),
+        "reasons.md": reason_page.page(),
+        "safety-outcomes.md": settle_page.page(),
+    }
 
 
 def stale() -> list[str]:

@@ -22,7 +22,7 @@ from group_hygiene.model.entries import Intent, KeepRequest, Outcome, OutcomeTyp
 from group_hygiene.model.verdicts import Outcome as GroupOutcome
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import open_ledger
-from group_hygiene.reconcile.deletion import closing_changes
+from group_hygiene.reconcile.settle import Done, Facts, Found, Request, State, settle
 from group_hygiene.restore.restorable import RestoreRequest
 from group_hygiene.restore.restoration import restore
 from tests.backups import backup as backup_of
@@ -96,7 +96,7 @@ def test_what_was_restored_had_been_deleted(scene: Scene, make: Maker, topic: st
     assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED, OutcomeType.RESTORED]
     contents = scene.context.journal.contents
     assert group in contents.deletions
-    assert (contents.intents, contents.unresolved, contents.restored) == ({}, {}, set())
+    assert (contents.intents, contents.unresolved) == ({}, {})
 
 
 @pytest.mark.parametrize("of", ["an-older-backup", "its-backup", "its-backup-after-an-interrupted-deletion"])
@@ -229,8 +229,11 @@ def test_an_outcome_that_its_writer_recorded_is_not_reported_again(scene: Scene,
     known_for(scene, 200)
     make.delete_group(group)
     writer = another_process(scene)
-    done = GroupOutcome(group, OutcomeKind.DELETED, reasons.DELETED, "by its writer")
-    writer.write(closing_changes(deletion, done, (), scene.clock.now()))
+    answer = GroupOutcome(group, OutcomeKind.DELETED, reasons.DELETED, "by its writer")
+    facts = Facts(deletion, State.INTENT, Request.CONFIRMED, Found.GONE, scene.clock.now(), answer)
+    done = settle(facts)
+    assert isinstance(done, Done)
+    writer.write(done.changes)
     assert group in scene.context.journal.contents.intents, "not read on yet"
     assert reconcile.recover_intents(scene.context) == {}
     assert [each.message for each in recorded(scene, group)] == ["by its writer"]
@@ -288,6 +291,39 @@ def test_doubt_ends(scene: Scene, make: Maker, topic: str, minutes: float, blame
     assert (group in contents.deletions) is blamed
     assert contents.unresolved == {}
     assert another_process(scene).contents.unresolved == {}
+
+
+@pytest.mark.parametrize("in_doubt", [pytest.param(False, id="intent"), pytest.param(True, id="in-doubt")])
+def test_a_group_that_comes_back_with_another_protocol_was_not_deleted(
+    scene: Scene, make: Maker, topic: str, in_doubt: bool
+) -> None:
+    """Describe answers for groups of one type only: a group in use is not recorded as deleted."""
+    group = make.abandoned(make.name("old"), topic)
+    assert record(scene.context.journal, [scene.intent(group, TIDY)]) is None
+    known_for(scene, 60)
+    if in_doubt:
+        assert reconcile.recover_intents(scene.context) == {}
+    make.join(group, topic, "consumer")
+    assert reconcile.recover_intents(scene.context) == {}
+    make.leave(group)
+    assert {each.what for each in recorded(scene, group)} == {OutcomeType.NOT_DELETED}
+    assert group not in scene.context.journal.contents.deletions
+
+
+def test_a_late_deletion_that_was_restored_is_recorded(scene: Scene, make: Maker, topic: str) -> None:
+    """The broker carries out the request after all; a restore comes before the next run. The group is left alone."""
+    group = make.abandoned(make.name("old"), topic)
+    deletion = scene.intent(group, TIDY)
+    assert record(scene.context.journal, [deletion]) is None
+    known_for(scene, 60)
+    assert reconcile.recover_intents(scene.context) == {}
+    make.delete_group(group)
+    make.simple(group, at(topic))
+    changes: dict[str, Any] = {"id": "a-restore", "at": scene.clock.now(), "backup": deletion.id}
+    another_process(scene).write([outcome(deletion, OutcomeType.RESTORED, **changes)])
+    assert reconcile.recover_intents(scene.context) == {TIDY.uid: 1}
+    assert group in scene.context.journal.contents.deletions
+    assert scene.context.journal.contents.unresolved == {}
 
 
 # By which clock.

@@ -530,24 +530,25 @@ def test_doubt_ends_with_its_own_deletion(log: list[Entry | Removal], unresolved
 @pytest.mark.parametrize(
     ("log", "expected"),
     [
-        pytest.param([intent(), outcome(OutcomeType.RESTORED, backup="id")], {"g"}, id="after-it"),
-        pytest.param([outcome(OutcomeType.RESTORED, backup="id"), intent()], set(), id="before-it"),
+        pytest.param([intent(), outcome(OutcomeType.RESTORED, backup="id")], {"id"}, id="of-its-backup"),
+        pytest.param([outcome(OutcomeType.RESTORED, backup="id")], {"id"}, id="compacted"),
         pytest.param(
-            [intent(), outcome(OutcomeType.RESTORED, backup="id"), intent("later")], set(), id="before-another"
+            [intent(), outcome(OutcomeType.RESTORED, backup="id"), Removal(intent().key), interrupted("id")],
+            {"id"},
+            id="in-doubt",
         ),
-        pytest.param(
-            [intent(), outcome(OutcomeType.RESTORED, backup="id"), Removal(intent().key)], set(), id="it-ended"
-        ),
-        pytest.param([intent(), outcome(OutcomeType.RESTORED, backup="older")], set(), id="of-another-backup"),
+        pytest.param([intent(), outcome(OutcomeType.RESTORED, backup="older")], {"older"}, id="of-another-backup"),
         pytest.param([intent(), outcome(OutcomeType.RESTORED)], set(), id="proves-nothing"),
         pytest.param([intent(), outcome(OutcomeType.UNMARKED)], set(), id="something-else"),
     ],
 )
-def test_a_restore_tells_of_an_open_intent(log: list[Entry | Removal], expected: set[str]) -> None:
-    """Only what stands behind it in the log: dates are by many clocks."""
+def test_a_restore_proves_a_deletion(log: list[Entry | Removal], expected: set[str]) -> None:
+    """By its id, until the restore's outcome expires: a deletion in doubt may be carried out and restored."""
     contents = Contents()
     contents.apply(log)
-    assert contents.restored == expected
+    assert contents.restored.keys() == expected
+    contents.forget_expired(NOW + DAY)
+    assert not contents.restored
 
 
 @pytest.mark.parametrize(

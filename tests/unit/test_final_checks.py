@@ -19,8 +19,10 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile import Executor, deletion
 from group_hygiene.reconcile.context import Context, Memory
+from group_hygiene.reconcile.delete_requests import Answer
 from group_hygiene.reconcile.deletion import Saved
 from group_hygiene.reconcile.recheck import Rechecked
+from group_hygiene.reconcile.settle import Request
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.policy import parse_policy
 from tests.unit.make import NOW, delete, policy_object
@@ -144,7 +146,7 @@ def test_a_deletion_that_was_carried_out_leaves_the_other_intent() -> None:
     """A later run resolves that one."""
     ledger = _Ledger([_THEIRS])
     ledger.read_on(None)
-    done = Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted")
+    done = Answer(Request.CONFIRMED, Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted"))
     deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, 5.0)
     assert ledger.contents.deletions.keys() == {"g"}
     assert ledger.contents.intents == {"g": _THEIRS}

@@ -30,6 +30,10 @@ from group_hygiene.telemetry.tracing import traced
 _DESCRIBE_CHUNK = 200
 # The share of a list's time to wait for leaders that are loading: the groups of the others are needed, too.
 _SHARE_FOR_LOADING = 0.25
+# Answers to Describe if there is no group, or if the broker does not know groups of the type. INVALID_GROUP_ID: only
+# Classic groups may have the empty id.
+_ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION", "INVALID_GROUP_ID"})
+_TYPES = (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE, GroupType.STREAMS)
 
 
 def list_problems(before: Cluster, listing: Listing, after: Cluster | Fault, moved: str) -> list[str]:
@@ -158,6 +162,21 @@ def describe_groups(
     for kind, members in by_type.items():
         results.update(ask(client, members, _describe_question(kind), deadline))
     return results | _existing_assignments(client, results, deadline)
+
+
+def find_groups(client: Client, names: Collection[str], deadline: Deadline) -> dict[str, Description | Fault | None]:
+    """The same for groups of unknown types; None = there is no group of any type.
+
+    Each Describe request returns groups of its own type only. A group may come back with another type.
+    """
+    found: dict[str, Description | Fault | None] = dict.fromkeys(names)
+    for kind in _TYPES:
+        left = [name for name, answer in found.items() if answer is None]
+        described = describe_groups(client, dict.fromkeys(left, kind), dict.fromkeys(left), deadline) if left else {}
+        for name, answer in described.items():
+            absent = answer.code in _ABSENT if isinstance(answer, Fault) else answer.group.state is GroupState.DEAD
+            found[name] = None if absent else answer
+    return found
 
 
 def _existing_assignments(

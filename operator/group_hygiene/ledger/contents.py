@@ -42,7 +42,8 @@ class Contents:
     unresolved: groups that still existed after an interrupted deletion, whose request may still be carried out.
     unfinished: group -> policy uid -> an interrupted deletion of offsets of topics, or with "" as the uid of the whole
     group, that did not delete everything; until a deletion succeeds. Some offsets of its backup may be gone.
-    restored: groups with an open intent whose own backup was restored: offsets were missing, so they had been deleted.
+    restored: id of a deletion whose own backup was restored -> when the restore's outcome expires. The deletion had
+    taken these offsets.
     contested: groups with an open intent that replaced one of another process: two processes delete them at once.
     damaged: group -> why an entry about it can't be read. hidden: the first offset of a batch of records that can't be
     read -> why. unreadable: the number of unreadable records and batches.
@@ -59,7 +60,7 @@ class Contents:
     offset_deletions: dict[str, dict[str, Deletion]] = field(default_factory=dict)
     unresolved: dict[str, Outcome] = field(default_factory=dict)
     unfinished: dict[str, dict[str, Outcome]] = field(default_factory=dict)
-    restored: set[str] = field(default_factory=set)
+    restored: dict[str, datetime] = field(default_factory=dict)
     # Compaction may remove the replaced intent, but not within the seconds in which its process may act on it.
     contested: set[str] = field(default_factory=set, compare=False)
     damaged: dict[str, str] = field(default_factory=dict)
@@ -150,7 +151,6 @@ class Contents:
                 if entry.group in self.intents and self.intents[entry.group].id != entry.id:
                     self.contested.add(entry.group)
                 self.intents[entry.group] = entry
-                self.restored.discard(entry.group)
             case Outcome():
                 self._put_outcome(entry)
 
@@ -165,9 +165,8 @@ class Contents:
                 self.unresolved[group] = outcome
             case OutcomeType.NOT_DELETED:
                 self._resolve(group, outcome.id)
-            case OutcomeType.RESTORED if group in self.intents and outcome.backup == self.intents[group].id:
-                # By the order of the log, independent of clocks.
-                self.restored.add(group)
+            case OutcomeType.RESTORED if outcome.backup:
+                self.restored[outcome.backup] = outcome.expires
             case OutcomeType.DELETED:
                 self.unresolved.pop(group, None)
                 self.unfinished.pop(group, None)
@@ -197,7 +196,6 @@ class Contents:
                 self.keeps.pop(group, None)
             case ("intent", group):
                 self.intents.pop(group, None)
-                self.restored.discard(group)
                 self.contested.discard(group)
             case ("outcome", group, id_, OutcomeType.NOT_DELETED):
                 self._resolve(group, id_)
@@ -227,6 +225,7 @@ class Contents:
         of_groups = self.offset_deletions.items()
         current = {group: {topic: d for topic, d in topics.items() if d.until > now} for group, topics in of_groups}
         self.offset_deletions = {group: topics for group, topics in current.items() if topics}
+        self.restored = {id_: until for id_, until in self.restored.items() if until > now}
         self.keeps = {group: request for group, request in self.keeps.items() if request.until > now}
         self.alerts = {key: entry for key, entry in self.alerts.items() if entry.expires > now}
 

@@ -197,7 +197,7 @@ class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
     """History: an action on a group, or why there was none. id: of the deletion or restore, else unique.
 
     topics: those whose offsets were or should have been deleted; empty = the whole group.
-    type, writer: the intent's, if the group may still turn out to be deleted (see `Contents.unresolved`).
+    type, writer, partitions: the intent's, if the group may still turn out to be deleted (see `Contents.unresolved`).
     backup: of a restore, the id of the deletion that it proves, as offsets of its backup were missing.
     """
 
@@ -215,6 +215,7 @@ class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
     type: str = ""
     writer: str = ""
     topics: tuple[str, ...] = ()
+    partitions: int = 0
     backup: str = ""
 
     @property

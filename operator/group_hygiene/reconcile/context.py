@@ -21,7 +21,7 @@ from group_hygiene.kafka.tail import Tail
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
-from group_hygiene.model.entries import Change, Key
+from group_hygiene.model.entries import Change, Key, Outcome
 from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
 from group_hygiene.model.groups import INTERNAL_TOPICS, Bounds, Fault, Group, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
@@ -43,8 +43,8 @@ class Memory:
     ledger: the open one, or None. claimed: whether this process writes it.
     scan_histories: policy uid -> this process's history of its scans.
     intents: id of an unresolved deletion -> monotonic time at which this process first read of it.
-    unrecorded: id of a deletion that certainly happened, and may not be in the ledger -> uid of its policy. cluster_id:
-    of the first answer; another one later means that the address now leads to another cluster.
+    unrecorded: id of a deletion that certainly happened -> its outcome, which may not be in the ledger.
+    cluster_id: of the first answer; another one later means that the address now leads to another cluster.
     last_records: the last known record of partitions that had unread records.
     answered_last: the id of the cluster that answered the last scan.
     due_before: whether the last scan found matches of a policy that deletes.
@@ -60,7 +60,7 @@ class Memory:
     claimed: bool = False
     scan_histories: dict[str, ScanHistory] = field(default_factory=dict)
     intents: dict[str, float] = field(default_factory=dict)
-    unrecorded: dict[str, str] = field(default_factory=dict)
+    unrecorded: dict[str, Outcome] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     last_records: dict[Partition, LastRecord] = field(default_factory=dict)
     cluster_id: str | None = None

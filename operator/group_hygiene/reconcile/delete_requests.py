@@ -1,24 +1,20 @@
-"""Sends the requests that delete, interprets their answers, and checks whether unanswered ones were carried out."""
+"""Sends the requests that delete, and interprets their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from group_hygiene.decide.plan import FAILURES
-from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Intent
-from group_hygiene.model.entries import Outcome as OutcomeEntry
-from group_hygiene.model.groups import Fault, GroupState, GroupType, Partition
+from group_hygiene.model.groups import Fault, GroupType, Partition
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Description
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
-from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
+from group_hygiene.reconcile.settle import Request
 from group_hygiene.reconcile.vetoes import Ready
 
 _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
@@ -33,23 +29,11 @@ NOT_SENT = "not sent: there was no time left"
 _GROUP_RECORDS = 8
 
 
-class Gone(NamedTuple):
-    """The parts of a deletion's target that no longer exist. all: whether nothing is left; None = not known now."""
+class Answer(NamedTuple):
+    """What is known of the requests for one group. outcome: for the report, unless `settle` finds another one."""
 
-    all: bool | None
-    topics: frozenset[str] = frozenset()
-
-
-class Unresolved(NamedTuple):
-    """A deletion that the broker may have carried out, or may yet, at least in part: its intent and its backup stay.
-
-    outcome: as known now; a later run resolves it.
-    """
-
+    request: Request
     outcome: Outcome
-
-
-Result = Outcome | Unresolved
 
 
 def not_deleted(name: str, refusal: Refusal) -> Outcome:
@@ -58,13 +42,18 @@ def not_deleted(name: str, refusal: Refusal) -> Outcome:
     return Outcome(name, kind, refusal.reason, refusal.message)
 
 
-def delete_groups(executor: Executor, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
+def refused(name: str, refusal: Refusal) -> Answer:
+    """The answer if no request was carried out."""
+    return Answer(Request.REFUSED, not_deleted(name, refusal))
+
+
+def delete_groups(executor: Executor, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Answer]:
     """Delete each group by one request (KIP-229); groups for which the deadline leaves no time are not in the results.
 
     Each request is limited to groups whose tombstones fit into one write of the broker. That limit is per offsets
     partition, but grouping by partition would save few requests.
     """
-    results: dict[str, Result] = {}
+    results: dict[str, Answer] = {}
     sizes = {name: tombstone_bytes(each) for name, each in ready.items()}
     for names in kafka_offsets.in_chunks(sizes, executor.context.memory.write_bytes):
         if deadline.left <= 0:
@@ -87,12 +76,12 @@ def own_bytes(group: str) -> int:
     return _GROUP_RECORDS * kafka_offsets.record_bytes(group)
 
 
-def delete_offsets(executor: Executor, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
+def delete_offsets(executor: Executor, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Answer]:
     """Delete the offsets of each group, by requests for one group each (KIP-496).
 
     Groups for which the deadline leaves no time are not in the results.
     """
-    results: dict[str, Result] = {}
+    results: dict[str, Answer] = {}
     for name, each in ready.items():
         if deadline.left <= 0:
             break
@@ -104,69 +93,34 @@ def delete_offsets(executor: Executor, ready: Mapping[str, Ready], deadline: Dea
     return results
 
 
-def are_gone(context: Context, entries: Iterable[Intent | OutcomeEntry], deadline: Deadline) -> dict[str, Gone]:
-    """Whether each group, or its offsets of the entry's topics, no longer exist. A group's last entry counts."""
-    whole: dict[str, GroupType] = {}
-    parts: dict[str, frozenset[str]] = {}
-    for entry in {each.group: each for each in entries}.values():
-        if entry.topics:
-            parts[entry.group] = frozenset(entry.topics)
-        else:
-            whole[entry.group] = type_of(entry.type)
-    return _groups_gone(context, whole, deadline) | _offsets_gone(context, parts, deadline)
-
-
-def _groups_gone(context: Context, groups: Mapping[str, GroupType], deadline: Deadline) -> dict[str, Gone]:
-    described = kafka_groups.describe_groups(context.client, groups, dict.fromkeys(groups), deadline)
-
-    def gone(answer: Description | Fault) -> bool | None:
-        if isinstance(answer, Fault):
-            return True if answer.code == "GROUP_ID_NOT_FOUND" else None
-        return answer.group.state is GroupState.DEAD
-
-    return {name: Gone(gone(described[name])) for name in groups}
-
-
-def _offsets_gone(context: Context, topics: Mapping[str, frozenset[str]], deadline: Deadline) -> dict[str, Gone]:
-    committed = kafka_offsets.committed_offsets(context.client, dict.fromkeys(topics), deadline)
-    found: dict[str, Gone] = {}
-    for name, offsets in committed.items():
-        if isinstance(offsets, Fault):
-            found[name] = Gone(None)
-            continue
-        gone = topics[name].difference(place.topic for place in offsets)
-        found[name] = Gone(gone == topics[name], gone)
-    return found
-
-
 def _refuses(fault: Fault) -> bool:
     return fault.code in _REFUSALS or fault.code.endswith(_DENIED)
 
 
-def unresolved(name: str, fault: Fault) -> Unresolved:
+def unclear_answer(name: str, fault: Fault) -> Answer:
     """The result of a request that the broker may have carried out, or may yet carry out."""
     if fault.code in _UNANSWERED:
         unknown = "no answer: a later run finds out whether it was deleted"
-        return Unresolved(Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, unknown))
+        return Answer(Request.UNCLEAR, Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, unknown))
     message = f"{fault}: it may still be carried out, so its backup stays; a later run finds out"
-    return Unresolved(Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, message))
+    return Answer(Request.UNCLEAR, Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, message))
 
 
-def result_of_group(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC) -> Result:
+def result_of_group(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC) -> Answer:
     """The result that the answer to DeleteGroups proves. fault: None = no error."""
     if fault is None:
-        return Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted")
+        return Answer(Request.CONFIRMED, Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted"))
     if not _refuses(fault):
-        return unresolved(name, fault)
+        return unclear_answer(name, fault)
     if fault.code == "NON_EMPTY_GROUP":
         message = "a consumer joined it just now"
         if kind is GroupType.SHARE:
             message += "; brokers may have erased its start offsets (its backup has them): check that it still consumes"
-        return Outcome(name, OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, message)
-    return _refused(name, fault)
+        return refused(name, Refusal(reasons.BECAME_ACTIVE, message))
+    return _refused_by(name, fault)
 
 
-def result_of_offsets(name: str, answers: Mapping[Partition, Fault | None]) -> Result:
+def result_of_offsets(name: str, answers: Mapping[Partition, Fault | None]) -> Answer:
     """The result that the answers to OffsetDelete prove; None = no error.
 
     A topic counts as deleted if the offset of one of its partitions is, as everything deleted must be restorable. The
@@ -174,35 +128,21 @@ def result_of_offsets(name: str, answers: Mapping[Partition, Fault | None]) -> R
     """
     unclear = [fault for fault in answers.values() if fault is not None and not _refuses(fault)]
     if unclear:
-        return unresolved(name, next((fault for fault in unclear if fault.code in _UNANSWERED), unclear[0]))
+        return unclear_answer(name, next((fault for fault in unclear if fault.code in _UNANSWERED), unclear[0]))
     done = {place.topic for place, fault in answers.items() if fault is None}
     left = {place: fault for place, fault in sorted(answers.items()) if fault is not None}
     if done:
         failed = "; ".join(f"{place}: {fault}" for place, fault in list(left.items())[:_NAMES])
-        message = f"offsets of {named(done)} deleted" + (f"; not of {failed}" if left else "")
-        return Outcome(name, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(done)))
+        message = f"offsets of {truncated_list(sorted(done), _NAMES)} deleted" + (f"; not of {failed}" if left else "")
+        outcome = Outcome(name, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(done)))
+        return Answer(Request.CONFIRMED, outcome)
     place, fault = next(iter(left.items()))
     if fault.code == "GROUP_SUBSCRIBED_TO_TOPIC":
-        return Outcome(
-            name, OutcomeKind.NOT_DELETED, reasons.SUBSCRIBED, f"a member subscribed to {place.topic} just now"
-        )
-    return _refused(name, fault)
+        return refused(name, Refusal(reasons.SUBSCRIBED, f"a member subscribed to {place.topic} just now"))
+    return _refused_by(name, fault)
 
 
-def _refused(name: str, fault: Fault) -> Outcome:
+def _refused_by(name: str, fault: Fault) -> Answer:
     if fault.code.endswith(_DENIED):
-        return not_deleted(name, Refusal(reasons.DENIED, fault.message or "needs DELETE on the group"))
-    return not_deleted(name, Refusal(reasons.DELETE_FAILED, str(fault)))
-
-
-def named(topics: Iterable[str]) -> str:
-    """The first topics by name, and the number of others."""
-    return truncated_list(sorted(topics), _NAMES)
-
-
-def type_of(kind: str) -> GroupType:
-    """The type in an entry of the ledger; Unknown if this version does not know it."""
-    try:
-        return GroupType(kind)
-    except ValueError:
-        return GroupType.UNKNOWN
+        return refused(name, Refusal(reasons.DENIED, fault.message or "needs DELETE on the group"))
+    return refused(name, Refusal(reasons.DELETE_FAILED, str(fault)))

@@ -11,7 +11,7 @@ A process that dies in between leaves an intent, which `reconcile.recover_intent
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -25,28 +25,23 @@ from group_hygiene.kafka.offsets import WRITE_BYTES
 from group_hygiene.ledger.journal import NOT_READ_BACK
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, with_earlier
-from group_hygiene.model.entries import Change, Intent, Key, Mark, OutcomeType, Removal
-from group_hygiene.model.entries import Outcome as OutcomeEntry
-from group_hygiene.model.groups import GroupType
+from group_hygiene.model.entries import Change, Intent, Key, Removal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import BATCH, Context, Observation
 from group_hygiene.reconcile.delete_requests import (
     NOT_SENT,
-    Gone,
-    Result,
-    Unresolved,
-    are_gone,
+    Answer,
     delete_groups,
     delete_offsets,
-    named,
     not_deleted,
 )
 from group_hygiene.reconcile.executor import Executor, Guard
-from group_hygiene.reconcile.interruptions import Earlier, interrupted_before
+from group_hygiene.reconcile.interruptions import Earlier, Remains, interrupted_before, read_remains
 from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
+from group_hygiene.reconcile.settle import UNCLEAR, Done, Facts, Found, Request, State, settle
 from group_hygiene.reconcile.uses import Since, Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
 from group_hygiene.telemetry.tracing import note, traced
@@ -56,11 +51,6 @@ INTENT_S = 10.0
 # The time for an admin request to reach the broker: nothing is sent if less is left.
 MARGIN_S = 1.0
 _UNSENT = Refusal(reasons.OFFSETS_UNKNOWN, NOT_SENT)
-_OUTCOME_TYPES = {
-    OutcomeKind.DELETED: OutcomeType.DELETED,
-    OutcomeKind.NOT_DELETED: OutcomeType.NOT_DELETED,
-    OutcomeKind.FAILED: OutcomeType.FAILED,
-}
 
 
 class _Run(NamedTuple):
@@ -191,7 +181,7 @@ def _used_again(run: _Run, ready: Mapping[str, Ready]) -> dict[str, Refusal]:
     return {name: why for name, each in earlier.items() if each.is_used_since(ready[name].offsets)}
 
 
-def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> dict[str, Result]:
+def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> dict[str, Answer]:
     """Delete these groups now or not at all; groups for which no time is left are not in the results."""
     if not names:
         return {}
@@ -213,42 +203,44 @@ def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> 
 
 
 def _record_outcomes(
-    run: _Run, saved: Mapping[str, Saved], stops: Mapping[str, Refusal], results: Mapping[str, Result], seconds: float
+    run: _Run, saved: Mapping[str, Saved], stops: Mapping[str, Refusal], answers: Mapping[str, Answer], seconds: float
 ) -> Batch:
     """Write the outcomes of a batch. A deletion that may yet be carried out stays open: a later run resolves it.
 
-    stops: why a group was not deleted although its intent is written. results: of the groups whose requests were sent.
+    stops: why a group was not deleted although its intent is written. answers: of the groups whose requests were sent.
     """
-    context, uid, journal = run.context, run.plan.policy.uid, run.context.journal
-    unresolved = [saved[name].intent for name, result in results.items() if isinstance(result, Unresolved)]
-    gone = are_gone(context, unresolved, Deadline(seconds))
-    marks = journal.contents.marks.get(uid, {})
+    context, journal = run.context, run.context.journal
+    unclear = [saved[name].intent for name, each in answers.items() if each.request in UNCLEAR]
+    remains = read_remains(context, unclear, Deadline(seconds))
+    marks = journal.contents.marks.get(run.plan.policy.uid, {})
     outcomes: list[Outcome] = []
+    done: list[Done] = []
     is_stuck = False
-    changes: list[Change] = []
     for name, (intent, parts, _) in saved.items():
-        is_ours = _is_ours(context, intent)
-        if name not in results and not is_ours:
-            # The intent may be all that shows a deletion by the other process: a later run resolves it.
-            outcomes.append(not_deleted(name, stops.get(name, _UNSENT)))
-            continue
-        outcome = results[name] if name in results else not_deleted(name, stops.get(name, _UNSENT))
-        if isinstance(outcome, Unresolved):
-            if not gone[name].all:
-                outcomes.append(outcome.outcome)
-                is_stuck |= outcome.outcome.reason == reasons.INTERRUPTED
-                continue
-            outcome = deleted_outcome(intent, gone[name], "deleted")
-        outcomes.append(outcome)
-        # Brokers erase a share group's state first, and may then find that a consumer joined it.
-        needed = name in results and intent.type == GroupType.SHARE
-        useless = [] if needed else [part.key for part in parts]
-        closing = closing_changes(intent, outcome, useless, context.clock.now(), marks.get(name))
-        changes += closing if is_ours else [change for change in closing if change.key != intent.key]
-    if run.executor.record(changes) is not None:
+        not_sent = Answer(Request.NOT_SENT, not_deleted(name, stops.get(name, _UNSENT)))
+        answer, left = answers.get(name, not_sent), remains.get(name, Remains(Found.UNKNOWN))
+        facts = Facts(
+            deletion=intent,
+            state=State.INTENT if _is_ours(context, intent) else State.CONTESTED,
+            request=answer.request,
+            found=left.found,
+            now=context.clock.now(),
+            answer=answer.outcome,
+            topics=left.topics,
+            backup=[part.key for part in parts],
+            mark=marks.get(name),
+        )
+        result = settle(facts)
+        if isinstance(result, Done):
+            done.append(result)
+            outcomes.append(result.outcome)
+        else:
+            outcomes.append(answer.outcome)
+            is_stuck |= name in answers and answer.outcome.reason == reasons.INTERRUPTED
+    if run.executor.record([change for each in done for change in each.changes]) is not None:
         # No loss: the intents are in the ledger. The run that resolves them counts them, and no other run.
-        gone_now = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
-        context.memory.unrecorded |= {saved[name].intent.id: uid for name in gone_now}
+        gone_now = {each.entry.group: each.entry for each in done if each.outcome.kind is OutcomeKind.DELETED}
+        context.memory.unrecorded |= {entry.id: entry for entry in gone_now.values()}
         why = Refusal(reasons.INTERRUPTED, "deleted, but that could not be written: a later run writes it")
         outcomes = [not_deleted(each.group, why) if each.group in gone_now else each for each in outcomes]
         is_stuck |= bool(gone_now)
@@ -312,53 +304,6 @@ def _asked_to_keep(context: Context, name: str) -> Refusal | None:
     if request is None or request.until <= context.clock.now():
         return None
     return Refusal(reasons.KEEP_REQUESTED, f"{request.by} asked to keep it just now")
-
-
-def deleted_outcome(intent: Intent, gone: Gone, message: str) -> Outcome:
-    """The outcome of an intent that was carried out, or for topics as far as they are `gone`."""
-    if not intent.topics:
-        return Outcome(intent.group, OutcomeKind.DELETED, reasons.DELETED, message)
-    message = f"offsets of {named(gone.topics)} {message}"
-    return Outcome(intent.group, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(gone.topics)))
-
-
-def closing_changes(
-    intent: Intent, outcome: Outcome, backup: Iterable[Key], now: datetime, mark: Mark | None = None
-) -> list[Change]:
-    """The changes that end an intent: write the outcome; remove the mark after a deletion, else the backup.
-
-    mark: the group's, of the intent's policy; its entries of other topics stay.
-    """
-    deleted = outcome.kind is OutcomeKind.DELETED
-    # A request of an interrupted deletion may still be carried out.
-    may_go_yet = outcome.reason in (reasons.INTERRUPTED, reasons.REAPPEARED)
-    entry = OutcomeEntry(
-        group=intent.group,
-        id=intent.id,
-        at=now,
-        what=OutcomeType.OFFSETS_DELETED if deleted and intent.topics else _OUTCOME_TYPES[outcome.kind],
-        reason=outcome.reason,
-        message=outcome.message,
-        policy=intent.policy,
-        policy_uid=intent.policy_uid,
-        generation=intent.generation,
-        expires=intent.expires,
-        marked_since=intent.marked_since,
-        type=intent.type if may_go_yet else "",
-        writer=intent.writer if may_go_yet else "",
-        topics=outcome.topics if deleted else intent.topics,
-    )
-    changes: list[Change] = [entry, Removal(intent.key)]
-    if not deleted:
-        return [*changes, *map(Removal, backup)]
-    uid, name = intent.policy_uid, intent.group
-    topics = {} if mark is None else {t: at for t, at in mark.topics.items() if t not in outcome.topics}
-    if mark is not None and topics and intent.topics:
-        since = min(topics.values())
-        changes.append(replace(mark, topics=topics, since=since, due=since + (mark.due - mark.since)))
-    else:
-        changes.append(Removal(("mark", uid, name)))
-    return changes if intent.topics else [*changes, Removal(("seen", uid, name))]
 
 
 def _saved(run: _Run, ready: Ready, now: datetime, seconds: float) -> Saved:

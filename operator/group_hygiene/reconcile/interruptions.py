@@ -1,4 +1,4 @@
-"""Groups whose deletion was interrupted: their backups, the offsets they lost, and whether they have been used since.
+"""Groups whose deletion was interrupted: what is left of them, their backups, and whether they were used since.
 
 An interrupted deletion may have deleted some of a group's offsets, which only its backup has then. So the next backup
 includes them, and replaces the one before it: deletions that fail at every run must not fill the ledger.
@@ -6,20 +6,21 @@ includes them, and replaces the one before it: deletions that fail at every run 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
+from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.codec import group_of
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, whole
-from group_hygiene.model.entries import Intent, Key
+from group_hygiene.model.entries import Intent, Key, Outcome
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.snapshot import Description
 from group_hygiene.reconcile.context import Context
-from group_hygiene.reconcile.delete_requests import type_of
+from group_hygiene.reconcile.settle import Found
 from group_hygiene.spec.policy import Policy
 
 
@@ -102,36 +103,56 @@ def _rows(backup: Backup) -> dict[Partition, CommittedOffset]:
     }
 
 
-def interrupted_outcome(context: Context, intent: Intent) -> Outcome | None:
-    """The outcome of an interrupted deletion whose group still exists; None = its offsets can't be read now.
+class Remains(NamedTuple):
+    """What Kafka has of a deletion's target. topics, left: see `Facts`."""
 
-    A deletion by several requests may have deleted a part. If the group has been used or restored since, it counts as
-    deleted and reappeared.
+    found: Found
+    topics: frozenset[str] = frozenset()
+    left: int = 0
+
+
+def read_remains(
+    context: Context, deletions: Collection[Intent | Outcome], deadline: Deadline, parts: bool = False
+) -> dict[str, Remains]:
+    """What is left of the target of each deletion, by group; of one deletion per group.
+
+    A group that exists may have come back with another type. parts: find out whether a large group lost a part, which
+    reads the whole ledger.
     """
-    name = intent.group
-    untouched = Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, "not deleted: its deletion was interrupted")
-    if not intent.partitions:
-        return untouched
+    topics = {each.group: frozenset(each.topics) for each in deletions if each.topics}
+    groups = [each for each in deletions if not each.topics]
+    existing = kafka_groups.find_groups(context.client, [each.group for each in groups], deadline)
+    committed = kafka_offsets.committed_offsets(context.client, dict.fromkeys(topics), deadline)
+    remains = {name: _of_group(answer) for name, answer in existing.items()}
+    remains |= {name: _of_topics(topics[name], answer) for name, answer in committed.items()}
+    large = [each for each in groups if parts and each.partitions and remains[each.group].found is Found.THERE]
+    return remains | {each.group: _of_large_group(context, each, existing[each.group]) for each in large}
+
+
+def _of_group(answer: Description | Fault | None) -> Remains:
+    if answer is None:
+        return Remains(Found.GONE)
+    return Remains(Found.UNKNOWN if isinstance(answer, Fault) else Found.THERE)
+
+
+def _of_topics(topics: frozenset[str], offsets: Offsets | Fault) -> Remains:
+    if isinstance(offsets, Fault):
+        return Remains(Found.UNKNOWN)
+    gone = topics.difference(place.topic for place in offsets)
+    if not gone:
+        return Remains(Found.THERE)
+    return Remains(Found.GONE if gone == topics else Found.SOME_TOPICS, gone)
+
+
+def _of_large_group(context: Context, deletion: Intent | Outcome, described: Description | Fault | None) -> Remains:
+    """Of a group that exists: whether all offsets of its backup are there, and whether it was used since."""
+    name, deadline = deletion.group, context.deadline()
     backups = _backups(context, [name])
-    client, coordinators = context.client, {name: None}
-    types = {name: type_of(intent.type)}
-    described = kafka_groups.describe_groups(client, types, coordinators, context.deadline())[name]
-    committed = kafka_offsets.committed_offsets(client, coordinators, context.deadline())[name]
-    if isinstance(backups, Refusal) or isinstance(described, Fault) or isinstance(committed, Fault):
-        return None
-    backup = _of_deletion(backups, name, intent.id)
-    left = len(committed)
-    part = "not deleted as a whole: its deletion was interrupted, and "
-    if name in context.journal.contents.restored:
-        return Outcome(
-            name, OutcomeKind.NOT_DELETED, reasons.REAPPEARED, f"{part}the deleted offsets were restored since"
-        )
+    committed = kafka_offsets.committed_offsets(context.client, {name: None}, deadline)[name]
+    if not isinstance(described, Description) or isinstance(backups, Refusal) or isinstance(committed, Fault):
+        return Remains(Found.UNKNOWN)
+    backup = _of_deletion(backups, name, deletion.id)
     if backup is not None and _rows(backup).keys() <= committed.keys():
-        return untouched
-    part += f"{left} of its {intent.partitions} committed offsets are left"
+        return Remains(Found.THERE)
     used = described.group.state is not GroupState.EMPTY or (backup is not None and is_used_since(backup, committed))
-    if used:
-        return Outcome(
-            name, OutcomeKind.NOT_DELETED, reasons.REAPPEARED, f"{part}; it is used again; its backup has all of them"
-        )
-    return Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, f"{part}; its backup has all of them")
+    return Remains(Found.PART_IN_USE if used else Found.PART, left=len(committed))

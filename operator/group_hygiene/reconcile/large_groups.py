@@ -15,21 +15,21 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault, GroupState, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.delete_requests import (
     NOT_SENT,
-    Result,
-    Unresolved,
+    Answer,
     not_deleted,
     own_bytes,
+    refused,
     result_of_group,
     result_of_offsets,
     tombstone_bytes,
-    unresolved,
+    unclear_answer,
 )
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.recheck import partitions_of, pending_commits
+from group_hygiene.reconcile.settle import Request
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
 
 
@@ -41,7 +41,7 @@ def is_large(context: Context, ready: Ready) -> bool:
 
 def delete_large_group(
     executor: Executor, ready: Ready, deadline: Deadline, stop: Callable[[], Refusal | None]
-) -> Result:
+) -> Answer:
     """Delete a group's offsets in chunks (KIP-496), and the group with the rest of them, by one request each.
 
     Before each request, reads state and offsets again, as earlier reads are too old by then, and calls `stop`. Sends
@@ -60,10 +60,10 @@ def delete_large_group(
         answers = executor.delete_offsets(name, chunk, fresh, ready.coordinator)
         faults = [fault for fault in answers.values() if fault is not None]
         if faults:
-            result = result_of_offsets(name, answers)
-            if isinstance(result, Outcome) and result.kind is not OutcomeKind.DELETED:
-                return _stopped(ready, left, Refusal(result.reason, result.message))
-            return unresolved(name, faults[0])
+            request, outcome = result_of_offsets(name, answers)
+            if request is Request.REFUSED:
+                return _stopped(ready, left, Refusal(outcome.reason, outcome.message))
+            return unclear_answer(name, faults[0])
         left = {place: commit for place, commit in left.items() if place not in answers}
     fresh = Deadline(min(FRESH_S, deadline.left))
     refusal = stop() or _changed(context, ready, left, places, fresh)
@@ -71,8 +71,8 @@ def delete_large_group(
         return _stopped(ready, left, refusal)
     (answer,) = executor.delete_groups({name: ready.coordinator}, fresh).values()
     result = result_of_group(name, answer, ready.group.type)
-    if isinstance(result, Outcome) and result.kind is not OutcomeKind.DELETED:
-        return _stopped(ready, left, Refusal(result.reason, result.message))
+    if result.request is Request.REFUSED:
+        return _stopped(ready, left, Refusal(result.outcome.reason, result.outcome.message))
     return result
 
 
@@ -145,11 +145,11 @@ def _changed(
     return None
 
 
-def _stopped(ready: Ready, left: Offsets, refusal: Refusal) -> Result:
+def _stopped(ready: Ready, left: Offsets, refusal: Refusal) -> Answer:
     """The result of a deletion by several requests that stopped, before the first request or after some."""
     name, whole = ready.group.id, len(ready.offsets)
     if len(left) == whole:
-        return not_deleted(name, refusal)
+        return refused(name, refusal)
     deleted = f"{whole - len(left)} of its {whole} committed offsets were deleted before: its backup has them"
     message = f"{refusal.message}; {deleted}"
-    return Unresolved(not_deleted(name, Refusal(refusal.reason, message)))
+    return Answer(Request.PART, not_deleted(name, Refusal(refusal.reason, message)))

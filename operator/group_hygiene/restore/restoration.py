@@ -54,8 +54,6 @@ from group_hygiene.restore.restorable import (
     warned,
 )
 
-# INVALID_GROUP_ID: only Classic groups may have the empty id.
-_ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION", "INVALID_GROUP_ID"})
 # Partitions per commit: few, so that hardly any time passes between reading them and the commit.
 _COMMIT_CHUNK = 1_000
 # Outcomes of deletions that have a backup.
@@ -338,30 +336,20 @@ def _state(restorer: Restorer, backup: Backup) -> list[str] | GroupResult:
 
 
 def _is_there(client: Client, backup: Backup, deadline: Deadline) -> bool | GroupResult:
-    """Whether the group exists in Kafka; a GroupResult if nothing may be committed now.
-
-    Each Describe request returns groups of its own type only, so all types are requested.
-    """
-    name, is_there = backup.group, False
-    fitting = {GroupType.SHARE} if backup.type == GroupType.SHARE else COMMITTING
-    for kind in (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE, GroupType.STREAMS):
-        described = kafka_groups.describe_groups(client, {name: kind}, {name: None}, deadline)[name]
-        if isinstance(described, Fault):
-            if described.code in _ABSENT:
-                continue
-            return unreadable(name, described)
-        state = described.group.state
-        if state is GroupState.DEAD:
-            continue
-        # OffsetCommit does not work for share groups, and AlterShareGroupOffsets only for them.
-        if kind not in fitting:
-            return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, f"a {kind} group has its id now")
-        if state is not GroupState.EMPTY:
-            return GroupResult(
-                name, Kind.WAITING, reasons.GROUP_ACTIVE, f"its state is {state}: stop its members first"
-            )
-        is_there = True
-    return is_there
+    """Whether the group exists in Kafka; a GroupResult if nothing may be committed now."""
+    name = backup.group
+    found = kafka_groups.find_groups(client, [name], deadline)[name]
+    if found is None:
+        return False
+    if isinstance(found, Fault):
+        return unreadable(name, found)
+    kind, state = found.group.type, found.group.state
+    # OffsetCommit does not work for share groups, and AlterShareGroupOffsets only for them.
+    if kind not in ({GroupType.SHARE} if backup.type == GroupType.SHARE else COMMITTING):
+        return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, f"a {kind} group has its id now")
+    if state is not GroupState.EMPTY:
+        return GroupResult(name, Kind.WAITING, reasons.GROUP_ACTIVE, f"its state is {state}: stop its members first")
+    return True
 
 
 def _commit(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResult]) -> list[PartitionResult]:

@@ -1,0 +1,293 @@
+"""How a deletion ends: one table of facts and outcomes. Pure.
+
+`apply` calls `settle` with the answer to its request, `recover_intents` without one, for the operator and for commands.
+Each combination of facts meets exactly one row. `docsite.settle_page` prints the table in docs/safety-outcomes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, Intent, Key, Mark, OutcomeType, Removal
+from group_hygiene.model.entries import Outcome as OutcomeEntry
+from group_hygiene.model.groups import GroupType
+from group_hygiene.model.naming import truncated_list
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+
+_NAMES = 5
+_OUTCOME_TYPES = {
+    OutcomeKind.DELETED: OutcomeType.DELETED,
+    OutcomeKind.NOT_DELETED: OutcomeType.NOT_DELETED,
+    OutcomeKind.FAILED: OutcomeType.FAILED,
+}
+
+
+class State(StrEnum):
+    """The deletion in the ledger. The values of all facts are the texts of the printed table."""
+
+    INTENT = "its intent"
+    CONTESTED = "another process's intent, or none"
+    IN_DOUBT = "in doubt"
+    DOUBT_OVER = "in doubt for an hour"
+
+
+class Target(StrEnum):
+    """What was to be deleted."""
+
+    GROUP = "group, by one request"
+    LARGE = "group, by several requests"
+    SHARE = "share group"
+    TOPICS = "offsets of topics"
+
+
+class Request(StrEnum):
+    """What is known of the request, or of several requests."""
+
+    NOT_SENT = "not sent"
+    REFUSED = "refused, provably"
+    PART = "carried out in part"
+    CONFIRMED = "confirmed"
+    UNCLEAR = "unclear"
+    UNKNOWN = "sender ended"
+
+
+# What Kafka has of the target then decides.
+UNCLEAR = (Request.PART, Request.UNCLEAR)
+
+
+class Found(StrEnum):
+    """What Kafka has of the target now. Restored: by the ledger, a restore brought back what had been deleted."""
+
+    GONE = "gone"
+    RESTORED = "gone, and restored since"
+    SOME_TOPICS = "gone of some topics"
+    PART = "a part is gone"
+    PART_IN_USE = "a part is gone, and it was used since"
+    PART_RESTORED = "a part was gone, and was restored since"
+    THERE = "all there"
+    UNKNOWN = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that decides how a deletion ends, and what its outcome quotes.
+
+    deletion: its entry in the ledger; an Outcome if it is in doubt. answer: of the request, as the run reports it;
+    None if that is UNKNOWN. topics: those of the deletion without offsets now. left: how
+    many committed offsets a large group has now. backup: the keys of the deletion's backup, if this process wrote it.
+    mark: of the group, by the same policy.
+    """
+
+    deletion: Intent | OutcomeEntry
+    state: State
+    request: Request
+    found: Found
+    now: datetime
+    answer: Outcome | None = None
+    topics: Collection[str] = ()
+    left: int = 0
+    backup: Sequence[Key] = ()
+    mark: Mark | None = None
+
+    @property
+    def target(self) -> Target:
+        if self.deletion.topics:
+            return Target.TOPICS
+        if self.deletion.partitions:
+            return Target.LARGE
+        return Target.SHARE if self.deletion.type == GroupType.SHARE else Target.GROUP
+
+
+class Done(NamedTuple):
+    """The end of a deletion. outcome: for the run's report; entry: for the ledger, the first of the changes.
+
+    changes: to write in one transaction.
+
+    An outcome in doubt (`Contents.unresolved`) is followed by another one if the group disappears after all.
+    """
+
+    outcome: Outcome
+    entry: OutcomeEntry
+    changes: tuple[Change, ...]
+
+
+class Open(NamedTuple):
+    """Not known yet: nothing is written, and a later run finds out."""
+
+    why: str
+
+
+class End(NamedTuple):
+    """The outcome that a row gives.
+
+    kind: None = as the answer's, with its reason and message. reason: empty = that of the entry in doubt, with its
+    message. message: may quote `{left}` and `{whole}`, numbers of offsets. removes_backup: it is useless. in_doubt: the
+    request may still be carried out. keeps_time: the outcome gets the time of the entry in the ledger, so that it comes
+    before a restore.
+    """
+
+    kind: OutcomeKind | None
+    reason: str = ""
+    message: str = ""
+    removes_backup: bool = False
+    in_doubt: bool = False
+    keeps_time: bool = False
+
+
+class Row(NamedTuple):
+    """The values of the facts that meet this row, and what then holds."""
+
+    name: str
+    states: Collection[State]
+    targets: Collection[Target]
+    requests: Collection[Request]
+    found: Collection[Found]
+    then: End | Open
+
+    def is_met(self, state: State, target: Target, request: Request, found: Found) -> bool:
+        return state in self.states and target in self.targets and request in self.requests and found in self.found
+
+
+_INTENT, _CONTESTED, _ACTING = (State.INTENT,), (State.CONTESTED,), (State.INTENT, State.CONTESTED)
+_DOUBT = (State.IN_DOUBT, State.DOUBT_OVER)
+_ENDED = (Request.UNKNOWN,)
+_TARGETS, _REQUESTS, _FOUND = tuple(Target), tuple(Request), tuple(Found)
+_NOT_GONE = tuple(each for each in Found if each not in (Found.GONE, Found.RESTORED))
+
+_AS_ANSWERED = End(None)
+_NOTHING_DELETED = End(None, removes_backup=True)
+_DELETED = End(OutcomeKind.DELETED, reasons.DELETED, "deleted; the process that did it was interrupted")
+_LATE = _DELETED._replace(message="gone: deleted by a request without an answer, or by another client since")
+_BEFORE_RESTORE = _DELETED._replace(
+    message="deleted, and restored since; the process that deleted it was interrupted", keeps_time=True
+)
+_IN_DOUBT = End(
+    OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, "not deleted: its deletion was interrupted", in_doubt=True
+)
+_PART = "not deleted as a whole: its deletion was interrupted, and "
+_LEFT = _PART + "{left} of its {whole} committed offsets are left; "
+_LOST_PART = _IN_DOUBT._replace(message=f"{_LEFT}its backup has all of them")
+_USED = _IN_DOUBT._replace(reason=reasons.REAPPEARED, message=f"{_LEFT}it is used again; its backup has all of them")
+_PART_RESTORED = _USED._replace(message=f"{_PART}the deleted offsets were restored since")
+_NOT_YET = Open("its request may still be carried out")
+_UNREAD = Open("what Kafka has of it could not be read")
+
+ROWS = (
+    # With the answer, right after the request.
+    Row("not-sent", _INTENT, _TARGETS, (Request.NOT_SENT,), _FOUND, _NOTHING_DELETED),
+    Row("not-sent-contested", _CONTESTED, _TARGETS, (Request.NOT_SENT,), _FOUND, Open("another process may delete it")),
+    Row("refused", _INTENT, (Target.GROUP, Target.LARGE, Target.TOPICS), (Request.REFUSED,), _FOUND, _NOTHING_DELETED),
+    # Brokers erase a share group's start offsets first, and may then find that a consumer joined it.
+    Row("refused-share", _INTENT, (Target.SHARE,), (Request.REFUSED,), _FOUND, _AS_ANSWERED),
+    # If the other process deletes the group, that may be recorded under the id of this deletion, with its backup.
+    Row("refused-contested", _CONTESTED, _TARGETS, (Request.REFUSED,), _FOUND, _AS_ANSWERED),
+    Row("confirmed", _ACTING, _TARGETS, (Request.CONFIRMED,), (Found.GONE, *_NOT_GONE), _AS_ANSWERED),
+    Row("unclear-gone", _ACTING, _TARGETS, UNCLEAR, (Found.GONE,), _DELETED._replace(message="deleted")),
+    Row("unclear", _ACTING, _TARGETS, UNCLEAR, _NOT_GONE, _NOT_YET),
+    Row("restored", _ACTING, _TARGETS, (Request.CONFIRMED, *UNCLEAR, *_ENDED), (Found.RESTORED,), _BEFORE_RESTORE),
+    # Without an answer, after the deadline of the intent. Offsets of the other topics were not deleted.
+    Row("gone", _ACTING, _TARGETS, _ENDED, (Found.GONE, Found.SOME_TOPICS), _DELETED),
+    Row("part", _ACTING, _TARGETS, _ENDED, (Found.PART,), _LOST_PART),
+    Row("part-in-use", _ACTING, _TARGETS, _ENDED, (Found.PART_IN_USE,), _USED),
+    Row("part-restored", _ACTING, _TARGETS, _ENDED, (Found.PART_RESTORED,), _PART_RESTORED),
+    Row("there", _ACTING, _TARGETS, _ENDED, (Found.THERE,), _IN_DOUBT),
+    Row("unreadable", _ACTING, _TARGETS, _ENDED, (Found.UNKNOWN,), _UNREAD),
+    # Recorded as not deleted, but a broker that hung may still carry out the request.
+    Row("late", _DOUBT, _TARGETS, _REQUESTS, (Found.GONE, Found.SOME_TOPICS), _LATE),
+    Row("late-restored", _DOUBT, _TARGETS, _REQUESTS, (Found.RESTORED,), _BEFORE_RESTORE),
+    Row(
+        "late-part-restored",
+        _DOUBT,
+        _TARGETS,
+        _REQUESTS,
+        (Found.PART_RESTORED,),
+        _PART_RESTORED._replace(in_doubt=False),
+    ),
+    Row("in-doubt", (State.IN_DOUBT,), _TARGETS, _REQUESTS, (Found.PART, Found.PART_IN_USE, Found.THERE), _NOT_YET),
+    Row(
+        "doubt-over",
+        (State.DOUBT_OVER,),
+        _TARGETS,
+        _REQUESTS,
+        (Found.PART, Found.PART_IN_USE, Found.THERE),
+        End(OutcomeKind.NOT_DELETED, keeps_time=True),
+    ),
+    Row("in-doubt-unreadable", _DOUBT, _TARGETS, _REQUESTS, (Found.UNKNOWN,), _UNREAD),
+)
+
+
+def settle(facts: Facts) -> Done | Open:
+    """The end of a deletion by the row that its facts meet."""
+    then = row_of(facts.state, facts.target, facts.request, facts.found).then
+    if isinstance(then, Open):
+        return then
+    outcome = _outcome(facts, then)
+    entry = _entry(facts, then, outcome)
+    return Done(outcome, entry, (entry, *_endings(facts, then, outcome)))
+
+
+def row_of(state: State, target: Target, request: Request, found: Found) -> Row:
+    return next(row for row in ROWS if row.is_met(state, target, request, found))
+
+
+def _outcome(facts: Facts, then: End) -> Outcome:
+    deletion, answer = facts.deletion, facts.answer
+    if then.kind is None:
+        if answer is None:
+            raise ValueError("the request was answered, but no answer is given")
+        return answer
+    if isinstance(deletion, OutcomeEntry) and not then.reason:
+        return Outcome(deletion.group, then.kind, deletion.reason, deletion.message)
+    message = then.message.format(left=facts.left, whole=deletion.partitions)
+    if then.kind is not OutcomeKind.DELETED or not deletion.topics:
+        return Outcome(deletion.group, then.kind, then.reason, message)
+    topics = sorted(facts.topics)
+    message = f"offsets of {truncated_list(topics, _NAMES)} {message}"
+    return Outcome(deletion.group, then.kind, reasons.OFFSETS_DELETED, message, tuple(topics))
+
+
+def _entry(facts: Facts, then: End, outcome: Outcome) -> OutcomeEntry:
+    deletion, deleted = facts.deletion, outcome.kind is OutcomeKind.DELETED
+    return OutcomeEntry(
+        group=deletion.group,
+        id=deletion.id,
+        at=deletion.at if then.keeps_time else facts.now,
+        what=OutcomeType.OFFSETS_DELETED if deleted and deletion.topics else _OUTCOME_TYPES[outcome.kind],
+        reason=outcome.reason,
+        message=outcome.message,
+        policy=deletion.policy,
+        policy_uid=deletion.policy_uid,
+        generation=deletion.generation,
+        expires=deletion.expires,
+        marked_since=deletion.marked_since,
+        type=deletion.type if then.in_doubt else "",
+        writer=deletion.writer if then.in_doubt else "",
+        topics=outcome.topics if deleted else deletion.topics,
+        partitions=deletion.partitions if then.in_doubt else 0,
+    )
+
+
+def _endings(facts: Facts, then: End, outcome: Outcome) -> list[Change]:
+    """The end of the intent, if it is the only one; of the mark after a deletion, else of a useless backup."""
+    deletion = facts.deletion
+    ended: list[Change] = [Removal(("intent", deletion.group))] if facts.state is State.INTENT else []
+    if outcome.kind is not OutcomeKind.DELETED:
+        return ended + [Removal(key) for key in facts.backup if then.removes_backup]
+    ended.append(_shorter(facts.mark, outcome.topics) or Removal(("mark", deletion.policy_uid, deletion.group)))
+    return ended if deletion.topics else [*ended, Removal(("seen", deletion.policy_uid, deletion.group))]
+
+
+def _shorter(mark: Mark | None, topics: Collection[str]) -> Mark | None:
+    """The mark with its other topics only; None = nothing is left of it."""
+    left = {} if mark is None or not topics else {t: at for t, at in mark.topics.items() if t not in topics}
+    if mark is None or not left:
+        return None
+    since = min(left.values())
+    return replace(mark, topics=left, since=since, due=since + (mark.due - mark.since))

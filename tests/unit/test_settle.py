@@ -1,0 +1,242 @@
+"""How a deletion ends: each combination of facts meets one row, and no outcome contradicts what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, Intent, Mark, OutcomeType, Removal
+from group_hygiene.model.entries import Outcome as OutcomeEntry
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.reconcile import recovery
+from group_hygiene.reconcile.interruptions import Remains
+from group_hygiene.reconcile.settle import ROWS, UNCLEAR, Done, Facts, Found, Open, Request, State, Target, settle
+from tests.unit.make import NOW
+
+INTENT = Intent(
+    group="g",
+    id="id",
+    type="Classic",
+    policy="kafka/unused",
+    policy_uid="uid-1",
+    generation=1,
+    at=NOW,
+    deadline=NOW,
+    expires=NOW + timedelta(days=1),
+    marked_since=NOW - timedelta(days=1),
+    writer="operator",
+)
+TARGETS: dict[Target, dict[str, Any]] = {
+    Target.GROUP: {},
+    Target.LARGE: {"partitions": 9},
+    Target.SHARE: {"type": "Share"},
+    Target.TOPICS: {"topics": ("a", "b")},
+}
+BACKUP = ("backup", "g", "id", "0")
+_DOUBT = (State.IN_DOUBT, State.DOUBT_OVER)
+_FIELDS = ("group", "id", "type", "policy", "policy_uid", "generation", "expires", "topics", "partitions", "writer")
+
+
+def in_doubt(intent: Intent) -> OutcomeEntry:
+    fields = {name: getattr(intent, name) for name in _FIELDS}
+    what = OutcomeType.NOT_DELETED
+    return OutcomeEntry(at=NOW, what=what, reason=reasons.INTERRUPTED, message="interrupted", **fields)
+
+
+def facts(state: State, target: Target, request: Request, found: Found) -> Facts:
+    deletion: Intent | OutcomeEntry = structs.replace(INTENT, **TARGETS[target])
+    if state in _DOUBT:
+        deletion = in_doubt(cast("Intent", deletion))
+    answer = Outcome("g", OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, "answered")
+    if request is Request.CONFIRMED:
+        answer = Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted", deletion.topics)
+    topics = {Found.GONE: deletion.topics, Found.SOME_TOPICS: deletion.topics[:1]}.get(found, ())
+    now = NOW + timedelta(minutes=1)
+    return Facts(deletion, state, request, found, now, answer, topics, left=4, backup=[BACKUP])
+
+
+COMBINATIONS = st.builds(facts, *map(st.sampled_from, (State, Target, Request, Found)))
+
+
+def test_each_combination_of_facts_meets_exactly_one_row() -> None:
+    """And each row is met by some."""
+    met = [[row for row in ROWS if row.is_met(*each)] for each in product(State, Target, Request, Found)]
+    assert {len(rows) for rows in met} == {1}
+    assert {rows[0].name for rows in met} == {row.name for row in ROWS}
+    assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+def removed(result: Done) -> set[str]:
+    return {change.key[0] for change in result.changes if isinstance(change, Removal)}
+
+
+@given(COMBINATIONS)
+def test_a_backup_goes_only_if_nothing_was_deleted(given: Facts) -> None:
+    """Nothing was sent, or a code proves the refusal and the broker erases nothing before it refuses."""
+    result = settle(given)
+    if isinstance(result, Done) and "backup" in removed(result):
+        assert given.request in (Request.NOT_SENT, Request.REFUSED)
+        assert given.request is Request.NOT_SENT or given.target is not Target.SHARE
+        assert given.state is State.INTENT
+
+
+@given(COMBINATIONS)
+def test_an_intent_ends_only_with_its_outcome(given: Facts) -> None:
+    """In one transaction; and the intent of another process stays."""
+    result = settle(given)
+    if isinstance(result, Open):
+        return
+    assert result.changes[0] is result.entry
+    assert (result.entry.group, result.entry.id) == (given.deletion.group, given.deletion.id)
+    assert ("intent" in removed(result)) is (given.state is State.INTENT)
+
+
+@given(COMBINATIONS)
+def test_what_is_not_known_is_open(given: Facts) -> None:
+    """Without proof, by an answer or by what Kafka has, the group is not recorded as deleted, and stays in doubt."""
+    result = settle(given)
+    proven = given.request in (Request.NOT_SENT, Request.REFUSED, Request.CONFIRMED) and given.state not in _DOUBT
+    if given.found is Found.UNKNOWN and not proven:
+        assert isinstance(result, Open)
+    if isinstance(result, Open) or proven:
+        return
+    if result.outcome.kind is OutcomeKind.DELETED:
+        assert given.found in (Found.GONE, Found.SOME_TOPICS, Found.RESTORED)
+        assert set(result.entry.topics) == set(given.topics)
+    elif given.state not in _DOUBT:
+        assert given.request is Request.UNKNOWN
+        assert (result.entry.type, result.entry.writer) == (given.deletion.type, "operator")
+
+
+@pytest.mark.parametrize(
+    ("topics", "left"),
+    [
+        pytest.param(("a",), {"b": NOW, "c": NOW + timedelta(hours=1)}, id="some"),
+        pytest.param(("a", "b", "c"), None, id="all"),
+        pytest.param((), None, id="the-group"),
+    ],
+)
+def test_a_mark_ends_with_what_was_deleted(topics: tuple[str, ...], left: dict[str, Any] | None) -> None:
+    """A mark of other topics stays, with the dates of the first of them."""
+    marked = {"a": NOW - timedelta(hours=1), "b": NOW, "c": NOW + timedelta(hours=1)} if topics else {}
+    since, due = NOW - timedelta(hours=1), NOW + timedelta(hours=1)
+    mark = Mark(policy_uid="uid-1", group="g", policy="p", digest="d", since=since, due=due, topics=marked)
+    case = facts(State.INTENT, Target.TOPICS if topics else Target.GROUP, Request.UNKNOWN, Found.GONE)
+    result = settle(replace(case, topics=topics, mark=mark))
+    assert isinstance(result, Done)
+    if left is None:
+        assert "mark" in removed(result)
+    else:
+        expected = structs.replace(mark, topics=left, since=NOW, due=NOW + timedelta(hours=2))
+        assert expected in result.changes
+    assert ("seen" in removed(result)) is (not topics)
+
+
+# What happens, in any order.
+
+
+@dataclass
+class World:
+    """A group, the requests to delete it, and the ledger. No other client deletes.
+
+    sent: of how many requests; the first of several takes a part. done: how many were carried out.
+    """
+
+    intent: Intent
+    sent: int
+    done: int = 0
+    left: Found = Found.THERE
+    log: list[Sequence[Change]] = field(default_factory=list)
+
+    def carry_out(self) -> None:
+        """The broker carries out the next request, at once or late."""
+        if self.done < self.sent:
+            self.done += 1
+            self.left = Found.GONE if self.is_deleted else Found.PART
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.done == (2 if self.intent.partitions else 1)
+
+    def come_back(self) -> None:
+        """Consumers join again."""
+        self.left = {Found.GONE: Found.THERE, Found.PART: Found.PART_IN_USE}.get(self.left, self.left)
+
+    def restore(self) -> None:
+        """A restore finds offsets missing, and proves it in the ledger."""
+        if self.left is not Found.THERE:
+            self.left = Found.THERE
+            entry = in_doubt(self.intent)
+            changes = {"id": "a-restore", "what": OutcomeType.RESTORED, "type": "", "backup": "id"}
+            self.log.append([structs.replace(entry, **changes)])
+
+    def resolve(self) -> None:
+        """A process reads the ledger to its end, and writes what it finds."""
+        for over in (False, True):
+            result = resolved(self.log, self.left, over)
+            if isinstance(result, Done):
+                self.log.append(result.changes)
+                return
+
+
+def resolved(log: Sequence[Sequence[Change]], left: Found, over: bool) -> Done | Open | None:
+    """What a process finds that read this part of the log. None = no deletion is open."""
+    contents = Contents()
+    for changes in log:
+        contents.apply(changes)
+    deletion = (contents.unresolved | contents.intents).get("g")
+    if deletion is None:
+        return None
+    clock = SimpleNamespace(now=lambda: NOW)
+    context: Any = SimpleNamespace(
+        journal=SimpleNamespace(contents=contents), memory=SimpleNamespace(unrecorded={}), clock=clock
+    )
+    topics = frozenset(deletion.topics) if left is Found.GONE else frozenset[str]()
+    return settle(recovery._facts(context, deletion, Remains(left, topics, 4), over))
+
+
+EVENTS = st.lists(st.sampled_from(["carry_out", "come_back", "restore", "resolve"]), max_size=7)
+
+
+@given(st.sampled_from(list(TARGETS.values())), st.integers(0, 2), EVENTS)
+def test_any_part_of_the_log_gives_the_same_answer_or_none(
+    target: dict[str, Any], sent: int, events: list[str]
+) -> None:
+    """Whenever a process died, and however little of the log another one had read: `Deleted` is true."""
+    intent = structs.replace(INTENT, **target)
+    world = World(intent, min(sent, 2 if intent.partitions else 1), log=[[intent]])
+    readings = [(0, world.left, world.is_deleted)]
+    for event in events:
+        getattr(world, event)()
+        readings.append((len(world.log), world.left, world.is_deleted))
+    for length in range(1, len(world.log) + 1):
+        recorded = [change for changes in world.log[:length] for change in changes]
+        for known, left, is_deleted in readings:
+            if known < length:
+                continue
+            for over in (False, True):
+                result = resolved(world.log[:length], left, over)
+                if isinstance(result, Done) and result.outcome.kind is OutcomeKind.DELETED:
+                    assert is_deleted
+        deleted = [each for each in recorded if isinstance(each, OutcomeEntry) and each.what is OutcomeType.DELETED]
+        assert not deleted or world.is_deleted
+
+
+@given(COMBINATIONS.filter(lambda each: each.request in UNCLEAR))
+def test_an_answer_that_proves_nothing_is_no_answer(given: Facts) -> None:
+    """Right after the request, only a group that is gone counts as deleted; a later run may find more."""
+    now, later = settle(given), settle(replace(given, request=Request.UNKNOWN))
+    if isinstance(now, Done):
+        assert isinstance(later, Done)
+        assert now.outcome.kind is later.outcome.kind
