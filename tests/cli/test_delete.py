@@ -161,18 +161,20 @@ def test_marks_of_a_running_command_stay(ledger: Ledger) -> None:
     assert {uid for uid, each in ledger.contents.marks.items() if each} == {f"{REQUESTED}new"}
 
 
+@pytest.mark.parametrize("how", [("--preview",), YES], ids=["preview", "delete"])
 def test_an_unresolved_deletion_is_shown_and_the_operator_resolves_it(
-    on_ledger: Run, make: Maker, ledger: Ledger
+    on_ledger: Run, make: Maker, ledger: Ledger, how: tuple[str, ...]
 ) -> None:
-    """Of a command that was killed: also an operator without a policy that deletes recovers it."""
+    """Of a command that was killed a moment ago: also an operator without a policy that deletes recovers it."""
     topic, group = make.topic(records=3), make.name()
     make.simple(group, at(topic, 2))
     now = datetime.now(UTC)
     fields: dict[str, Any] = {"at": now, "deadline": now, "expires": now + timedelta(days=1), "generation": 0}
     writer = f"{COMMAND_WRITER}killed"
     ledger.write([Intent(group=group, id="i", type="Classic", policy="p", policy_uid="u", writer=writer, **fields)])
-    answer = on_ledger("delete", group, "--force", "--preview", "-o", "json")
+    answer = on_ledger("delete", group, "--force", *how, "-o", "json")
     assert (answer.code, results(answer)) == (1, {group: "Interrupted"})
+    ledger.read_on(soon())
     assert has_unresolved(ledger.contents, "operator")
     assert not has_unresolved(Contents(), "operator")
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 import pytest
+from kafka import KafkaAdminClient
 
 from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.model.entries import KeepRequest, Owner, Removal
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
 from tests.kafka.books import (
     LATER,
     NOW,
@@ -32,6 +35,29 @@ from tests.kafka.makers import Maker, soon
 
 # kafka-python's consumers leave sockets for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
+
+
+# Brokers forget a transactional id a few seconds after its last write, which takes them seven days by default.
+_EXPIRING = {
+    "transactional.id.expiration.ms": "3000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+
+
+@pytest.fixture(scope="module")
+def expiring() -> Iterator[KafkaCluster]:
+    with KafkaCluster(config=_EXPIRING) as cluster:
+        yield cluster
+
+
+def transactional_ids(cluster: KafkaCluster) -> set[str]:
+    """Those that the transaction coordinators know."""
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    try:
+        return {row.transactional_id for rows in admin.list_transactions().values() for row in rows}
+    finally:
+        admin.close()
 
 
 def test_who_was_fenced_writes_nothing_more(client: Client, make: Maker) -> None:
@@ -138,6 +164,34 @@ def test_a_broker_that_hangs_delays_no_caller_for_long(make: Maker) -> None:
             assert fresh(client, "ledger") == ledger.contents
         finally:
             client.close()
+
+
+@pytest.mark.parametrize("taken_over", [pytest.param(False, id="alone"), pytest.param(True, id="another-began-since")])
+@pytest.mark.parametrize("lost", [pytest.param(False, id="known"), pytest.param(True, id="after-a-lost-answer")])
+def test_an_expired_id_is_not_taken_for_another_writer(expiring: KafkaCluster, taken_over: bool, lost: bool) -> None:
+    """Brokers forget an id that wrote nothing for seven days. Only a writer that began since then fences this one."""
+    topic = f"ledger-{taken_over}-{lost}"
+    client = connect(Settings((expiring.bootstrap_servers,)))
+    losing = LosingClient(client)
+    try:
+        ledger = claimed(losing, topic)  # type: ignore[arg-type]
+        ledger.write([mark("g-1")])
+        if lost:
+            losing.loses = "answers"
+            refused(lambda: ledger.write([mark("g-2")], Deadline(2)))
+            losing.loses = ""
+        wait_for(lambda: settings(topic).writer not in transactional_ids(expiring), "the id has expired", 60, 0.5)
+        if taken_over:
+            claimed(client, topic).write([mark("g-3")])
+            for _ in range(2):
+                with pytest.raises(LedgerFenced):
+                    ledger.write([mark("g-4")])
+        else:
+            ledger.write([mark("g-4")])
+        expected = {"g-1", "g-3" if taken_over else "g-4"}
+        assert set(fresh(client, topic).marks["uid-1"]) - {"g-2"} == expected
+    finally:
+        client.close()
 
 
 def test_what_is_too_large_is_refused_whole(client: Client, make: Maker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -13,15 +13,16 @@ from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import topic_ids
 from group_hygiene.ledger.codec import group_of
+from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.ledger.records import record
-from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts
 from group_hygiene.model.entries import Intent, KeepRequest, Outcome, OutcomeType
 from group_hygiene.model.verdicts import Outcome as GroupOutcome
 from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.reconcile import open_ledger
+from group_hygiene.reconcile import Context, open_ledger, recovery
 from group_hygiene.reconcile.settle import Done, Facts, Found, Request, State, settle
 from group_hygiene.restore.restorable import RestoreRequest
 from group_hygiene.restore.restoration import restore
@@ -324,6 +325,55 @@ def test_a_late_deletion_that_was_restored_is_recorded(scene: Scene, make: Maker
     assert reconcile.recover_intents(scene.context) == {TIDY.uid: 1}
     assert group in scene.context.journal.contents.deletions
     assert scene.context.journal.contents.unresolved == {}
+
+
+def command(scene: Scene, name: str) -> Context:
+    """The context of a command on the same ledger."""
+    settings = LedgerSettings(installation=None, writer=f"{COMMAND_WRITER}{name}", topic=scene.ledger)
+    ledger = open_ledger(scene.client, settings, Deadline(60), create=False)
+    assert ledger is not None
+    ledger.claim(Deadline(60))
+    journal = Journal(ledger, ledger.contents, {}, writable=True)
+    return dataclasses.replace(scene.context, journal=journal, memory=reconcile.Memory(contents=ledger.contents))
+
+
+_COMMAND, _OPERATOR = f"{COMMAND_WRITER}killed", "an-operator"
+
+
+class Left(NamedTuple):
+    """What a killed process left. writers: of its intents. seconds: after which a later command resolves them."""
+
+    writers: list[str]
+    gone: bool = True
+    seconds: float = 0.0
+
+
+@pytest.mark.parametrize(
+    ("left", "settled"),
+    [
+        pytest.param(Left([_COMMAND]), OutcomeType.DELETED, id="deleted"),
+        pytest.param(Left([_COMMAND], gone=False), OutcomeType.NOT_DELETED, id="not-deleted"),
+        pytest.param(Left([_COMMAND], seconds=recovery.OTHERS_S), None, id="just-now"),
+        pytest.param(Left([_OPERATOR]), None, id="by-the-operator"),
+        pytest.param(Left([_OPERATOR, _COMMAND]), OutcomeType.DELETED, id="contested-by-a-command"),
+        pytest.param(Left([_COMMAND, _OPERATOR]), None, id="contested-by-the-operator"),
+    ],
+)
+def test_a_later_command_settles_what_a_killed_one_began(
+    scene: Scene, make: Maker, topic: str, left: Left, settled: str | None
+) -> None:
+    """Without an operator, too; not while the killed one could still act, by the times in the ledger."""
+    group = make.abandoned(make.name("old"), topic)
+    for number, writer in enumerate(left.writers):
+        intent = scene.intent(group, TIDY, writer=writer)
+        assert record(scene.context.journal, [replace(intent, id=f"{intent.id}-{number}")]) is None
+    if left.gone:
+        make.delete_group(group)
+    recovery.recover_commands(command(scene, "later"), left.seconds)
+    assert [each.what for each in recorded(scene, group)] == ([settled] if settled else [])
+    contents = command(scene, "latest").journal.contents
+    assert (group in contents.intents) is (settled is None)
+    assert (group in contents.deletions) is (settled == OutcomeType.DELETED)
 
 
 # By which clock.

@@ -18,7 +18,7 @@ from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.settings import COMMAND_LINE, COMMAND_WRITER, LedgerSettings
 from group_hygiene.model.backups import Backup, whole
 from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome, OutcomeType
-from group_hygiene.reconcile import Context, Memory, open_ledger
+from group_hygiene.reconcile import Context, Memory, open_ledger, recover_commands
 from group_hygiene.spec.durations import timestamp
 
 _ENTRY_TYPES = frozenset({"outcome", "mark", "keep", "backup"})
@@ -65,7 +65,7 @@ def open_cluster_and_ledger(
 
 def open_context(session: Session, topic: str | None, writes: bool, create: bool = False) -> Context:
     """The context of a command. Its ledger may have any owner. writes: with a new writer id, which fences no other
-    writer.
+    writer; deletions that earlier commands left open are resolved.
 
     create: create it if there is none, for any operator to take over. Raises LedgerProblem.
     """
@@ -82,7 +82,10 @@ def open_context(session: Session, topic: str | None, writes: bool, create: bool
             ledger.claim(session.deadline())
     memory = Memory(contents=Contents() if ledger is None else ledger.contents)
     journal = Journal(ledger, memory.contents, memory.unwritten, writable=writes)
-    return Context(session.client, session.connection, memory, session.clock, journal, claims=session.claims)
+    context = Context(session.client, session.connection, memory, session.clock, journal, claims=session.claims)
+    if writes:
+        recover_commands(context)
+    return context
 
 
 def no_ledger(session: Session, topic: str | None) -> LedgerProblem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from group_hygiene.errors import LedgerProblem
@@ -102,6 +102,16 @@ class Journal:
             why = self.problem or _NO_LEDGER
             raise LedgerProblem(why.message, why.reason)
         return self._ledger.latest(wanted, deadline)
+
+    def append_times(self, keys: Collection[Key], deadline: Deadline) -> dict[Key, datetime] | Refusal:
+        """The broker's time of the latest record of each key; without those of unknown time."""
+        if self._ledger is None or self.problem is not None:
+            return self.problem or Refusal(reasons.LEDGER_UNAVAILABLE, "there is no ledger")
+        try:
+            return self._ledger.append_times(keys, deadline)
+        except LedgerProblem as error:
+            self.problem = Refusal.of(error)
+            return self.problem
 
     def note(self, changes: Sequence[Change], deadline: Deadline | None = None) -> datetime | None:
         """Apply changes, only in memory if the ledger can't be written. Returns the broker's time of a write.

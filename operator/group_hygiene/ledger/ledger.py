@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
@@ -251,6 +251,14 @@ class Ledger:
             except Unreadable:
                 entry = None
             yield key, entry
+
+    def append_times(self, keys: Collection[Key], deadline: Deadline) -> dict[Key, datetime]:
+        """The broker's time of the latest record of each key, from the whole log. The topic must have LogAppendTime.
+
+        Raises LedgerProblem.
+        """
+        latest = {key: record.time_ms for key, record in self._all(deadline) if key in keys}
+        return {key: _EPOCH + timedelta(milliseconds=time) for key, time in latest.items() if time >= 0}
 
     def sweep(self, now: datetime, deadline: Deadline | None = None) -> int:
         """Remove expired entries; returns their number. Removes none while a batch of records can't be read.

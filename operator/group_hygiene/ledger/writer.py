@@ -29,7 +29,10 @@ _BATCH_BYTES = 700_000
 # Brokers write a transaction's markers after they answer the commit, and the next transaction must wait for them.
 _SETTLING_SECONDS = 0.01
 _ABORT_SECONDS = 5.0
-_FENCED = frozenset({"INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "INVALID_PRODUCER_ID_MAPPING"})
+_FENCED = frozenset({"INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"})
+# The coordinator forgot the transactional id, as it was not used for transactional.id.expiration.ms, or another writer
+# has it with another producer id since. The answer to InitProducerId shows which.
+_EXPIRED = "INVALID_PRODUCER_ID_MAPPING"
 _DUPLICATE = 46
 # Not a code of Kafka: see Writer.write.
 MOVED = "LOG_MOVED"
@@ -76,8 +79,8 @@ class Writer:
         """
         if self.state is State.UNKNOWN:
             fault = self._end(False, deadline)
-            # Nothing to abort: the commit had succeeded.
-            if fault is not None and fault.code != "INVALID_TXN_STATE":
+            # Nothing to abort: the commit had succeeded, or the id has expired.
+            if fault is not None and fault.code not in ("INVALID_TXN_STATE", _EXPIRED):
                 return self._failed(fault)
         answer = self._ask(self._init_request, lambda response: int(response.error_code), deadline)
         if isinstance(answer, Fault):
@@ -97,6 +100,12 @@ class Writer:
             return Fault("INVALID_TXN_STATE", self.state.value)
         self.state = State.UNKNOWN
         written = self._send(records, deadline)
+        if isinstance(written, Fault) and written.code == _EXPIRED:
+            fault = self.begin(deadline)
+            if fault is not None:
+                return fault
+            self.state = State.UNKNOWN
+            written = self._send(records, deadline)
         if isinstance(written, Written) and at is not None and written.start != at:
             fault = self._end(False, deadline)
             if fault is not None:

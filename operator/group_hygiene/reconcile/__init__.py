@@ -28,7 +28,7 @@ from group_hygiene.reconcile.deletion import apply
 from group_hygiene.reconcile.executor import Executor, Guard, may_create_ledger, open_ledger
 from group_hygiene.reconcile.marks import forget_policies, note_marks
 from group_hygiene.reconcile.opening import LedgerNeed, ledger_settings, open_journal
-from group_hygiene.reconcile.recovery import recover_intents
+from group_hygiene.reconcile.recovery import recover_commands, recover_intents
 from group_hygiene.reconcile.requested import DeletionRequest, Judged, delete_requested, judge_requested
 from group_hygiene.reconcile.scan import observe
 
@@ -51,5 +51,6 @@ __all__ = [
     "observe",
     "open_journal",
     "open_ledger",
+    "recover_commands",
     "recover_intents",
 ]

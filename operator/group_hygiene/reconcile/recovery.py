@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.settings import COMMAND_WRITER
-from group_hygiene.model.entries import Intent
+from group_hygiene.model.entries import Intent, Removal
 from group_hygiene.model.entries import Outcome as OutcomeEntry
+from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.deletion import INTENT_S
@@ -18,7 +19,7 @@ from group_hygiene.reconcile.interruptions import Remains, read_remains
 from group_hygiene.reconcile.settle import Done, Facts, Found, Request, State, settle
 
 # For how long intents of another connection's processes are left alone: none of them takes that long for a batch.
-_OTHERS_S = 120.0
+OTHERS_S = 120.0
 # For how long a deletion stays in doubt while its group exists. A deletion after that does not count as a late request.
 _DOUBT_S = 3600.0
 
@@ -61,6 +62,32 @@ def recover_intents(context: Context) -> Mapping[str, int]:
     return deleted + _settle(context, old, over)
 
 
+def recover_commands(context: Context, seconds: float = INTENT_S + OTHERS_S) -> None:
+    """Resolve deletions that earlier commands left open, if their entries are older than `seconds`; for a command.
+
+    A command's life is too short to wait for their deadlines. So it compares the times at which the broker appended
+    their entries with that of a write of its own: clocks of users' machines don't count. Deletions that the operator
+    began are left to the operator.
+    """
+    journal = context.journal
+    by_key = {each.key: each for each in _open_deletions(journal.contents) if _is_by_command(each)}
+    if not by_key or not journal.writable:
+        return
+    # There is no such mark: its removal only has a time.
+    if Executor(context).record([Removal(("mark", journal.writer, ""))]) is not None:
+        return
+    times, now = journal.append_times(by_key.keys(), context.deadline()), journal.stamp
+    # Another process may have resolved one since.
+    if isinstance(times, Refusal) or now is None or journal.read_on(context.deadline()) is not None:
+        return
+    ages = {by_key[key].id: (now - at).total_seconds() for key, at in times.items()}
+    _settle(
+        context,
+        [id_ for id_, age in ages.items() if age >= seconds],
+        [id_ for id_, age in ages.items() if age >= _DOUBT_S],
+    )
+
+
 def _wait_for_deadlines(context: Context) -> set[str]:
     """The ids of deletions known for long enough; waits for those of this connection's processes."""
     memory, now, journal = context.memory, context.clock.monotonic(), context.journal
@@ -68,7 +95,7 @@ def _wait_for_deadlines(context: Context) -> set[str]:
     entries = _open_deletions(contents)
     memory.intents = {entry.id: memory.intents.get(entry.id, now) for entry in entries}
     own = {entry.id for entry in entries if entry.writer == journal.writer}
-    others = {id_ for id_, since in memory.intents.items() if now - since >= _OTHERS_S}
+    others = {id_ for id_, since in memory.intents.items() if now - since >= OTHERS_S}
     acting = [memory.intents[intent.id] for intent in contents.intents.values() if intent.id in own]
     pause = max(acting, default=now - INTENT_S) + INTENT_S - now
     if pause > 0:

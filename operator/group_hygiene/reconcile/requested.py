@@ -72,9 +72,12 @@ def judge_requested(context: Context, request: DeletionRequest) -> Judged:
     policy, contents = _policy(request), context.journal.contents
     observation = observe(context, [policy])
     verdicts = dict(observation.verdicts[policy.key])
-    begun = Refusal(reasons.INTERRUPTED, "an earlier deletion of it is unresolved: the operator resolves it")
-    is_open = contents.intents.keys() | contents.unresolved.keys()
-    verdicts |= {name: replace(each, refusal=begun) for name, each in verdicts.items() if name in is_open}
+    begun = Refusal(
+        reasons.INTERRUPTED,
+        "an earlier deletion of it is unresolved: the operator resolves it, or a later command if a command began it "
+        "more than two minutes ago",
+    )
+    verdicts |= {name: replace(each, refusal=begun) for name, each in verdicts.items() if name in contents.intents}
     verdicts |= {name: _of_all_topics(each, policy, request, context) for name, each in verdicts.items()}
     # As if the marks were due.
     trial = make_plan(replace(policy, mode=Mode.DRY_RUN), verdicts, {}, observation.conditions, context.clock.now())
