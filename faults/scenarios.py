@@ -10,6 +10,7 @@ from faults import (
     bad_evidence,
     broken_brokers,
     broken_ledgers,
+    commands,
     cut_off,
     guards,
     hostile,
@@ -43,6 +44,7 @@ SCENARIOS = tuple(
         (
             hostile.hostile_objects,
             races.many_at_once,
+            commands.killed_commands,
             cut_off.api_server_down,
             cut_off.leader_without_kafka,
             broken_brokers.broker_dies_at_delete,
