@@ -362,7 +362,7 @@ class Ledger:
                     raise _Hidden(
                         f"a transaction has been open in the topic {self._settings.topic} since offset "
                         f"{fetched.stable}: later records can't be read before it ends",
-                        fetched.stable,
+                        stable=fetched.stable,
                     )
 
     def _take(self, key: bytes | None, value: bytes | None) -> None:
@@ -415,8 +415,8 @@ class _OutOfRange(LedgerProblem):
 class _Hidden(LedgerProblem):
     """An open transaction hides later records. stable: its first offset."""
 
-    def __init__(self, message: str, stable: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, reason: str | None = None, stable: int = -1) -> None:
+        super().__init__(message, reason)
         self.stable = stable
 
 
