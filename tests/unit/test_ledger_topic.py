@@ -16,7 +16,7 @@ from group_hygiene.model.groups import Fault
 
 _NEEDED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 _UNCLEAN, _IN_SYNC = "unclean.leader.election.enable", "min.insync.replicas"
-_SEGMENTS = {"segment.bytes", "segment.ms"}
+_PREFERRED = {"segment.bytes", "segment.ms", "compression.type"}
 _INVALID_CONFIG, _INVALID_REQUEST, _POLICY, _DENIED = 40, 42, 44, 29
 
 
@@ -46,12 +46,16 @@ class _Brokers:
     ("refused", "code", "left_out", "attempts"),
     [
         pytest.param((), _INVALID_CONFIG, (), 1, id="nothing-is-refused"),
-        pytest.param(_SEGMENTS, _POLICY, _SEGMENTS, 2, id="segments"),
-        pytest.param(["segment.ms"], _INVALID_CONFIG, _SEGMENTS, 2, id="one-of-the-segments'"),
-        pytest.param([_UNCLEAN], _POLICY, {*_SEGMENTS, _UNCLEAN}, 3, id="unclean-elections"),
-        pytest.param([_IN_SYNC], _INVALID_REQUEST, {*_SEGMENTS, _UNCLEAN, _IN_SYNC}, 4, id="replicas-in-sync"),
+        pytest.param(_PREFERRED, _POLICY, _PREFERRED, 2, id="preferred"),
+        pytest.param(["segment.ms"], _INVALID_CONFIG, _PREFERRED, 2, id="one-of-the-preferred"),
+        pytest.param([_UNCLEAN], _POLICY, {*_PREFERRED, _UNCLEAN}, 3, id="unclean-elections"),
+        pytest.param([_IN_SYNC], _INVALID_REQUEST, {*_PREFERRED, _UNCLEAN, _IN_SYNC}, 4, id="replicas-in-sync"),
         pytest.param(
-            {*_SEGMENTS, _UNCLEAN, _IN_SYNC}, _INVALID_REQUEST, {*_SEGMENTS, _UNCLEAN, _IN_SYNC}, 4, id="msk-serverless"
+            {*_PREFERRED, _UNCLEAN, _IN_SYNC},
+            _INVALID_REQUEST,
+            {*_PREFERRED, _UNCLEAN, _IN_SYNC},
+            4,
+            id="msk-serverless",
         ),
     ],
 )
@@ -62,7 +66,7 @@ def test_settings_that_brokers_refuse_are_left_out(
     brokers: Any = _Brokers(refused, code)
     with caplog.at_level(logging.WARNING):
         assert create(brokers, "ledger", 3, Deadline(5), create_topic) == Topic("an-id", 1)
-    everything = {**_NEEDED, _UNCLEAN: "false", _IN_SYNC: "2"}.keys() | _SEGMENTS
+    everything = {**_NEEDED, _UNCLEAN: "false", _IN_SYNC: "2"}.keys() | _PREFERRED
     assert brokers.made.keys() == everything - set(left_out)
     assert brokers.made.items() >= _NEEDED.items()
     assert len(brokers.sent) == attempts
@@ -84,7 +88,7 @@ def test_a_ledger_is_not_created_without_what_it_needs(name: str) -> None:
 
 def test_a_check_creates_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """As `doctor` asks: with the same settings, and without a line in the log."""
-    brokers: Any = _Brokers(_SEGMENTS)
+    brokers: Any = _Brokers(_PREFERRED)
     assert may_create(brokers, "ledger", Deadline(5), create_topic) is None
     assert brokers.made is None
     assert not caplog.records
