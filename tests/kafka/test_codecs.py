@@ -17,7 +17,7 @@ from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import end_offsets
-from group_hygiene.kafka.partition import Leader, fetch_raw
+from group_hygiene.kafka.partition import Leader, fetch_all, fetch_raw
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.ledger import Ledger
@@ -125,6 +125,20 @@ def test_checkpoints_of_mirrormaker(client: Client, make: Maker, codec: str) -> 
     make.checkpoints(topic, groups, codec=codec)
     assert codecs_in(client, Partition(topic, 0)) == {codec}
     assert Checkpoints().read(client, [topic], soon()) == frozenset(groups)
+
+
+def test_large_batches_of_several_partitions(client: Client, make: Maker) -> None:
+    """Those that are too large together are read one by one: none counts as damaged."""
+    topic = make.topic(partitions=5)
+    for index in range(5):
+        make.produce(topic, [(b"key", bytes(12_000_000))], index, codec="zstd")
+    found = fetch_all(client, topic, dict.fromkeys(range(5), 0), dict.fromkeys(range(5), (1, 0)), soon())
+    together = {index: len(each.records) for index, each in found.items() if not isinstance(each, Fault)}
+    assert sorted(together.values()) == [0, 0, 0, 1, 1]
+    for index in (index for index, count in together.items() if not count):
+        alone = fetch_all(client, topic, {index: 0}, {index: (1, 0)}, soon())[index]
+        assert not isinstance(alone, Fault)
+        assert len(alone.records) == 1
 
 
 def _finds_commits(client: Client, make: Maker, codec: str) -> None:

@@ -210,8 +210,8 @@ def fetch_all(
     """The records of a topic's partitions from these positions on, committed or not, as many as one answer holds.
 
     leaders: partition -> its leader and the leader epoch; the Fault is FENCED_LEADER_EPOCH in a later one. Each leader
-    gets one request. No record, and the same position: there are no records up to `end`, if no other partition of its
-    leader was requested. Then a broker omits a batch that is larger than an answer (KIP-74).
+    gets one request. No record, and the same position: there are no records up to `end`, if no other partition was
+    requested. Else the first batch may only be too large beside the others: for an answer (KIP-74), or unpacked.
     """
     of_leader: dict[int, list[int]] = {}
     for index in positions:
@@ -308,6 +308,8 @@ class _Unpacking:
     def __init__(self, intake: Intake, deadline: Deadline, enough: int) -> None:
         self._budget, self._intake, self._deadline = FetchBudget(), intake, deadline
         self._enough = enough
+        # Whether the next batch has all of the limits for itself.
+        self.is_fresh = True
 
     def is_enough(self, size: int) -> bool:
         """Whether to skip the rest of an answer after so many unpacked bytes of it, or for lack of time."""
@@ -325,6 +327,7 @@ class _Unpacking:
         codec = batch.compression_type
         body = unpack(codec, packed, most) if codec else bytes(packed[: most + 1])
         self._budget.take(len(body), batch.records_count)
+        self.is_fresh = False
         return body
 
 
@@ -386,8 +389,8 @@ def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
                 records += [row for row in _unpacked(batch, body) if row.offset >= start]
                 size += len(body)
             except TooMuch as error:
-                if position > start:
-                    # The next answer begins with it, and all of the limits are for it.
+                if not unpacking.is_fresh:
+                    # It is read by a later request.
                     break
                 why = str(error)
             except (ValueError, IndexError) as error:
