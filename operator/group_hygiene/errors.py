@@ -68,7 +68,7 @@ class MemoryExhausted(HygieneError):
 
 
 class LedgerProblem(HygieneError):
-    """`reason` is one of LedgerUnavailable, LedgerReset, LedgerOwnedByAnother."""
+    """`reason` is one of LedgerUnavailable, LedgerChanged, LedgerReset, LedgerOwnedByAnother."""
 
     reason = "LedgerUnavailable"
 

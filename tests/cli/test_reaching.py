@@ -14,7 +14,11 @@ import yaml
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.restores import CommandGuard
 from group_hygiene.cli.target import open_session
+from group_hygiene.kafka.client import Deadline, connect
+from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
+from group_hygiene.reconcile import open_ledger
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import install_crds, use_crds
@@ -299,6 +303,58 @@ def test_a_command_ends_when_the_connection_is_edited(cluster: ApiServer) -> Non
             refusal = guard.refusal()
             assert refusal is not None
             assert refusal.reason == reasons.POLICY_CHANGED
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        pytest.param({"clusterID": "former"}, "bootstrapServers led to cluster former and now lead to", id="cluster"),
+        pytest.param({"ledger": {"topic": "moved", "id": "former"}}, "holds the ledger", id="ledger"),
+        pytest.param({"ledger": {"topic": "before", "id": "former"}}, "the ledger is in the topic before", id="topic"),
+    ],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["keep", "--for", "1h", "--why", "needed"], id="keep"),
+        pytest.param(["delete", "--yes", "--force"], id="delete"),
+        pytest.param(["delete-offsets", "--topic", "orders", "--yes", "--force"], id="delete-offsets"),
+        pytest.param(["restore"], id="restore"),
+    ],
+)
+def test_a_command_changes_nothing_in_another_cluster(
+    run: Run,
+    cluster: ApiServer,
+    secure: KafkaCluster,
+    command: list[str],
+    status: dict[str, Any],
+    says: str,
+) -> None:
+    """As the operator: the address may lead to other brokers than before, and the topic to another ledger."""
+    client = connect(Settings((secure.plaintext_bootstrap,)))
+    topic = "moved"
+    ours = LedgerSettings(installation="ours", writer="group-hygiene-ours", topic=topic, replication_factor=1)
+    ledger = open_ledger(client, ours, Deadline(60), create=True, claim=True)
+    assert ledger is not None
+    moved = connection(secure)
+    moved["metadata"]["name"] = "moved"
+    moved["spec"] = {"bootstrapServers": [secure.plaintext_bootstrap], "ledger": {"topic": topic}}
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(moved))
+    change = json.dumps({"status": {"clusterID": None, "ledger": None} | status})
+    cluster.kubectl("patch", "kconn", "moved", "-n", "kafka", "--subresource=status", "--type=merge", "-p", change)
+    where = ["--connection", "moved", "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
+    answer = run(*command, "theirs", *where)
+    ledger.read_on(Deadline(60))
+    listed = run("list", "--bootstrap-server", secure.plaintext_bootstrap, "-o", "name").out.split()
+    client.close()
+    if command == ["restore"] and "topic" in says:
+        # A user may restore from the ledger of another topic.
+        assert says not in answer.err
+    else:
+        assert says in answer.err
+    assert answer.code == 1
+    assert ledger.contents.keeps == {}
+    assert "theirs" in listed
 
 
 def test_a_named_kubeconfig(process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:

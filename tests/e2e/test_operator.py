@@ -102,6 +102,31 @@ def test_enforce_deletes_the_abandoned_and_nothing_in_use(
     live.close()
 
 
+@pytest.mark.parametrize("kind", ["kgp", "kconn"])
+def test_an_object_that_is_being_deleted_does_nothing(
+    world: World, kafka: KafkaCluster, groups: Groups, kind: str
+) -> None:
+    """A finalizer of another program may keep it there for long: its marks end, and no group is deleted."""
+    namespace, topic, group = world.namespace(f"deleted-{kind}"), groups.topic(f"d-{kind}"), f"terminating-{kind}"
+    groups.produce(topic)
+    groups.abandoned(group, topic)
+    rule = policy(namespace, "p", match={"groups": [group]}, mode="Enforce")
+    rule["spec"]["delete"] = {"gracePeriod": "20s", "maxPercent": 100}
+    objects = {"kconn": connection(namespace, kafka.bootstrap_servers), "kgp": rule}
+    objects[kind]["metadata"]["finalizers"] = ["example.org/another-program"]
+    world.apply(*objects.values())
+    name = objects[kind]["metadata"]["name"]
+    wait_for(lambda: (world.get("kgp", namespace, "p").get("status") or {}).get("counts", {}).get("marked") == 1)
+    world.server.kubectl("delete", kind, name, "-n", namespace, "--wait=false")
+    try:
+        world.wait_ready(kind, namespace, name, "Terminating")
+        time.sleep(25)
+        assert group in groups.names()
+    finally:
+        release = ("--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+        world.server.kubectl("patch", kind, name, "-n", namespace, *release)
+
+
 def test_objects_of_users_stay_as_they_are(world: World, kafka: KafkaCluster) -> None:
     """No finalizer, no annotation, no label, no new generation: the operator writes to status and to nothing else."""
     namespace = world.namespace("untouched")

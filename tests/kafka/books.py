@@ -199,7 +199,7 @@ def unread(client: Client, topic: str) -> Ledger:
     """As `open_ledger` makes it, but not read: an open transaction would keep it waiting."""
     found = ledger_topic.find(client, topic, soon())
     assert isinstance(found, ledger_topic.Topic)
-    return Ledger(client, settings(topic), found.id)
+    return Ledger(client, settings(topic), found)
 
 
 class LosingClient(Wrapped):

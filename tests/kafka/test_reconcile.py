@@ -26,6 +26,7 @@ from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Context, deletion, open_ledger
+from group_hygiene.reconcile.preconditions import MARGIN_S
 from group_hygiene.reconcile.uses import Uses
 from group_hygiene.spec.connection import Role
 from sandbox.kafka import KafkaCluster
@@ -414,7 +415,7 @@ def test_a_process_that_freezes_after_its_last_check_sends_nothing(
     observation, plan = scene.plan(policy(group))
     guard, check = Guard(), deletion._final_checks
     if frozen == "longer-than-its-intent":
-        guard = Guard(left=deletion.MARGIN_S + 0.3)
+        guard = Guard(left=MARGIN_S + 0.3)
 
     def freeze(*arguments: Any) -> dict[str, Refusal]:
         stops = check(*arguments)

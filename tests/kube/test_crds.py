@@ -5,7 +5,7 @@ One defect per bad case, and exactly one complaint about it: a user who makes on
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,8 +99,12 @@ def accepted(api: CustomObjectsApi, candidate: Object) -> Object:
 
 def complaints(api: CustomObjectsApi, candidate: Object) -> list[str]:
     """What the API server says against it, one text for each thing that it complains about; empty = accepted."""
+    return _complaints(lambda: accepted(api, candidate))
+
+
+def _complaints(call: Callable[[], object]) -> list[str]:
     try:
-        accepted(api, candidate)
+        call()
     except ApiException as refusal:
         status = json.loads(refusal.body)
         causes = (status.get("details") or {}).get("causes") or [
@@ -1144,3 +1148,27 @@ def test_kubectl_get_kafka_still_means_strimzis(api_server: ApiServer, tmp_path:
         assert shown.stdout.split() == ["kafka.kafka.strimzi.io/main"]
     finally:
         api_server.kubectl("delete", "crd", "kafkas.kafka.strimzi.io")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_refused"),
+    [
+        pytest.param({"topic": "a"}, {"topic": "b"}, True, id="another"),
+        pytest.param(None, {"topic": "b"}, True, id="given-later"),
+        pytest.param({"topic": "a"}, None, True, id="removed"),
+        pytest.param(None, {"topic": "__group_hygiene"}, False, id="default-spelled-out"),
+        pytest.param({"topic": "a", "replicationFactor": 3}, {"replicationFactor": 1}, False, id="other-fields"),
+    ],
+)
+def test_the_ledgers_topic_is_immutable(
+    api: CustomObjectsApi, before: Any, after: Any, is_refused: bool, request: pytest.FixtureRequest
+) -> None:
+    """A ledger does not move: marks, backups and requests to keep a group are in the topic that was used before."""
+    name = f"moving-{request.node.callspec.id}"
+    place = ("grouphygiene.io", "v1alpha1", "kafka", PLURALS["KafkaConnection"])
+    api.create_namespaced_custom_object(*place, a_connection({"ledger": before} if before else {}, name))
+    said = _complaints(lambda: api.patch_namespaced_custom_object(*place, name, {"spec": {"ledger": after}}))
+    if is_refused:
+        _assert_one(said, "spec.ledger.topic: .* must not be changed")
+    else:
+        assert said == []

@@ -586,6 +586,8 @@ class MemoryLedger:
         self._world, self._settings = world, settings
         self._position, self._epoch = 0, 0
 
+    replicas = 3
+
     @property
     def writer(self) -> str:
         return str(self._settings.writer)
@@ -593,6 +595,9 @@ class MemoryLedger:
     @property
     def id(self) -> str | None:
         return self.contents.owner.ledger if self.contents.owner else None
+
+    def check_settings(self, deadline: Any) -> None:
+        pass
 
     def read_on(self, deadline: Any) -> None:
         self._exchange("Fetch", lambda: None)

@@ -168,7 +168,6 @@ def test_a_run_ends_with_the_temporary_limits_by_which_it_was_planned(
     begins, ends = (NOW + timedelta(hours=each) for each in hours)
     limits = {"temporaryLimits": {"from": begins.isoformat(), "until": ends.isoformat(), "maxPerRun": 1_000}}
     policy = parse_policy(policy_object(mode="Enforce", delete=limits))
-    run = _run(_Ledger([]), _Guard())
     plan = make_plan(policy, {}, {}, Conditions(), NOW - timedelta(hours=1))
-    stop = deletion._may_not_begin(run.context, plan, run.guard)
+    stop = deletion._may_not_begin(_run(_Ledger([]), _Guard())._replace(plan=plan))
     assert (stop.reason if stop else None) == reason

@@ -30,7 +30,9 @@ class _Brokers:
 
     def send(self, call: Any, deadline: Any) -> Any:
         if type(call.request).__name__ == "MetadataRequest":
-            row = Row(error_code=3 if self.made is None else 0, topic_id="an-id", partitions=[0])
+            row = Row(
+                error_code=3 if self.made is None else 0, topic_id="an-id", partitions=[Row(replica_nodes=[1, 2, 3])]
+            )
             return Row(topics=[row], brokers=[1, 2, 3], controller_id=1)
         (topic,) = call.request.topics
         settings = {config.name: config.value for config in topic.configs}
@@ -65,7 +67,7 @@ def test_settings_that_brokers_refuse_are_left_out(
     """Those that a ledger does not need; the log says which."""
     brokers: Any = _Brokers(refused, code)
     with caplog.at_level(logging.WARNING):
-        assert create(brokers, "ledger", 3, Deadline(5), create_topic) == Topic("an-id", 1)
+        assert create(brokers, "ledger", 3, Deadline(5), create_topic) == Topic("an-id", 1, 3)
     everything = {**_NEEDED, _UNCLEAN: "false", _IN_SYNC: "2"}.keys() | _PREFERRED
     assert brokers.made.keys() == everything - set(left_out)
     assert brokers.made.items() >= _NEEDED.items()
@@ -89,7 +91,7 @@ def test_a_ledger_is_not_created_without_what_it_needs(name: str) -> None:
 def test_a_check_creates_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """As `doctor` asks: with the same settings, and without a line in the log."""
     brokers: Any = _Brokers(_PREFERRED)
-    assert may_create(brokers, "ledger", Deadline(5), create_topic) is None
+    assert may_create(brokers, "ledger", 3, Deadline(5), create_topic) is None
     assert brokers.made is None
     assert not caplog.records
 

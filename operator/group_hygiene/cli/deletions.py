@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from group_hygiene.cli.history import no_ledger, open_context
+from group_hygiene.cli.history import Opening, no_ledger, open_context
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, note, printable, working
 from group_hygiene.cli.plans import protection_errors
@@ -14,7 +14,7 @@ from group_hygiene.cli.target import Session, open_session
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.reconcile import Context, DeletionRequest, Judged, delete_requested, judge_requested
+from group_hygiene.reconcile import Context, DeletionRequest, Judged, LedgerNeed, delete_requested, judge_requested
 from group_hygiene.spec.connection import Connection
 
 _COLUMNS = (
@@ -97,7 +97,8 @@ def _notes(session: Session, place: Place) -> list[str]:
 
 def _context(session: Session, place: Place, preview: bool) -> Context:
     """Raises LedgerProblem if there is no ledger, but not for the preview of a deletion that would create it."""
-    context = open_context(session, place.topic, writes=not preview, create=place.create_ledger and not preview)
+    need = LedgerNeed.CREATE if place.create_ledger else LedgerNeed.WRITE
+    context = open_context(session, Opening(LedgerNeed.SHOW if preview else need, place.topic))
     if not context.journal.exists and not place.create_ledger:
         raise no_ledger(session, place.topic)
     return context

@@ -15,6 +15,7 @@ from group_hygiene.errors import AuthenticationFailed, ConnectError, TLSFailed
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.probe import UNRESOLVED
 from group_hygiene.model.evidence import Claims
+from group_hygiene.reconcile import Memory
 from group_hygiene.spec.connection import ActivitySpec, Connection
 
 
@@ -29,7 +30,8 @@ def examine(target: Target, document: Connection | None, activity: ActivitySpec 
             known = Kubernetes(target, target.connection, account)
             findings += examine_kubernetes(known)
         if known.connection is not None and known.settings is not None:
-            cluster = Cluster(known.connection, known.settings, activity, known)
+            memory = Memory(cluster_id=(known.obj.get("status") or {}).get("clusterID"))
+            cluster = Cluster(known.connection, known.settings, activity, known, memory)
             findings += _kafka(cluster, target, account)
         elif known.connection is not None:
             advice = "fix the failures above, and run doctor again"

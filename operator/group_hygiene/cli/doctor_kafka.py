@@ -19,11 +19,21 @@ from group_hygiene.kafka.mirror import checkpoint_topics
 from group_hygiene.kafka.offsets import offsets_at
 from group_hygiene.kafka.permissions import Allowed, Operation
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
-from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.snapshot import Cluster as ClusterMetadata
-from group_hygiene.reconcile import Context, LedgerNeed, Memory, ledger_settings, may_create_ledger, open_journal
+from group_hygiene.reconcile import (
+    Context,
+    LedgerNeed,
+    Memory,
+    few_replicas,
+    ledger_settings,
+    may_create_ledger,
+    observe,
+    open_journal,
+)
+from group_hygiene.reconcile.preconditions import Case, Moment, refusals
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.msk import region_of
@@ -85,6 +95,7 @@ def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
     yield from run_check(_KAFKA, "brokers", lambda: _brokers(session, cluster, metadata))
     yield from run_check(_PERMISSIONS, "permissions in Kafka", lambda: _permissions(session, cluster, metadata))
     yield from run_check(Area.LEDGER, "ledger", lambda: _ledger(session, cluster))
+    yield from run_check(_KAFKA, "scan", lambda: _scan(session, cluster))
     yield from run_check(Area.EVIDENCE, "evidence", lambda: _evidence(session, cluster, metadata))
     yield from run_check(_CLOCK, "clock of the brokers", lambda: _clock(session, metadata))
 
@@ -128,7 +139,7 @@ def _brokers(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> I
     if leaderless:
         found = f"{len(leaderless)} partitions of {kafka_cluster.OFFSETS_TOPIC} have no leader: {leaderless[0]}"
         yield failed(_KAFKA, "offsets log", found, "start the brokers that lead them; nothing is deleted until then")
-    before = ((cluster.known.obj.get("status") or {}).get("clusterID")) if cluster.known else None
+    before = cluster.memory.cluster_id
     if before is not None and before != metadata.id:
         found = f"bootstrapServers led to {before} and now lead to {metadata.id}"
         yield failed(_KAFKA, "cluster id", found, "the runbook, ClusterChanged")
@@ -244,7 +255,8 @@ def _ledger_permissions(session: Session, cluster: Cluster, allowed: Mapping[str
     needed = (Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS)
     lacking = [str(operation) for operation in needed if topic in allowed and _lacks(allowed[topic], operation)]
     if topic not in allowed:
-        fault = may_create_ledger(session.client, topic, session.deadline())
+        replicas = cluster.connection.ledger.replication_factor
+        fault = may_create_ledger(session.client, topic, replicas, session.deadline())
         if fault is None:
             return
         lacking = [f"CREATE or DESCRIBE ({fault})"]
@@ -302,7 +314,8 @@ def group_findings(answers: Mapping[str, Allowed | Fault], deletes: bool) -> Ite
 def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
     """Read the ledger to its end, as the operator does before each run; never claim or write it."""
     known, spec = cluster.known, cluster.connection.ledger
-    allowed = [LedgerSettings(installation=None, writer="", topic=spec.topic, known=spec.confirmed)]
+    writer = f"{COMMAND_WRITER}doctor"
+    allowed = [LedgerSettings(installation=None, writer=writer, topic=spec.topic, known=spec.confirmed)]
     owners: list[str] = []
     if known is not None:
         status = known.obj.get("status") or {}
@@ -315,7 +328,7 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
         else:
             allowed = [ledger_settings(cluster.connection, status, owner) for owner in owners]
     for settings in allowed:
-        journal = open_journal(cluster.memory, session.client, settings, LedgerNeed.READ, (), session.deadline())
+        journal = open_journal(cluster.memory, session.client, settings, LedgerNeed.SHOW, (), session.deadline())
         if journal.problem is None or journal.problem.reason != reasons.LEDGER_OWNED:
             break
     if journal.problem is not None:
@@ -325,6 +338,17 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
             found += f", nor to {owners[0]}"
         yield failed(Area.LEDGER, "ledger", found, f"the runbook, {journal.problem.reason}")
         return
+    few = few_replicas(cluster.memory.ledger, cluster.connection)
+    if few is not None:
+        yield warning(Area.LEDGER, "ledger's replicas", few.message, f"the runbook, {few.reason}")
+    # Only policies in mode Enforce and receivers make the operator write the ledger.
+    needed = known is None or bool(cluster.enforced or cluster.connection.receivers)
+    case = Case(
+        client=session.client, memory=cluster.memory, deadline=session.deadline(), settings=settings, writes=True
+    )
+    for refusal in refusals(case, Moment.OPENING):
+        found = f"{refusal.reason}: {refusal.message}; no policy can delete, and no receiver gets alerts"
+        yield (failed if needed else warning)(Area.LEDGER, "transactions", found, f"the runbook, {refusal.reason}")
     if not journal.exists:
         found = f"topic {spec.topic} does not exist yet: the operator creates it if a policy enforces or has receivers"
         yield ok(Area.LEDGER, "ledger", found)
@@ -341,6 +365,18 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
     owner = contents.owner
     owned = "no owner yet" if owner is None else f"owner {owner.installation} since {timestamp(owner.since)}"
     yield ok(Area.LEDGER, "ledger", f"topic {spec.topic}, {owned}: {counted}")
+
+
+def _scan(session: Session, cluster: Cluster) -> Iterator[Finding]:
+    """A scan without policies, as the operator's: what forbids deletions in it."""
+    memory = cluster.memory
+    journal = Journal(memory.ledger, memory.contents, {})
+    context = Context(session.client, cluster.connection, memory, session.clock, journal)
+    forbidden = observe(context, (), full=True).conditions.refusals
+    for refusal in forbidden:
+        yield failed(_KAFKA, "scan", f"{refusal.reason}: {refusal.message}", f"the runbook, {refusal.reason}")
+    if not forbidden:
+        yield ok(_KAFKA, "scan", "every broker listed its groups: nothing forbids deletions")
 
 
 def _evidence(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:

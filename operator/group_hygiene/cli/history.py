@@ -13,12 +13,12 @@ from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.cli.target import Session, open_session
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.codec import group_of
-from group_hygiene.ledger.contents import Contents
-from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.settings import COMMAND_LINE, COMMAND_WRITER, LedgerSettings
+from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, whole
 from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome, OutcomeType
-from group_hygiene.reconcile import Context, Memory, open_ledger, recover_commands
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.reconcile import Context, LedgerNeed, Memory, open_journal, recover_commands
 from group_hygiene.spec.durations import timestamp
 
 _ENTRY_TYPES = frozenset({"outcome", "mark", "keep", "backup"})
@@ -51,39 +51,58 @@ class _Event(NamedTuple):
     id: str | None = None
 
 
+class Opening(NamedTuple):
+    """How a command uses the ledger. topic: None = that of the connection. any_topic: `topic` may be another one."""
+
+    need: LedgerNeed
+    topic: str | None
+    any_topic: bool = False
+
+    @property
+    def writes(self) -> bool:
+        return self.need is not LedgerNeed.SHOW
+
+
 @contextmanager
-def open_cluster_and_ledger(
-    target: Target, topic: str | None, writes: bool, create: bool = False
-) -> Iterator[tuple[Session, Context]]:
+def open_cluster_and_ledger(target: Target, opening: Opening) -> Iterator[tuple[Session, Context]]:
     """The cluster and its ledger; see `open_context`. Raises HygieneError, also if there is no ledger."""
+    topic = opening.topic
     with open_session(target) as session:
-        context = open_context(session, topic, writes, create)
+        context = open_context(session, opening)
         if not context.journal.exists:
             raise no_ledger(session, topic)
         yield session, context
 
 
-def open_context(session: Session, topic: str | None, writes: bool, create: bool = False) -> Context:
-    """The context of a command. Its ledger may have any owner. writes: with a new writer id, which fences no other
-    writer; deletions that earlier commands left open are resolved.
+def open_context(session: Session, opening: Opening) -> Context:
+    """The context of a command. It writes with a new writer id, which fences no other writer; deletions that earlier
+    commands left open are resolved.
 
-    create: create it if there is none, for any operator to take over. Raises LedgerProblem.
+    Raises LedgerProblem where an operator would refuse: the brokers are not those of the KafkaConnection's status, or
+    the ledger is not its ledger.
     """
-    spec = session.connection.ledger
+    spec, of_operator = session.connection.ledger, session.known.get("ledger") or {}
+    topic = opening.topic or spec.topic
+    # Without a KafkaConnection there is nothing to compare the topic with.
+    named = spec.topic if session.connection.name else None
     settings = LedgerSettings(
-        installation=COMMAND_LINE if create else None,
+        installation=COMMAND_LINE if opening.need is LedgerNeed.CREATE else None,
         writer=f"{COMMAND_WRITER}{secrets.token_hex(8)}",
-        topic=topic or spec.topic,
+        known=(spec.confirmed or of_operator.get("id")) if topic == spec.topic else None,
+        known_topic=None if opening.any_topic else of_operator.get("topic", named),
+        topic=topic,
         replication_factor=spec.replication_factor,
     )
+    memory = Memory(cluster_id=session.known.get("clusterID"))
     with working("reading the ledger"):
-        ledger = open_ledger(session.client, settings, session.deadline(), create)
-        if ledger is not None and writes:
-            ledger.claim(session.deadline())
-    memory = Memory(contents=Contents() if ledger is None else ledger.contents)
-    journal = Journal(ledger, memory.contents, memory.unwritten, writable=writes)
+        journal = open_journal(memory, session.client, settings, opening.need, (), session.deadline())
+    problem = journal.problem
+    if problem is None and opening.writes and journal.exists and not journal.writable:
+        problem = Refusal(reasons.LEDGER_UNAVAILABLE, f"the topic {topic} is not claimed as a ledger yet")
+    if problem is not None:
+        raise LedgerProblem(problem.message, problem.reason)
     context = Context(session.client, session.connection, memory, session.clock, journal, claims=session.claims)
-    if writes:
+    if opening.writes:
         recover_commands(context)
     return context
 
@@ -105,7 +124,7 @@ def history(target: Target, groups: Sequence[str], since: timedelta | None, topi
     def wanted(key: Key) -> bool:
         return bool(key) and key[0] in _ENTRY_TYPES and (not named or group_of(key) in named)
 
-    with open_cluster_and_ledger(target, topic, writes=False) as (session, context):
+    with open_cluster_and_ledger(target, Opening(LedgerNeed.SHOW, topic, any_topic=True)) as (session, context):
         now = session.clock.now()
         with working("reading the ledger"):
             latest = context.journal.latest(wanted, session.deadline())

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from group_hygiene.cli.groups import exist
-from group_hygiene.cli.history import open_cluster_and_ledger
+from group_hygiene.cli.history import Opening, open_cluster_and_ledger
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, printable, working
+from group_hygiene.cli.restores import CommandGuard
 from group_hygiene.cli.target import Session
 from group_hygiene.errors import LedgerProblem, Unreachable
 from group_hygiene.kafka.client import Deadline
@@ -20,7 +21,7 @@ from group_hygiene.model.entries import Change, KeepRequest, Outcome, Removal
 from group_hygiene.model.evidence import Deletion
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.reconcile import Context, Executor
+from group_hygiene.reconcile import Context, Executor, LedgerNeed
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 
 # An intent is valid for ten seconds; after that it has an outcome, or the operator has to recover it.
@@ -57,10 +58,11 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
 
     Its time is the broker's. A request that lasts longer is an error and stays: another user may rely on it.
     """
-    with open_cluster_and_ledger(target, topic, writes=True, create=create_ledger) as (session, context):
+    opening = Opening(LedgerNeed.CREATE if create_ledger else LedgerNeed.WRITE, topic)
+    with open_cluster_and_ledger(target, opening) as (session, context):
         contents = context.journal.contents
         with working("writing to the ledger"):
-            now = Executor(context).broker_time(session.deadline())
+            now = Executor(context, CommandGuard(session)).broker_time(session.deadline())
             if isinstance(now, Refusal):
                 raise LedgerProblem(now.message, now.reason)
             notes = _clock_notes(session.clock.now(), now)
@@ -69,7 +71,7 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
             asked = [g for g in groups if g not in longer]
             requests = {g: KeepRequest(group=g, until=until, why=terms.why, by=terms.by, at=now) for g in asked}
             before = {name: _deletions(contents, name) for name in asked}
-            _write(context, list(requests.values()))
+            _write(session, context, list(requests.values()))
             missing = [name for name, request in requests.items() if known.get(name) != request]
             deleted = _deleted_meanwhile(context.journal, before)
         there = [request for name, request in requests.items() if name not in missing]
@@ -140,9 +142,10 @@ def _absent(deletion: Deletion | None) -> str:
     return f"there is no such group: {when}. To restore it: group-hygiene restore; {holds}"
 
 
-def _write(context: Context, changes: Sequence[Change]) -> None:
+def _write(session: Session, context: Context, changes: Sequence[Change]) -> None:
     """Write the changes and read them back. Raises LedgerProblem."""
-    problem = Executor(context).record(changes, context.deadline())
+    executor = Executor(context, CommandGuard(session))
+    problem = executor.refusal(context.deadline()) or executor.record(changes, context.deadline())
     if problem is not None:
         raise LedgerProblem(problem.message, problem.reason)
 
@@ -183,11 +186,11 @@ def _deletions(contents: Contents, name: str) -> _Deletions:
 
 def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
     """Withdraw the requests for these groups; a group without one is a note, not an error."""
-    with open_cluster_and_ledger(target, topic, writes=True) as (_, context):
+    with open_cluster_and_ledger(target, Opening(LedgerNeed.WRITE, topic)) as (session, context):
         keeps = context.journal.contents.keeps
         known = [name for name in dict.fromkeys(groups) if name in keeps]
         with working("writing to the ledger"):
-            _write(context, [Removal(keeps[name].key) for name in known])
+            _write(session, context, [Removal(keeps[name].key) for name in known])
             left = [name for name in known if name in keeps]
     notes = [
         f"group {printable(name)}: there is no request to keep it"

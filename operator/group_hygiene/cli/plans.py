@@ -190,7 +190,7 @@ def scan_clusters(
 def _read_ledger(session: Session, memory: Memory) -> Journal:
     """Read the keep requests and earlier deletions in the ledger; write nothing."""
     settings = LedgerSettings(installation=None, writer="", topic=session.connection.ledger.topic)
-    return open_journal(memory, session.client, settings, LedgerNeed.READ, (), session.deadline())
+    return open_journal(memory, session.client, settings, LedgerNeed.SHOW, (), session.deadline())
 
 
 def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[Policy], list[str]]:

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from group_hygiene.cli.history import open_cluster_and_ledger
+from group_hygiene.cli.history import Opening, open_cluster_and_ledger
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.cli.target import Session
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
+from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.restore.restorable import GroupResult, Kind, PartitionResult, RestoreRequest
 from group_hygiene.restore.restoration import Restorer, restore
 from group_hygiene.spec.durations import timestamp
@@ -49,7 +50,9 @@ class CommandGuard:
 
 def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic: str | None) -> Report:
     """Restore, or with `preview` only show the result."""
-    with open_cluster_and_ledger(target, topic, writes=not preview) as (session, context), working("restoring"):
+    # Also from the ledger of another topic, such as that of a former installation.
+    opening = Opening(LedgerNeed.SHOW if preview else LedgerNeed.WRITE, topic, any_topic=True)
+    with open_cluster_and_ledger(target, opening) as (session, context), working("restoring"):
         results = restore(Restorer(context, CommandGuard(session)), request, preview)
     errors = [f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not Kind.RESTORED]
     if not results:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import note, working
@@ -43,6 +43,7 @@ class Session:
 
     in_kubernetes: whether objects that claim groups can be read. read_secret: for the connection's namespace.
     read_change: reads the KafkaConnection again; returns a Refusal if it was edited, always None without Kubernetes.
+    known: the status of the KafkaConnection; empty without Kubernetes.
     """
 
     client: Client
@@ -51,6 +52,7 @@ class Session:
     in_kubernetes: bool = False
     read_secret: ReadSecretTexts | None = None
     read_change: Callable[[], Refusal | None] = _no_change
+    known: Mapping[str, Any] = field(default_factory=dict)
     clock: SystemClock = field(default_factory=SystemClock)
 
     def deadline(self) -> Deadline:
@@ -75,12 +77,14 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     read_claims: Callable[[], Claims | Refusal] = Claims
     read_secret: ReadSecretTexts | None = None
     read_change: Callable[[], Refusal | None] = _no_change
+    known: Mapping[str, Any] = {}
     if target.connection is not None:
         with working("reading the KafkaConnection"):
             api, obj, connection, settings = _from_kubernetes(target, target.connection)
             read_claims = api.claimed_groups if claims else Claims
             read_secret = partial(api.read_secret_texts, target.namespace)
             read_change = _change_of(api, obj)
+            known = obj.get("status") or {}
         if document is not None:
             connection = replace(
                 connection,
@@ -99,7 +103,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     with working(f"connecting to {', '.join(settings.bootstrap_servers)}"):
         client = connect(settings)
     try:
-        yield Session(client, connection, read_claims, target.connection is not None, read_secret, read_change)
+        yield Session(client, connection, read_claims, target.connection is not None, read_secret, read_change, known)
     finally:
         client.close()
 

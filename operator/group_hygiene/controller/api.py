@@ -15,7 +15,7 @@ import kubernetes.config
 
 from group_hygiene.controller.claims import ClaimReader
 from group_hygiene.controller.requests import TIMEOUT_S, call
-from group_hygiene.errors import Forbidden, HygieneError, NotFound, SecretProblem
+from group_hygiene.errors import Forbidden, HygieneError, NotFound, SecretProblem, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
@@ -71,6 +71,12 @@ def own_namespace() -> str:
     except kubernetes.config.ConfigException:
         return "default"
     return str(context["context"].get("namespace") or "default")
+
+
+def refuse_terminating(obj: Mapping[str, Any]) -> None:
+    """Raises SpecError for an object that is being deleted: it does nothing while a finalizer keeps it there."""
+    if obj["metadata"].get("deletionTimestamp"):
+        raise SpecError(f"this {obj.get('kind') or 'object'} is being deleted: it does nothing", reasons.TERMINATING)
 
 
 def connection_of(obj: Mapping[str, Any]) -> tuple[str, str]:

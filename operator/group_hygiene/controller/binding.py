@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from group_hygiene import status
-from group_hygiene.controller.api import POLICIES, Api, Object, connection_of
+from group_hygiene.controller.api import POLICIES, Api, Object, connection_of, refuse_terminating
 from group_hygiene.controller.guard import Granted, read_grant
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, SpecError
@@ -46,12 +46,15 @@ class Binding:
         self._namespace, self._name = namespace, name
 
     def bind(self, objects: Sequence[Object]) -> list[Bound]:
-        """The policies that refer to this connection. Leaves out invalid ones and writes their status."""
+        """The policies that refer to this connection. Leaves out invalid ones, and those that are being deleted, and
+        writes their status.
+        """
         bound: list[Bound] = []
         for obj in objects:
             if connection_of(obj) != (self._namespace, self._name):
                 continue
             try:
+                refuse_terminating(obj)
                 policy = parse_policy(obj)
             except SpecError as error:
                 self._writer.write_problem(POLICIES, obj, Refusal.of(error), is_active=False)

@@ -115,7 +115,7 @@ class Link:
     def forget(self) -> None:
         """Close the clients and forget what was remembered, to free memory. The loss only delays deletions."""
         self.close()
-        self.memory = reconcile.Memory(cluster_id=self.memory.cluster_id)
+        self.memory = reconcile.Memory(cluster_id=self.memory.cluster_id, ledger_topic=self.memory.ledger_topic)
 
     def facts(
         self, context: reconcile.Context, observation: reconcile.Observation, full: bool
@@ -130,7 +130,7 @@ class Link:
             retention=context.memory.retention,
             all_groups=observation.all_groups,
             problem=self._identity_problem(observation.snapshot.cluster),
-            ledger=_ledger_facts(context.journal, connection.ledger.topic),
+            ledger=_ledger_facts(context),
             has_activity=connection.activity is not None,
             attests=connection.topics_attested,
             topics=observation.topics,
@@ -155,11 +155,12 @@ class Link:
         return found
 
 
-def _ledger_facts(journal: Journal, topic: str) -> status.LedgerFacts | None:
+def _ledger_facts(context: reconcile.Context) -> status.LedgerFacts | None:
     """The facts about the ledger for the status; None = there is no ledger, and no policy needs one."""
+    journal, topic = context.journal, context.connection.ledger.topic
     if not journal.exists and journal.problem is None:
         return None
-    contents = journal.contents
+    contents, few = journal.contents, reconcile.few_replicas(context.memory.ledger, context.connection)
     hidden = Refusal(reasons.RECORD_UNREADABLE, contents.hidden_summary) if contents.hidden else None
     id_ = contents.owner.ledger if contents.owner else None
-    return status.LedgerFacts(topic, id_, contents.unreadable, journal.problem or hidden)
+    return status.LedgerFacts(topic, id_, contents.unreadable, journal.problem or hidden, few)

@@ -17,7 +17,7 @@ from group_hygiene import reconcile
 from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
 from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Object
+from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Object, refuse_terminating
 from group_hygiene.controller.binding import Admitted, Binding, Bound
 from group_hygiene.controller.isolation import internal_error
 from group_hygiene.controller.link import Link
@@ -196,7 +196,10 @@ class ConnectionLoop:
             due = self._policies.due(obj, connection, active, again)
             if due or served.asked or self._alerts.unwritten:
                 context = self._open_context(served)
-                reconcile.forget_policies(context, {policy["metadata"]["uid"] for policy in every})
+                existing = (policy["metadata"] for policy in every)
+                # The marks of a policy end with its deletion, also while a finalizer keeps its object there.
+                uids = {metadata["uid"] for metadata in existing if not metadata.get("deletionTimestamp")}
+                reconcile.forget_policies(context, uids)
                 self._restores.run(
                     context,
                     served.asked,
@@ -226,6 +229,7 @@ class ConnectionLoop:
     def _admit(self, obj: Object, bound: Sequence[Bound], restores: Sequence[Object]) -> _Served:
         invalid = None
         try:
+            refuse_terminating(obj)
             connection = parse_connection(obj)
         except SpecError as error:
             # The statuses of the policies and restores that it admits must show that it can't be used now.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from group_hygiene import reconcile
-from group_hygiene.controller.api import RESTORES, Api, Object, connection_of
+from group_hygiene.controller.api import RESTORES, Api, Object, connection_of, refuse_terminating
 from group_hygiene.controller.guard import Granted, read_grant
 from group_hygiene.controller.isolation import isolated
 from group_hygiene.controller.status_writer import StatusWriter
@@ -86,6 +86,7 @@ class Restores:
         self._finished.clear()
         for obj in objects:
             try:
+                refuse_terminating(obj)
                 _, request = parse_restore(obj)
                 granted = self._granted(connection, obj["metadata"]["namespace"])
             except SpecError as error:

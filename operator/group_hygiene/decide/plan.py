@@ -52,6 +52,7 @@ _NO_MARKS = frozenset(
         reasons.LEDGER_UNAVAILABLE,
         reasons.LEDGER_RESET,
         reasons.LEDGER_OWNED,
+        reasons.LEDGER_CHANGED,
         reasons.LEDGER_FENCED,
         reasons.CLOCK_SKEW,
         reasons.CLUSTER_CHANGED,

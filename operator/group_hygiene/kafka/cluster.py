@@ -91,6 +91,22 @@ def read_topics(client: Client, deadline: Deadline) -> dict[str, int] | Fault:
     return {topic.name: len(topic.partitions) for topic in answer.topics if topic.error_code == 0}
 
 
+def read_identity(client: Client, deadline: Deadline) -> Cluster | Fault:
+    """The id of the cluster and its brokers, without leaders."""
+    answer = _metadata(client, [], deadline)
+    if isinstance(answer, Fault):
+        return answer
+    return Cluster(answer.cluster_id, {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}, {})
+
+
+def lost_brokers(client: Client, deadline: Deadline) -> frozenset[int] | Fault:
+    """The brokers that have replicas of visible topics, and are not alive."""
+    answer = _metadata(client, None, deadline)
+    if isinstance(answer, Fault):
+        return answer
+    return answer.replica_nodes - {broker.node_id for broker in answer.brokers}
+
+
 def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Topic | Fault]:
     """One Metadata request by name, sent once: an answer about all topics omits those that the user may not DESCRIBE.
 

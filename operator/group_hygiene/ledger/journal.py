@@ -29,7 +29,7 @@ class Journal:
     contents: of the ledger, with all unwritten changes applied. problem: why no group may be deleted; None = writes
     reach the ledger. writable False: a ledger that is only read, since no policy of the connection may change Kafka.
     unwritten: changes still to be written, shared between runs. stamp: the broker's time of the last write; None =
-    nothing was written yet, or its time is not known.
+    nothing was written yet (`has_written`), or its time is not known.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Journal:
         self.contents = contents
         self.problem = problem
         self.stamp: datetime | None = None
+        self.has_written = False
 
     @property
     def exists(self) -> bool:
@@ -147,7 +148,7 @@ class Journal:
                 self.problem = problem
             return None, problem
         self._unwritten.clear()
-        self.stamp = stamp
+        self.stamp, self.has_written = stamp, True
         return stamp, None
 
     def sweep(self, now: datetime) -> bool:

@@ -56,12 +56,8 @@ def open_ledger(
         topic = ledger_topic.create(client, settings.topic, settings.replication_factor, deadline, create)
     if isinstance(topic, Fault):
         raise LedgerProblem(_cannot(settings, "opened", topic))
-    wrong = ledger_topic.check(client, settings.topic, topic, deadline)
-    if isinstance(wrong, Fault):
-        raise LedgerProblem(_cannot(settings, "checked", wrong))
-    if wrong:
-        raise LedgerProblem(f"the settings of the topic {settings.topic} are wrong: {wrong}")
-    ledger = Ledger(client, settings, topic.id)
+    ledger = Ledger(client, settings, topic)
+    ledger.check_settings(deadline)
     if claim:
         ledger.claim(deadline)
     else:
@@ -76,11 +72,11 @@ class Ledger:
     after the topic was recreated.
     """
 
-    def __init__(self, client: Client, settings: LedgerSettings, topic_id: str) -> None:
+    def __init__(self, client: Client, settings: LedgerSettings, topic: ledger_topic.Topic) -> None:
         self.contents = Contents()
         self._client = client
         self._settings = settings
-        self._topic_id = topic_id
+        self._topic = topic
         self._known = settings.known
         self._leader = Leader(client, Partition(settings.topic, 0))
         self._writer = Writer(self._leader, settings.writer, settings.transaction_timeout)
@@ -93,6 +89,15 @@ class Ledger:
     def writer(self) -> str:
         """The transactional.id of this process, and of its predecessors for the same connection."""
         return self._settings.writer
+
+    @property
+    def topic(self) -> str:
+        return self._settings.topic
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas that the topic has."""
+        return self._topic.replicas
 
     @property
     def id(self) -> str | None:
@@ -117,10 +122,10 @@ class Ledger:
             raise LedgerProblem(_cannot(self._settings, "read", topic))
         if topic is None:
             raise LedgerProblem(f"the topic {self._settings.topic} is gone", reasons.LEDGER_RESET)
-        other = topic.id != self._topic_id or not self._continue(deadline, until, check)
+        other = topic.id != self._topic.id or not self._continue(deadline, until, check)
+        self._topic = topic
         if other:
             self._forget()
-            self._topic_id = topic.id
             self._continue(deadline)
         self._check_owner()
         if other:
@@ -128,6 +133,14 @@ class Ledger:
             raise LedgerProblem(
                 f"the topic {self._settings.topic} was recreated, with the ledger in it: it is read again"
             )
+
+    def check_settings(self, deadline: Deadline) -> None:
+        """Check the topic's settings: with wrong ones Kafka may lose entries. Raises LedgerProblem."""
+        wrong = ledger_topic.check(self._client, self._settings.topic, self._topic, deadline)
+        if isinstance(wrong, Fault):
+            raise LedgerProblem(_cannot(self._settings, "checked", wrong))
+        if wrong:
+            raise LedgerProblem(f"the settings of the topic {self._settings.topic} are wrong: {wrong}")
 
     def claim(self, deadline: Deadline | None = None) -> None:
         """Become the only writer, read to the end, and claim a command's ledger, or an empty topic if none is known.

@@ -16,13 +16,15 @@ class LedgerSettings:
     """The owner and the topic of a ledger.
 
     installation: the required owner; None = any. writer: the transactional.id; a new process with the same one fences
-    the previous writer. known: the ledger id that was seen before. transaction_timeout: seconds after which brokers
-    abort a transaction that a dead process left open; until then no client can read past it.
+    the previous writer. known, known_topic: id and topic of the ledger that was seen before. transaction_timeout:
+    seconds after which brokers abort a transaction that a dead process left open; until then no client can read past
+    it.
     """
 
     installation: str | None
     writer: str
     known: str | None = None
+    known_topic: str | None = None
     topic: str = TOPIC
     replication_factor: int = 3
     transaction_timeout: float = 60.0

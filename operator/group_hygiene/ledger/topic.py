@@ -16,6 +16,7 @@ from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying_one
+from group_hygiene.kafka.cluster import lost_brokers, whole_number
 from group_hygiene.model.groups import Fault
 
 _UNKNOWN_TOPIC = 3
@@ -31,6 +32,10 @@ _PREFERRED = {
     "segment.ms": str(24 * 60 * 60 * 1000),
     "compression.type": "producer",
 }
+# Of numbers, the least values. A batch of the writer has up to 700,000 bytes. A process that was away for less than an
+# hour must still read that an entry was removed.
+_AT_LEAST = {"max.message.bytes": 1_000_000, "delete.retention.ms": 3_600_000}
+_IN_SYNC = "min.insync.replicas"
 # How brokers, and policies of theirs, refuse settings of a new topic.
 _SETTINGS_REFUSED = frozenset({"INVALID_CONFIG", "INVALID_REQUEST", "POLICY_VIOLATION"})
 
@@ -41,10 +46,14 @@ log = logging.getLogger(__name__)
 
 
 class Topic(NamedTuple):
-    """A topic in a broker's metadata. id: changes when the topic is recreated (KIP-516), empty below 2.8."""
+    """A topic in a broker's metadata. id: changes when the topic is recreated (KIP-516), empty below 2.8.
+
+    replicas: of the partition that has the fewest.
+    """
 
     id: str
     partitions: int
+    replicas: int
 
 
 def find(client: Client, name: str, deadline: Deadline) -> Topic | Fault | None:
@@ -57,11 +66,15 @@ def find(client: Client, name: str, deadline: Deadline) -> Topic | Fault | None:
         return None
     if topic.error_code:
         return _topic_fault(topic.error_code, "DESCRIBE", name)
-    return Topic(str(topic.topic_id or ""), len(topic.partitions))
+    replicas = min((len(partition.replica_nodes) for partition in topic.partitions), default=0)
+    return Topic(str(topic.topic_id or ""), len(topic.partitions), replicas)
 
 
 def create(client: Client, name: str, replication_factor: int, deadline: Deadline, send: CreateTopic) -> Topic | Fault:
-    """Create the topic, with at most as many replicas as there are brokers, and wait until a broker's metadata has it.
+    """Create the topic, and wait until a broker's metadata has it.
+
+    A cluster that has fewer brokers than `replication_factor` gets as many replicas as it has brokers, but only while
+    all brokers are alive that metadata names.
 
     If brokers refuse settings, only those that a ledger needs are sent; `check` shows whether the others are right. It
     is no Fault if another client creates the topic at the same time.
@@ -82,15 +95,20 @@ def create(client: Client, name: str, replication_factor: int, deadline: Deadlin
         time.sleep(_PAUSE_SECONDS)
 
 
-def may_create(client: Client, name: str, deadline: Deadline, send: CreateTopic) -> Fault | None:
+def may_create(
+    client: Client, name: str, replication_factor: int, deadline: Deadline, send: CreateTopic
+) -> Fault | None:
     """Why the topic could not be created, by a request that only validates (CreateTopics, validateOnly)."""
-    return _create(client, name, 1, deadline, send, validate_only=True)
+    return _create(client, name, replication_factor, deadline, send, validate_only=True)
 
 
 def check(client: Client, name: str, topic: Topic, deadline: Deadline) -> str | Fault:
-    """The wrong settings of the topic with the required values; empty = all are right."""
+    """The wrong settings of the topic with the required values; empty = all are right.
+
+    Numbers that brokers hide count as right.
+    """
     resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=list(_SETTINGS)
+        resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=[*_SETTINGS, *_AT_LEAST, _IN_SYNC]
     )
 
     def attempt() -> Any | Fault:
@@ -110,6 +128,11 @@ def check(client: Client, name: str, topic: Topic, deadline: Deadline) -> str | 
         for key, value in _SETTINGS.items()
         if settings.get(key) != value
     ]
+    least = _AT_LEAST | {_IN_SYNC: _needed_in_sync(topic.replicas)}
+    for key, limit in least.items():
+        found = whole_number(settings.get(key))
+        if found is not None and found < limit:
+            wrong.append(f"{key} must be at least {limit}, not {found}")
     if topic.partitions != 1:
         wrong.insert(0, f"it must have 1 partition, not {topic.partitions}")
     return "; ".join(wrong)
@@ -122,7 +145,14 @@ def _create(
     if isinstance(answer, Fault):
         return answer
     replicas = min(replication_factor, len(answer.brokers))
-    in_sync = {"min.insync.replicas": "2" if replicas >= 3 else "1"}
+    lost = lost_brokers(client, deadline) if replicas < replication_factor else frozenset[int]()
+    if isinstance(lost, Fault):
+        return lost
+    if lost:
+        gone = ", ".join(map(str, sorted(lost)))
+        message = f"it needs {replication_factor} replicas (ledger.replicationFactor), and brokers {gone} are gone"
+        return Fault("BROKER_NOT_AVAILABLE", message)
+    in_sync = {_IN_SYNC: str(_needed_in_sync(replicas))}
     whole = _SETTINGS | in_sync | _PREFERRED
     refused: Fault | None = None
     fault: Fault | None = None
@@ -138,6 +168,11 @@ def _create(
         left_out = ", ".join(sorted(whole.keys() - settings.keys()))
         log.warning("topic %s has no %s of its own, as the brokers refuse them: %s", name, left_out, refused.message)
     return fault
+
+
+def _needed_in_sync(replicas: int) -> int:
+    """The least `min.insync.replicas`: one broker that is lost must not hold the only copy of an entry."""
+    return 2 if replicas >= 3 else 1
 
 
 def _metadata(client: Client, name: str, deadline: Deadline) -> Any | Fault:

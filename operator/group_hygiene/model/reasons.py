@@ -83,6 +83,9 @@ CLOCK_SKEW: Final = "ClockSkew"
 LEDGER_UNAVAILABLE: Final = "LedgerUnavailable"
 LEDGER_RESET: Final = "LedgerReset"
 LEDGER_OWNED: Final = "LedgerOwnedByAnother"
+LEDGER_CHANGED: Final = "LedgerChanged"
+FEW_REPLICAS: Final = "FewReplicas"
+TERMINATING: Final = "Terminating"
 LEDGER_FENCED: Final = "LedgerFenced"
 
 # The outcome of a restore: of a group, or of one of its partitions.

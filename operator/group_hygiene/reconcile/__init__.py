@@ -5,6 +5,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
 `apply` is called only for a plan with actions: a dry run never calls it.
 
     context          the records, and the reads, that the steps of a run share
+    preconditions    what must hold before Kafka is changed, as data
     executor         the one object that changes Kafka, and writes what changes depend on
     opening          opens the ledger for one run, if its policies need one
     settle           how a deletion ends: the table of facts and outcomes
@@ -25,9 +26,10 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
 
 from group_hygiene.reconcile.context import Context, Memory, Observation
 from group_hygiene.reconcile.deletion import apply
-from group_hygiene.reconcile.executor import Executor, Guard, may_create_ledger, open_ledger
+from group_hygiene.reconcile.executor import Executor, may_create_ledger, open_ledger
 from group_hygiene.reconcile.marks import forget_policies, note_marks
-from group_hygiene.reconcile.opening import LedgerNeed, ledger_settings, open_journal
+from group_hygiene.reconcile.opening import LedgerNeed, few_replicas, ledger_settings, open_journal
+from group_hygiene.reconcile.preconditions import Guard
 from group_hygiene.reconcile.recovery import recover_commands, recover_intents
 from group_hygiene.reconcile.requested import DeletionRequest, Judged, delete_requested, judge_requested
 from group_hygiene.reconcile.scan import observe
@@ -43,6 +45,7 @@ __all__ = [
     "Observation",
     "apply",
     "delete_requested",
+    "few_replicas",
     "forget_policies",
     "judge_requested",
     "ledger_settings",

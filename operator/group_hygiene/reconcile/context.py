@@ -40,7 +40,8 @@ class Memory:
     """The state of one connection between runs. A restart loses it, which only causes delays.
 
     contents: of the ledger, or what it would contain if there were one. unwritten: changes still to be written.
-    ledger: the open one, or None. claimed: whether this process writes it.
+    ledger: the open one, or None. ledger_topic: of the first one that was opened. claimed: whether this process writes
+    it.
     scan_histories: policy uid -> this process's history of its scans.
     intents: id of an unresolved deletion -> monotonic time at which this process first read of it.
     unrecorded: id of a deletion that certainly happened -> its outcome, which may not be in the ledger.
@@ -57,6 +58,7 @@ class Memory:
     contents: Contents = field(default_factory=Contents)
     unwritten: dict[Key, Change] = field(default_factory=dict)
     ledger: Ledger | None = None
+    ledger_topic: str | None = None
     claimed: bool = False
     scan_histories: dict[str, ScanHistory] = field(default_factory=dict)
     intents: dict[str, float] = field(default_factory=dict)

@@ -37,9 +37,10 @@ from group_hygiene.reconcile.delete_requests import (
     delete_offsets,
     not_deleted,
 )
-from group_hygiene.reconcile.executor import Executor, Guard
+from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.interruptions import Earlier, Remains, interrupted_before, read_remains
 from group_hygiene.reconcile.large_groups import delete_large_group, is_large
+from group_hygiene.reconcile.preconditions import MARGIN_S, NOT_LEADER, Guard
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
 from group_hygiene.reconcile.settle import UNCLEAR, Done, Facts, Found, Request, State, settle
 from group_hygiene.reconcile.uses import Since, Uses
@@ -48,8 +49,6 @@ from group_hygiene.telemetry.tracing import note, traced
 
 # An intent is valid for this long at most; a successor waits that long before it acts.
 INTENT_S = 10.0
-# The time for an admin request to reach the broker: nothing is sent if less is left.
-MARGIN_S = 1.0
 _UNSENT = Refusal(reasons.OFFSETS_UNKNOWN, NOT_SENT)
 
 
@@ -114,7 +113,7 @@ def apply(
     run = _Run(context, plan, cluster, guard, Executor(context, guard), earlier, uses)
     context.journal.read_on(context.deadline())
     while actions:
-        stop = _may_not_begin(context, plan, guard) or context.journal.problem
+        stop = _may_not_begin(run) or context.journal.problem
         if stop is not None:
             outcomes += [not_deleted(name, stop) for name in actions]
             break
@@ -146,7 +145,7 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
             return Batch(outcomes)
         seconds = min(INTENT_S, guard.seconds_left() - MARGIN_S)
         if seconds <= 0:
-            return Batch(outcomes + [not_deleted(each.group.id, _not_leader()) for each in ready])
+            return Batch(outcomes + [not_deleted(each.group.id, NOT_LEADER) for each in ready])
         now, until = clock.now(), Deadline(seconds)
         saved = {each.group.id: _saved(run, each, now, seconds) for each in ready}
         backups = [part for each in saved.values() for part in each.parts]
@@ -194,8 +193,7 @@ def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> 
         large = [name for name, each in ready.items() if is_large(context, each)]
         results = delete_groups(run.executor, {name: each for name, each in ready.items() if name not in large}, left)
         results |= {
-            name: delete_large_group(run.executor, ready[name], until, partial(_stop, context, run.guard, name))
-            for name in large
+            name: delete_large_group(run.executor, ready[name], until, partial(_stop, run, name)) for name in large
         }
     if len(results) < len(names):
         _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
@@ -260,19 +258,13 @@ def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved]) -> dic
     for requests. So one of the two sees the other. In the same way, of two processes that write intents for a group,
     the second one sees the first intent, and refuses.
     """
-    context, guard, clock, journal = run.context, run.guard, run.context.clock, run.context.journal
+    context = run.context
     used = run.uses.read_on(_fresh(context, read))
     # The guard's first answer for this batch may be minutes old, as the reads may be slow.
-    problem = _may_not_begin(context, run.plan, guard)
+    problem = _may_not_begin(run)
     if problem is None and _fresh(context, read).left <= 0:
         problem = Refusal(reasons.OFFSETS_UNKNOWN, f"reading and saving it took more than {FRESH_S:.0f} s")
         _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
-    if problem is None and guard.seconds_left() < MARGIN_S:
-        problem = _not_leader()
-    if problem is not None:
-        return dict.fromkeys(saved, problem)
-    # The plan's dates depend on the clock, which may have been set since the scan.
-    problem = journal.skew(clock.now())
     if problem is not None:
         return dict.fromkeys(saved, problem)
     why = Refusal(reasons.INTERRUPTED, "another process began to delete it at the same moment")
@@ -290,10 +282,10 @@ def _is_ours(context: Context, intent: Intent) -> bool:
     return current is not None and current.id == intent.id and intent.group not in contents.contested
 
 
-def _may_not_begin(context: Context, plan: Plan, guard: Guard) -> Refusal | None:
+def _may_not_begin(run: _Run) -> Refusal | None:
     """Why no further deletion may begin. One that has begun with several requests continues after its window."""
-    now = context.clock.now()
-    stop = guard.refusal() or outside_window(plan.policy, now)
+    context, plan, now = run.context, run.plan, run.context.clock.now()
+    stop = run.executor.refusal(context.deadline(), deletes=True) or outside_window(plan.policy, now)
     if stop is None and plan.policy.limits_at(now) != plan.limits:
         stop = Refusal(reasons.POLICY_CHANGED, "delete.temporaryLimits began or ended during the run")
     return stop
@@ -360,11 +352,7 @@ def new_id(now: datetime) -> str:
     return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
-def _stop(context: Context, guard: Guard, name: str) -> Refusal | None:
+def _stop(run: _Run, name: str) -> Refusal | None:
     """Why a deletion by several requests must not send another one; None = continue."""
-    stop = guard.refusal() or context.journal.read_on(Deadline(FRESH_S)) or _asked_to_keep(context, name)
-    return stop or (_not_leader() if guard.seconds_left() < MARGIN_S else None)
-
-
-def _not_leader() -> Refusal:
-    return Refusal(reasons.NOT_LEADER, "this process does not lead any more, or not for long enough")
+    context, left = run.context, Deadline(FRESH_S)
+    return context.journal.read_on(left) or _asked_to_keep(context, name) or run.executor.refusal(left, deletes=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from group_hygiene.kafka import changes
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.share_offsets import wait_until_shown
 from group_hygiene.ledger import ledger, records
 from group_hygiene.ledger import topic as ledger_topic
+from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
@@ -23,19 +23,12 @@ from group_hygiene.model.entries import Change, Key, Removal
 from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Context
+from group_hygiene.reconcile.preconditions import Case, Guard, Moment, refusals
+
+__all__ = ["Executor", "Ledger", "may_create_ledger", "open_ledger"]
 
 _SHOWN_S = 5.0
 _CLOCK: Key = ("clock",)
-
-
-class Guard(Protocol):
-    """Asked right before each change of Kafka."""
-
-    def refusal(self) -> Refusal | None:
-        """Why the run must end here: the policy or connection was edited, or the operator stops. None = continue."""
-
-    def seconds_left(self) -> float:
-        """For how long this process is certainly the only one that acts; 0 = not any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +37,20 @@ class Executor:
 
     context: Context
     guard: Guard | None = None
+
+    def refusal(self, deadline: Deadline, *, deletes: bool = False) -> Refusal | None:
+        """Why no request may be sent now: the first precondition of that moment that does not hold; None = all hold."""
+        context = self.context
+        case = Case(
+            client=context.client,
+            memory=context.memory,
+            deadline=deadline,
+            journal=context.journal,
+            clock=context.clock,
+            guard=self.guard,
+        )
+        moments = (Moment.REQUEST, Moment.DELETION) if deletes else (Moment.REQUEST,)
+        return next(refusals(case, *moments), None)
 
     def record(
         self, entries: Sequence[Change], deadline: Deadline | None = None, until: Deadline | None = None
@@ -94,11 +101,11 @@ class Executor:
 
 def open_ledger(
     client: Client, settings: LedgerSettings, deadline: Deadline, create: bool, claim: bool = False
-) -> ledger.Ledger | None:
+) -> Ledger | None:
     """See `ledger.open_ledger`; with `create`, creates the topic if there is none. Raises LedgerProblem."""
     return ledger.open_ledger(client, settings, deadline, changes.create_topic if create else None, claim)
 
 
-def may_create_ledger(client: Client, topic: str, deadline: Deadline) -> Fault | None:
+def may_create_ledger(client: Client, topic: str, replication_factor: int, deadline: Deadline) -> Fault | None:
     """Why the ledger's topic could not be created; creates nothing."""
-    return ledger_topic.may_create(client, topic, deadline, changes.create_topic)
+    return ledger_topic.may_create(client, topic, replication_factor, deadline, changes.create_topic)

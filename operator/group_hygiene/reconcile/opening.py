@@ -10,9 +10,11 @@ from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Memory
-from group_hygiene.reconcile.executor import open_ledger
+from group_hygiene.reconcile.executor import Ledger, open_ledger
+from group_hygiene.reconcile.preconditions import Case, Moment, refusals
 from group_hygiene.reconcile.recovery import has_unresolved
 from group_hygiene.spec.connection import Connection
 from group_hygiene.telemetry.tracing import traced
@@ -21,20 +23,35 @@ from group_hygiene.telemetry.tracing import traced
 class LedgerNeed(Enum):
     """A run's use of the ledger."""
 
-    READ = "to read its entries"
+    SHOW = "to show its entries, as a command that changes nothing"
+    READ = "to read its entries; it is written if an earlier run left something open"
     WRITE = "to restore from it, so it must exist"
     CREATE = "some policy may change Kafka or has receivers, so it is created if there is none"
 
 
 def ledger_settings(connection: Connection, status: Mapping[str, Any], installation: str) -> LedgerSettings:
     """The settings of a connection's ledger. status: the current one of its object."""
+    known = status.get("ledger") or {}
     return LedgerSettings(
         topic=connection.ledger.topic,
         replication_factor=connection.ledger.replication_factor,
         installation=installation,
         writer=f"group-hygiene-{installation}-{connection.uid}",
-        known=connection.ledger.confirmed or (status.get("ledger") or {}).get("id"),
+        known=connection.ledger.confirmed or known.get("id"),
+        known_topic=known.get("topic") if known.get("id") else None,
     )
+
+
+def few_replicas(ledger: Ledger | None, connection: Connection) -> Refusal | None:
+    """A note that the ledger's topic has fewer replicas than the spec asks for; None = it has enough."""
+    wanted = connection.ledger.replication_factor
+    if ledger is None or ledger.replicas >= wanted:
+        return None
+    message = (
+        f"topic {ledger.topic} has {ledger.replicas} replicas, and ledger.replicationFactor asks for {wanted}: if "
+        "their brokers are lost, so are backups. Add replicas with kafka-reassign-partitions, or lower the number"
+    )
+    return Refusal(reasons.FEW_REPLICAS, message)
 
 
 @traced("ledger")
@@ -52,6 +69,17 @@ def open_journal(
     mark of one of `policies` (their uids) or an unresolved deletion of this connection, even of a deleted policy.
     Raises LedgerFenced.
     """
+    case = Case(
+        client=client,
+        memory=memory,
+        deadline=deadline,
+        settings=settings,
+        writes=need in (LedgerNeed.WRITE, LedgerNeed.CREATE),
+    )
+    problem = next(refusals(case, Moment.OPENING), None)
+    if problem is not None:
+        memory.close_ledger()
+        return Journal(None, memory.contents, memory.unwritten, problem=problem)
     try:
         if memory.ledger is None:
             create = need is LedgerNeed.CREATE
@@ -60,11 +88,15 @@ def open_journal(
         ledger = memory.ledger
         if ledger is None:
             return Journal(None, memory.contents, memory.unwritten)
-        ledger.read_on(deadline)
+        memory.ledger_topic = settings.topic
+        problem = next(refusals(case, Moment.OPENED), None)
+        if problem is not None:
+            raise LedgerProblem(problem.message, problem.reason)
         # An empty topic has no owner yet, and a restore does not claim it.
         needed = need is LedgerNeed.CREATE or (need is LedgerNeed.WRITE and ledger.id is not None)
         marked = any(ledger.contents.marks.get(uid) for uid in policies)
         writes = needed or marked or has_unresolved(ledger.contents, ledger.writer)
+        writes = writes and need is not LedgerNeed.SHOW
         if writes and not memory.claimed:
             ledger.claim(deadline)
             memory.claimed = True

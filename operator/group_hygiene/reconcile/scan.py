@@ -34,9 +34,10 @@ from group_hygiene.reconcile.context import (
     read_protections,
     readable,
 )
+from group_hygiene.reconcile.preconditions import Case, Moment, refusals
 from group_hygiene.reconcile.saved_offsets import read_offsets
 from group_hygiene.reconcile.unread import read_records
-from group_hygiene.reconcile.uses import NOT_FOLLOWED, follow, grown_refusal
+from group_hygiene.reconcile.uses import NOT_FOLLOWED, follow
 from group_hygiene.spec.policy import Policy
 from group_hygiene.telemetry.tracing import note, traced
 
@@ -103,23 +104,21 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline, attested), facts.offsets)
     notes = (*listing.notes, *_undescribed(listing.group_faults))
     snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, notes, clock.now(), facts.coverage)
-    stamp = _end_scans(context, policies, selected, snapshot, facts, deadline)
+    _end_scans(context, policies, selected, snapshot, facts, deadline)
     unfiltered = listing.groups if not states and not types else None
     deleting = any(
         verdict.matches for policy in policies if policy.action.changes for verdict in verdicts[policy.key].values()
     )
     if policies:
         memory.due_before = deleting
-    refusals = _refusals(context, snapshot, stamp, writes=bool(facts.watches or facts.covered))
-    # A backup would lack offsets of topics that the user may not DESCRIBE. An attestation is checked more often.
+    # An attestation is checked more often.
     visible = _visibility(context, cluster, deadline) if deleting or (full and attested) else None
-    if visible is not None and visible.reason not in (reasons.TOPICS_VISIBLE, reasons.TOPICS_ATTESTED):
-        refusals.append(visible)
+    why_not = _refusals(context, snapshot, visible)
     if deleting and unfiltered is None:
         every = kafka_groups.list_groups(client, cluster, deadline)
         unfiltered = None if kafka_groups.unanswered(every) else every.groups
     total = None if unfiltered is None else len(unfiltered)
-    conditions = Conditions(context.connection.limits, total, tuple(refusals), snapshot.complete)
+    conditions = Conditions(context.connection.limits, total, tuple(why_not), snapshot.complete)
     return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered, visible)
 
 
@@ -330,8 +329,8 @@ def _end_scans(
     snapshot: Snapshot,
     facts: _Facts,
     deadline: Deadline,
-) -> datetime | None:
-    """Write the observations of this scan; returns the broker's time of the write, None = nothing was written.
+) -> None:
+    """Write the observations of this scan.
 
     A Seen means Empty at every scan: it ends here if the group is listed in another state, or missing from a complete
     list.
@@ -352,32 +351,25 @@ def _end_scans(
         watch, ended = unchanged.end_scan(watch, context.memory.scan_histories[policy.uid], seen, unread)
         changes += [watch, *(Removal(("seen", policy.uid, name)) for name in ended)]
     # A ledger whose broker hangs must not delay the scan by more than this.
-    return context.journal.note([*facts.used, *facts.seen, *changes], Deadline(max(_WRITE_S, deadline.left)))
+    context.journal.note([*facts.used, *facts.seen, *changes], Deadline(max(_WRITE_S, deadline.left)))
 
 
-def _refusals(context: Context, snapshot: Snapshot, stamp: datetime | None, writes: bool) -> list[Refusal]:
-    """The refusals of all deletions in this run that are known without further requests.
-
-    stamp: the broker's time of this scan's write. writes: whether the scan had something to write.
-    """
-    refusals: list[Refusal] = []
-    known, found = context.memory.cluster_id, snapshot.cluster.id
-    if known != found:
-        refusals.append(
-            Refusal(reasons.CLUSTER_CHANGED, f"the address led to cluster {known}, and now leads to {found}")
-        )
-    if context.journal.problem is not None:
-        refusals.append(context.journal.problem)
-    if context.memory.tail is not None and (grown := grown_refusal(context.memory.tail.grown)) is not None:
-        refusals.append(grown)
-    # Without anything to write there is no broker's time yet; a deletion checks it again after it has written.
-    if stamp is not None or (context.journal.writable and writes):
-        skew = context.journal.skew(context.clock.now())
-        if skew is not None:
-            refusals.append(skew)
-    if not snapshot.complete:
-        refusals.append(snapshot.refusal)
-    return refusals
+def _refusals(context: Context, snapshot: Snapshot, visible: Refusal | None) -> list[Refusal]:
+    """Why nothing may be deleted in this run, as far as it is known. visible: see `Case.topics`."""
+    known, found, journal = context.memory.cluster_id, snapshot.cluster.id, context.journal
+    case = Case(
+        client=context.client,
+        memory=context.memory,
+        deadline=context.deadline(),
+        journal=journal,
+        clock=context.clock,
+        snapshot=snapshot,
+        topics=visible,
+    )
+    changed = Refusal(reasons.CLUSTER_CHANGED, f"the address led to cluster {known}, and now leads to {found}")
+    first = [changed] if known != found else []
+    first += [journal.problem] if journal.problem is not None else []
+    return [*first, *refusals(case, Moment.SCAN)]
 
 
 def _visibility(context: Context, cluster: Cluster, deadline: Deadline) -> Refusal:

@@ -18,12 +18,16 @@ from group_hygiene.status.conditions import Conditions, Status, counted
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """The state of a connection's ledger. id: None = unknown. problem: why it may not be written."""
+    """The state of a connection's ledger. id: None = unknown. problem: why it may not be written.
+
+    few_replicas: a note that its topic has fewer replicas than the spec asks for; None = it has enough.
+    """
 
     topic: str
     id: str | None
     unreadable: int
     problem: Refusal | None = None
+    few_replicas: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,8 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
 def _set_conditions(conditions: Conditions, facts: ConnectionFacts) -> None:
     """The conditions of the ledger, the tables and the visibility of topics, each if the connection has it."""
     if facts.ledger is not None:
-        why = facts.ledger.problem or Refusal(reasons.LEDGER_READY, f"topic {facts.ledger.topic}")
+        few = facts.ledger.few_replicas
+        why = facts.ledger.problem or few or Refusal(reasons.LEDGER_READY, f"topic {facts.ledger.topic}")
         conditions.set("LedgerReady", facts.ledger.problem is None, why.reason, why.message)
     if facts.has_activity and facts.snapshot.coverage is not None:
         conditions.evidence(facts.snapshot.coverage)
@@ -105,9 +110,11 @@ def _set_conditions(conditions: Conditions, facts: ConnectionFacts) -> None:
 
 
 def _ledger(facts: LedgerFacts, before: Mapping[str, Any]) -> dict[str, Any]:
-    """The id stays while there is a problem: reading another ledger must not replace it."""
-    id_ = before.get("id") if facts.problem is not None else facts.id or before.get("id")
-    return {"topic": facts.topic, "unreadableRecords": facts.unreadable, **({"id": id_} if id_ else {})}
+    """Topic and id stay while there is a problem: reading another ledger must not replace them."""
+    id_, topic = facts.id or before.get("id"), facts.topic
+    if facts.problem is not None:
+        id_, topic = before.get("id"), before.get("topic", topic)
+    return {"topic": topic, "unreadableRecords": facts.unreadable, **({"id": id_} if id_ else {})}
 
 
 def _evidence(coverage: Coverage) -> dict[str, Any]:

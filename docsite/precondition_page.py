@@ -1,0 +1,35 @@
+"""docs/safety-preconditions.md: the list of `reconcile.preconditions`, from the code."""
+
+from __future__ import annotations
+
+from docsite.markdown import table
+from group_hygiene.reconcile.preconditions import PRECONDITIONS, Moment, Precondition
+
+_INTRO = """<!-- Made by `make docs` of operator/group_hygiene/reconcile/preconditions.py: edit that. -->
+
+# Safety: preconditions
+
+What must hold before anything in Kafka is changed. The operator's runs, `delete`, `delete-offsets`, `restore`, `keep`
+and `doctor` use this one list: a command can't do what the operator would refuse, and `doctor` fails where a change
+would be refused
+(`tests/kafka/test_preconditions.py::test_a_setting_of_the_ledger_that_is_changed_later`,
+`tests/unit/test_preconditions.py::test_every_precondition_is_asked`). [Safety](safety.md) has the overview.
+
+Only `reconcile/executor.py` sends requests that change Kafka, and writes backups, intents, outcomes, marks and requests
+to keep groups into the ledger; `make imports` checks that. Each precondition is proved again for every run. What
+evidence a single group needs is on [the page on deletions](safety-before-deletion.md).
+"""
+
+
+def page() -> str:
+    parts = [_INTRO]
+    for moment in Moment:
+        rows = [_row(each) for each in PRECONDITIONS if moment in each.moments]
+        head = ("precondition", "protects from", "proof", "holds for", "if unknown", "reasons", "right in Kafka")
+        parts.append(f"\n## Proved {moment.value}\n\n{table(head, rows)}")
+    return "".join(parts)
+
+
+def _row(each: Precondition) -> tuple[str, ...]:
+    reasons = ", ".join(f"`{reason}`" for reason in each.reasons)
+    return each.name, each.protects, each.proof, each.lasts, each.unknown, reasons, each.right or "none"

@@ -1,0 +1,66 @@
+"""The list of preconditions as data: complete, and each refuses by itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from group_hygiene.kafka.client import Deadline
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.process.clock import SystemClock
+from group_hygiene.reconcile import Memory
+from group_hygiene.reconcile.preconditions import MARGIN_S, PRECONDITIONS, Case, Moment, refusals
+
+
+class _Guard:
+    def __init__(self, edited: Refusal | None = None, seconds: float = 60.0) -> None:
+        self._edited, self._seconds = edited, seconds
+
+    def refusal(self) -> Refusal | None:
+        return self._edited
+
+    def seconds_left(self) -> float:
+        return self._seconds
+
+
+def _case(guard: _Guard | None, *, written: bool = True, behind: timedelta = timedelta()) -> Case:
+    clock, journal = SystemClock(), Journal(None, Contents(), {})
+    journal.has_written, journal.stamp = written, clock.now() - behind
+    client = cast("Any", None)
+    return Case(client=client, memory=Memory(), deadline=Deadline(1), journal=journal, clock=clock, guard=guard)
+
+
+def test_every_precondition_is_asked() -> None:
+    """Each is proved at some moment, and says all that the page on safety shows."""
+    assert {moment for each in PRECONDITIONS for moment in each.moments} == set(Moment)
+    assert len({each.name for each in PRECONDITIONS}) == len(PRECONDITIONS)
+    for each in PRECONDITIONS:
+        assert each.moments
+        assert all((each.protects, each.proof, each.lasts, each.unknown, each.reasons)), each.name
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        pytest.param(_case(_Guard()), None, id="all-hold"),
+        pytest.param(_case(None), None, id="a-command-without-objects"),
+        pytest.param(_case(_Guard(Refusal(reasons.POLICY_CHANGED, ""))), reasons.POLICY_CHANGED, id="edited"),
+        pytest.param(_case(_Guard(seconds=MARGIN_S / 2)), reasons.NOT_LEADER, id="lease-ends"),
+        pytest.param(_case(_Guard(), behind=timedelta(minutes=6)), reasons.CLOCK_SKEW, id="clocks-differ"),
+        pytest.param(_case(_Guard(), written=False, behind=timedelta(days=1)), None, id="nothing-was-written"),
+    ],
+)
+def test_right_before_a_deletion(case: Case, reason: str | None) -> None:
+    """The first one that does not hold gives the reason."""
+    refusal = next(refusals(case, Moment.REQUEST, Moment.DELETION), None)
+    assert (refusal.reason if refusal else None) == reason
+
+
+def test_a_restore_does_not_depend_on_clocks() -> None:
+    """It commits what a backup has, whatever the time is."""
+    assert not list(refusals(_case(_Guard(), behind=timedelta(days=1)), Moment.REQUEST))
