@@ -248,7 +248,7 @@ class Auditor:
     def _topic_ids(self, topics: set[str]) -> dict[str, str]:
         missing = topics - self._known_ids.keys()
         self._known_ids |= self.groups.topic_ids(missing)
-        return {topic: self._known_ids[topic] for topic in topics}
+        return {topic: self._known_ids[topic] for topic in topics & self._known_ids.keys()}
 
     def _unrecorded(self, deletion: _Deletion, id_: str, ids: dict[str, str]) -> list[str]:
         """There must be an intent before it, and its own outcome after it. ids: of earlier intents -> groups."""

@@ -113,13 +113,13 @@ class Groups:
         return {(place.topic, place.partition): place.offset for place in answer.topic_partitions}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Topic -> its id (KIP-516) as a UUID."""
+        """Topic -> its id (KIP-516) as a UUID; brokers below 2.8 have none."""
         asked = sorted(topics)
         if not asked:
             return {}
         described = self.admin.describe_topics(TopicCollection(asked), request_timeout=_SECONDS)
         ids = {topic: answer.result().topic_id for topic, answer in described.items()}
-        return {topic: str(UUID(bytes=_id_bytes(each))) for topic, each in ids.items()}
+        return {topic: str(id_) for topic, each in ids.items() if (id_ := UUID(bytes=_id_bytes(each))).int}
 
     def member(self, group: str, topic: str) -> Member:
         return Member(self.bootstrap, group, topic)
@@ -181,8 +181,9 @@ class _Brokers:
 
     def coordinator(self, group: str) -> str:
         if group not in self._coordinators:
-            request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group], version=4)
-            row = self.send(self._bootstrap[0], request, FindCoordinatorResponse).coordinators[0]
+            # These versions of requests are known to brokers from 2.5 to 4.4.
+            request = FindCoordinatorRequest(key=group, key_type=0, version=3)
+            row = self.send(self._bootstrap[0], request, FindCoordinatorResponse)
             if row.error_code:
                 raise _NotYet
             self._coordinators[group] = f"{row.host}:{row.port}"
@@ -196,7 +197,7 @@ class _Brokers:
             raise _NotYet("no broker answers")
         listed: set[str] = set()
         for port in known.values():
-            answer = self.send(f"{places[0][0]}:{port}", ListGroupsRequest(version=4), ListGroupsResponse)
+            answer = self.send(f"{places[0][0]}:{port}", ListGroupsRequest(version=3), ListGroupsResponse)
             _check(answer.error_code)
             listed |= {group.group_id for group in answer.groups}
         return listed

@@ -91,6 +91,11 @@ class Life:
         """An administrator's client over the direct listener."""
         return self.run.groups.admin
 
+    @property
+    def lacks_topic_ids(self) -> bool:
+        """Brokers below 2.8 have none (KIP-516), so that a restore must be allowed to go by names."""
+        return self.world.cluster.numbers < (2, 8)
+
     def live(self) -> None:
         """Raises FaultsError or SandboxError; the audit is the caller's."""
         self.reach(Moment.FIRST)
@@ -204,7 +209,7 @@ class Life:
     def restore_by_object(self) -> None:
         """A GroupRestore brings back the offsets of each type of group, exactly, and the groups stay."""
         names = list(self.made.unused.values())
-        spec = {"connectionRef": {"name": "main"}, "groups": names}
+        spec = {"connectionRef": {"name": "main"}, "groups": names, "allowUnknownTopicIdentity": self.lacks_topic_ids}
         metadata = {"name": "back", "namespace": self.run.name}
         api = "grouphygiene.io/v1alpha1"
         self.run.kube.apply({"apiVersion": api, "kind": "GroupRestore", "metadata": metadata, "spec": spec})
@@ -229,7 +234,7 @@ class Life:
         self.command("delete", name, "--force", "--yes")
         if name in self.groups.listed():
             raise Broken(f"`delete --force` says that {name} is deleted")
-        self.command("restore", name)
+        self.command("restore", name, *(["--allow-unknown-topic-identity"] if self.lacks_topic_ids else []))
         found = self.groups.offsets(name)
         if found != dict(self.made.offsets[name]):
             raise Broken(f"{name} has {found} after `restore`, not {self.made.offsets[name]}")
