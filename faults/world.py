@@ -96,14 +96,18 @@ class World(Enforcement):
             self.setup.prepare(self)
         self.apply()
 
-    def kill_at_delete(self, leader: OperatorProcess, names: list[str]) -> None:
-        """Let it run until it is killed while it deletes these groups: after the broker did, before the response."""
+    def kill_at_delete(self, leader: OperatorProcess, names: list[str], pause: float = 0.0) -> None:
+        """Let it run until it is killed while it deletes these groups: after the broker did, before the response.
+
+        pause: seconds before its first run, which may be so many that it runs by itself.
+        """
 
         def kill(_: Exchange) -> Then:
             leader.kill()
             return Then.DROP
 
         rule = self.at("delete", When.BETWEEN, kill)
+        rule.fired.wait(pause)
         self.until_deleted(names, rule.done.is_set)
         rule.wait("the leader is killed")
 

@@ -192,10 +192,9 @@ class Life:
     def delete_with_a_kill(self) -> None:
         """The leader is killed once a broker has deleted a group; its successor deletes the rest, and records all."""
         due = list(self.made.unused.values())
-        time.sleep(self.grace)
         with self.or_silent():
             leader = self.run.replicas.leader(_SECONDS)
-            self.run.kill_at_delete(leader, due)
+            self.run.kill_at_delete(leader, due, self.grace)
             self.run.start(1)
             self.run.replicas.another_leader(leader, _SECONDS)
             self.run.until_deleted(due, seconds=_SECONDS)
