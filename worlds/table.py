@@ -7,6 +7,7 @@ from worlds import (
     codecs,
     ledger_topic,
     listeners,
+    mirrors,
     offsets_topic,
     replicas,
     rights,
@@ -26,6 +27,7 @@ WORLDS: tuple[World, ...] = (
     *replicas.WORLDS,
     *rights.WORLDS,
     *listeners.WORLDS,
+    *mirrors.WORLDS,
     *versions.WORLDS,
 )
 # They share three clusters, and one has its own.
