@@ -6,6 +6,7 @@
     world            a world as data: its cluster, its change, and the expected result
     changes          changes that several families use
     life             what happens in each world
+    commands         runs the command line
     members          groups that a life makes, and who uses them
     results          the results of earlier calls
     configurations   which setting of Kafka is in which world: configurations.yaml

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,7 @@ from sandbox.errors import NotReached
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
 from sandbox.waiting import wait_for
+from worlds import commands
 from worlds.acls import grant
 from worlds.members import abandon_share, start_offsets, visit
 from worlds.world import USER, Moment, Refuses, World
@@ -324,21 +325,24 @@ class Life:
         With the connection, unless the clock of commands is wrong: then TLS would refuse the API server's certificate.
         Raises Broken for an exit code other than 0, unless `refused`.
         """
-        command = [sys.executable, "-m", "group_hygiene.cli", *arguments]
+        environment = {"KUBECONFIG": str(self.run.server.kubeconfig)}
         if self.commands_environment:
-            command += ["--bootstrap-server", self.run.proxy.bootstrap_servers]
-            command += ["--ledger-topic", self.run.ledger_topic] if arguments[0] != "doctor" else []
-            command += ["--without-connection"] if "--yes" in arguments else []
+            code, text = self.command_in_its_own_time(arguments)
         else:
-            command += ["--connection", "main", "-n", self.run.name]
-        kubeconfig = str(self.run.server.kubeconfig)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator"), "KUBECONFIG": kubeconfig}
-        environment |= self.commands_environment
+            code, text = commands.run([*arguments, "--connection", "main", "-n", self.run.name], environment, _SECONDS)
+        if code != 0 and not refused:
+            raise Broken(f"{' '.join(arguments)}: exit code {code}: {text[-600:]}")
+        return code, text
+
+    def command_in_its_own_time(self, arguments: Sequence[str]) -> tuple[int, str]:
+        """Run a command whose clock is wrong: a new program, since a library before libc sets its clock."""
+        command = [sys.executable, "-m", "group_hygiene.cli", *arguments]
+        command += ["--bootstrap-server", self.run.proxy.bootstrap_servers]
+        command += ["--ledger-topic", self.run.ledger_topic] if arguments[0] != "doctor" else []
+        command += ["--without-connection"] if "--yes" in arguments else []
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")} | self.commands_environment
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False)
-        text = (done.stdout + done.stderr).strip()
-        if done.returncode != 0 and not refused:
-            raise Broken(f"{' '.join(arguments)}: exit code {done.returncode}: {text[-600:]}")
-        return done.returncode, text
+        return done.returncode, (done.stdout + done.stderr).strip()
 
 
 def _failed(text: str) -> list[Mapping[str, Any]] | str:

@@ -1,0 +1,46 @@
+"""Runs the command line in processes forked from one that has imported it: imports take most of a command's time."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from faults.errors import FaultsError
+from group_hygiene.cli import main
+
+_IMPORTED = (
+    *(
+        f"group_hygiene.cli.{name}"
+        for name in ("deletions", "doctor", "doctor_kubernetes", "keep_requests", "restores")
+    ),
+    "group_hygiene.controller.api",
+)
+for _module in _IMPORTED:
+    importlib.import_module(_module)
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([__name__])
+
+
+def run(arguments: Sequence[str], environment: Mapping[str, str], seconds: float) -> tuple[int, str]:
+    """The exit code of a command, and its output. environment: added to that of this process. Raises FaultsError."""
+    with tempfile.NamedTemporaryFile() as output:
+        process = _CONTEXT.Process(target=_run, args=(list(arguments), dict(environment), output.name))
+        process.start()
+        process.join(seconds)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise FaultsError(f"{' '.join(arguments)}: not over after {seconds:.0f} s")
+        return process.exitcode, Path(output.name).read_text(errors="replace").strip()
+
+
+def _run(arguments: list[str], environment: dict[str, str], output: str) -> None:
+    os.environ |= environment
+    file = os.open(output, os.O_WRONLY)
+    for standard in (1, 2):
+        os.dup2(file, standard)
+    main(arguments)
