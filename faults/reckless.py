@@ -19,11 +19,12 @@ from group_hygiene.controller import guard as guarding
 from group_hygiene.controller import leader
 from group_hygiene.decide import plan
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.ledger import records, writer
+from group_hygiene.ledger import writer
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Intent
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import deletion, large_groups, recheck, vetoes
+from group_hygiene.reconcile.executor import Executor
 
 _FOREVER = 1_000_000.0
 
@@ -94,23 +95,23 @@ def re_read() -> None:
 
 def backup() -> None:
     """No backup is written."""
-    record = records.record
+    record = Executor.record
 
-    def without(self: Any, changes: Sequence[Any], *rest: Any) -> Any:
-        return record(self, [change for change in changes if not isinstance(change, Backup)], *rest)
+    def without(self: Any, changes: Sequence[Any], *rest: Any, **limits: Any) -> Any:
+        return record(self, [change for change in changes if not isinstance(change, Backup)], *rest, **limits)
 
-    _replace(records, "record", without)
+    _replace(Executor, "record", without)
 
 
 def intent() -> None:
     """No intent is written before a deletion, and none is missed."""
     sole()
-    record = records.record
+    record = Executor.record
 
-    def without(self: Any, changes: Sequence[Any], *rest: Any) -> Any:
-        return record(self, [change for change in changes if not isinstance(change, Intent)], *rest)
+    def without(self: Any, changes: Sequence[Any], *rest: Any, **limits: Any) -> Any:
+        return record(self, [change for change in changes if not isinstance(change, Intent)], *rest, **limits)
 
-    _replace(records, "record", without)
+    _replace(Executor, "record", without)
 
 
 def mark_date() -> None:
