@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from sandbox.kafka.cluster import KafkaCluster
+from sandbox.kafka.cluster import STOP_SECONDS, KafkaCluster
 from sandbox.kafka.jars import connectors, tool_jars
 from sandbox.kafka.java import JavaProgram, Jvm, java_command, properties_file
 from sandbox.process import Command, check_running
@@ -33,6 +33,10 @@ class ConnectWorker(Service):
     def check(self) -> None:
         """Raise StartFailed if it has ended."""
         check_running([self._server])
+
+    def end(self) -> None:
+        """Let it commit its offsets and leave its groups."""
+        self._server.stop(STOP_SECONDS)
 
     def _start(self) -> None:
         worker = _WORKER | {

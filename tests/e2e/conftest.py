@@ -172,10 +172,11 @@ class Groups:
 
         wait_for(commits, lambda: f"{name} could not commit: {failed[-1]}")
 
-    def member(self, name: str, topic: str) -> KafkaConsumer:
+    def member(self, name: str, topic: str, client_id: str = "member") -> KafkaConsumer:
         """A member that has its partitions; it lives until it is closed."""
         consumer = KafkaConsumer(
             group_id=name,
+            client_id=client_id,
             bootstrap_servers=self.bootstrap,
             auto_offset_reset="earliest",
             enable_auto_commit=False,

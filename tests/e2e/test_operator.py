@@ -28,6 +28,7 @@ from tests.e2e.conftest import (
     running_operator,
     scans,
 )
+from tests.e2e.ledger_reader import ledger_entries
 
 pytestmark = pytest.mark.usefixtures("operator", "quiet", "cleared")
 
@@ -74,8 +75,16 @@ def test_enforce_deletes_the_abandoned_and_nothing_in_use(
     groups.abandoned("enforce-caught-up", silent)
     groups.simple("enforce-simple", topic)
     live = groups.member("enforce-live", topic)
+    sink = groups.member("enforce-sink", topic, client_id="connector-consumer-orders-0")
     groups.produce(topic)
-    stay = {"enforce-payments", "connect-enforce-sink", "enforce-caught-up", "enforce-simple", "enforce-live"}
+    stay = {
+        "enforce-payments",
+        "connect-enforce-sink",
+        "enforce-caught-up",
+        "enforce-simple",
+        "enforce-live",
+        "enforce-sink",
+    }
     world.apply(
         connection(namespace, kafka.bootstrap_servers, protect=["enforce-pay*"]),
         policy(namespace, "p", match={"groups": ["*enforce*"]}, mode="Enforce", delete={"maxPercent": 100}),
@@ -100,6 +109,9 @@ def test_enforce_deletes_the_abandoned_and_nothing_in_use(
     events = [(e["reason"], e["message"]) for e in world.events(namespace)]
     assert any(reason == "GroupsDeleted" and "enforce-old-1" in message for reason, message in events)
     live.close()
+    programs = [(e["group"], e["program"]) for e in ledger_entries(groups.bootstrap) if e["kind"] == "used-by"]
+    assert programs == [("enforce-sink", "Connect")]
+    sink.close()
 
 
 @pytest.mark.parametrize("kind", ["kgp", "kconn"])

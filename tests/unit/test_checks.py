@@ -14,9 +14,11 @@ from msgspec import structs
 
 from group_hygiene.decide.checks import CHECKS, Check, judge
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import KeepRequest
+from group_hygiene.model.entries import KeepRequest, UsedBy
 from group_hygiene.model.evidence import Activity, Claims, Deletion, Evidence, Protections
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, GroupType, Partition
+from group_hygiene.model.last_use import LastClient
+from group_hygiene.model.programs import Program
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Need
 from group_hygiene.spec.policy import DeletedTopics, Offsets, Policy, Unprotect, parse_policy
@@ -62,6 +64,14 @@ _STATES_IN_USE = [state for state in GroupState if state not in (GroupState.EMPT
 
 def _unprotect(*kinds: str) -> dict[str, Any]:
     return {"unprotect": list(kinds)}
+
+
+def _used_by(program: Program) -> UsedBy:
+    return UsedBy(group="console-consumer-1", program=program, client_id="a", at=NOW)
+
+
+def _last(client_id: str) -> LastClient:
+    return LastClient(client_id, None, None, None, 0, NOW)
 
 
 def _own(own: int, **others: int) -> dict[str, Any]:
@@ -143,7 +153,28 @@ _STREAMS_GROUP, _STABLE, _SIMPLE = (
             delete(_unprotect("Streams", "MirrorMaker", "Share")),
             group("connect-sink"),
         ),
+        case("connect-by-a-client", reasons.CONNECT, used_by=_used_by(Program.CONNECT)),
+        case(
+            "connect-by-a-client-unprotected", _MATCH, delete(_unprotect("Connect")), used_by=_used_by(Program.CONNECT)
+        ),
+        case(
+            "connect-by-the-tables",
+            reasons.CONNECT,
+            idle(),
+            activity=activity(last_client=_last("connector-consumer-orders-0")),
+        ),
         # streams
+        case("streams-by-a-client", reasons.STREAMS, used_by=_used_by(Program.STREAMS)),
+        case(
+            "streams-by-a-client-unprotected", _MATCH, delete(_unprotect("Streams")), used_by=_used_by(Program.STREAMS)
+        ),
+        case(
+            "streams-by-the-tables",
+            reasons.STREAMS,
+            idle(),
+            activity=activity(last_client=_last("a-StreamThread-1-consumer")),
+        ),
+        case("another-client-by-the-tables", _MATCH, idle(), activity=activity(last_client=_last("billing-7"))),
         case("streams-with-changelog", reasons.STREAMS, protections=_STREAMS),
         case("streams-by-its-type", reasons.STREAMS, of=_STREAMS_GROUP),
         case("streams-unprotected", _MATCH, alert(_unprotect("Streams")), protections=_STREAMS),
@@ -575,6 +606,7 @@ _EVIDENCE = st.builds(
     protections=_PROTECTIONS,
     protected_by=_mostly([None], ["*"]),
     failover_target=_mostly([False], [True]),
+    used_by=_mostly([None], [_used_by(program) for program in Program]),
     unchanged=_mostly([seen(72), seen(100)], [None, seen(0), seen(0.5), seen(71)]),
     offsets=_mostly(_OFFSETS_READ, [None, FAULT, DENIED]),
     missing_topics=_mostly(_TOPICS_READ, [None, FAULT, frozenset(), _ORDERS]),
@@ -623,6 +655,8 @@ def test_delete_needs_every_proof(case: _Case) -> None:
     if Unprotect.STREAMS_STATE not in policy.match.unprotect:
         assert known.protections.streams is not None
         assert group.id not in known.protections.streams
+    if known.used_by is not None:
+        assert Unprotect(known.used_by.program) in policy.match.unprotect
     assert not group.id.startswith("__group_hygiene")
     assert known.protected_by is None
     assert not known.failover_target

@@ -32,16 +32,18 @@ from group_hygiene.model.entries import (
     Receipt,
     Removal,
     Seen,
+    UsedBy,
     Watch,
 )
 from group_hygiene.model.evidence import Deletion
+from group_hygiene.model.programs import Program
 from tests.backups import backup
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
 KINDS: tuple[type[Entry], ...] = (
     *(Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome),
-    *(PolicyAlerts, Receipt),
+    *(PolicyAlerts, Receipt, UsedBy),
 )
 
 # Text as Kafka has it: any but lone surrogates, which no UTF-8 holds.
@@ -76,6 +78,7 @@ fields: dict[Any, Any] = {
     "log": st.dictionaries(
         st.integers(0, 2**31 - 1), st.builds(LogPlace, whole_numbers, st.integers(-1, 2**31 - 1)), max_size=4
     ),
+    "program": st.sampled_from(Program),
     "what": st.sampled_from(OutcomeType),
     "offsets": st.dictionaries(texts, st.lists(rows, max_size=4), max_size=4),
     "to": st.dictionaries(st.integers(0, 2**31 - 1), whole_numbers, max_size=4),

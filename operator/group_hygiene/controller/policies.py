@@ -28,7 +28,7 @@ from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
-from group_hygiene.spec.policy import Mode
+from group_hygiene.spec.policy import Mode, Policy, Unprotect
 from group_hygiene.spec.windows import next_open
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,11 @@ def decide(
     return decisions
 
 
+def _needs_programs(policy: Policy) -> bool:
+    """Whether it matters to the policy which groups Kafka Connect and Kafka Streams use."""
+    return policy.action.changes and not {Unprotect.CONNECT, Unprotect.STREAMS} <= policy.match.unprotect
+
+
 class Policies:
     """Schedules and runs the policies of one connection."""
 
@@ -168,6 +173,8 @@ class Policies:
             # The counts in the connection's status include the groups that were deleted now.
             self._schedule.forget(connection.uid)
         self._sweep(context, observation)
+        if any(_needs_programs(entry.policy) for entry in due.active):
+            isolated(f"connection {connection.key}", reconcile.note_programs, context, observation)
         if unwritten is not None:
             raise unwritten
 

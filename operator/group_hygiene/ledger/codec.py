@@ -27,6 +27,7 @@ from group_hygiene.model.entries import (
     PolicyAlerts,
     Receipt,
     Seen,
+    UsedBy,
     Watch,
 )
 
@@ -38,9 +39,9 @@ class Unreadable(msgspec.ValidationError):
     """A record that is no entry, or of a version that this program does not know."""
 
 
-_ENTRY_TYPES = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, PolicyAlerts, Receipt)
+_ENTRY_TYPES = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, PolicyAlerts, Receipt, UsedBy)
 _ANY = msgspec.json.Decoder(
-    Owner | Watch | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | PolicyAlerts | Receipt
+    Owner | Watch | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | PolicyAlerts | Receipt | UsedBy
 )
 # The fields of each kind that contain times, at any depth.
 _TIMES_IN: dict[type[msgspec.Struct], tuple[str, ...]] = {
@@ -50,7 +51,7 @@ _TIMES_IN: dict[type[msgspec.Struct], tuple[str, ...]] = {
 }
 _KEY = msgspec.json.Decoder(tuple[str, ...])
 # Types of entries whose key names a group, and its index in the key.
-_GROUP_AT = {"seen": 2, "mark": 2, "keep": 1, "intent": 1, "backup": 1, "outcome": 1}
+_GROUP_AT = {"seen": 2, "mark": 2, "keep": 1, "intent": 1, "backup": 1, "outcome": 1, "used-by": 1}
 
 
 def encode_key(key: Key) -> bytes:

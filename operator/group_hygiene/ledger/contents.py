@@ -24,6 +24,7 @@ from group_hygiene.model.entries import (
     Receipt,
     Removal,
     Seen,
+    UsedBy,
     Watch,
 )
 from group_hygiene.model.evidence import Deletion
@@ -37,7 +38,7 @@ class Contents:
     """The entries of a ledger that the operator needs in memory: no backups, no history.
 
     watches: policy uid -> its Watch. covered: connection uid -> its Covered. seen, marks: policy uid -> group -> entry.
-    keeps, intents, deletions: by group. offset_deletions: group -> topic -> the last deletion of its offsets.
+    keeps, used_by, intents, deletions: by group. offset_deletions: group -> topic -> the last deletion of its offsets.
     alerts: by key, the alerts of policies and what each receiver has received of them.
     unresolved: groups that still existed after an interrupted deletion, whose request may still be carried out.
     unfinished: group -> policy uid -> an interrupted deletion of offsets of topics, or with "" as the uid of the whole
@@ -55,6 +56,7 @@ class Contents:
     seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
     marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
     keeps: dict[str, KeepRequest] = field(default_factory=dict)
+    used_by: dict[str, UsedBy] = field(default_factory=dict)
     intents: dict[str, Intent] = field(default_factory=dict)
     deletions: dict[str, Deletion] = field(default_factory=dict)
     offset_deletions: dict[str, dict[str, Deletion]] = field(default_factory=dict)
@@ -147,6 +149,8 @@ class Contents:
                 self.alerts[entry.key] = entry
             case KeepRequest():
                 self.keeps[entry.group] = entry
+            case UsedBy():
+                self.used_by[entry.group] = entry
             case Intent():
                 if entry.group in self.intents and self.intents[entry.group].id != entry.id:
                     self.contested.add(entry.group)
@@ -194,6 +198,8 @@ class Contents:
                 self.alerts.pop(key, None)
             case ("keep", group):
                 self.keeps.pop(group, None)
+            case ("used-by", group):
+                self.used_by.pop(group, None)
             case ("intent", group):
                 self.intents.pop(group, None)
                 self.contested.discard(group)

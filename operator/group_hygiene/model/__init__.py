@@ -9,6 +9,7 @@ Imports nothing of this package but `errors`.
     backups   the backup of one group, in parts and whole
     evidence  the evidence about one group when it is judged
     last_use  the last client of a group, in words
+    programs  recognizes programs by the members of their groups
     verdicts  the verdict on one group, and the outcome
     reasons   the reasons of statuses, events, metrics and commands; docs/reasons.md has each
     naming    truncates names and texts for messages, and makes them printable

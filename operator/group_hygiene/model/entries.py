@@ -12,6 +12,8 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from group_hygiene.model.programs import Program
+
 Key = tuple[str, ...]
 # Begins the policy uid of marks by a command, which exist while it runs.
 REQUESTED = "command-line-"
@@ -149,6 +151,19 @@ class Mark(Entry, frozen=True, kw_only=True, gc=False, tag="mark"):
     @property
     def key(self) -> Key:
         return ("mark", self.policy_uid, self.group)
+
+
+class UsedBy(Entry, frozen=True, kw_only=True, gc=False, tag="used-by"):
+    """A scan saw members of this program in a group. client_id: of one of them, truncated."""
+
+    group: str
+    program: Program
+    client_id: str
+    at: Time
+
+    @property
+    def key(self) -> Key:
+        return ("used-by", self.group)
 
 
 class KeepRequest(Entry, frozen=True, kw_only=True, gc=False, tag="keep"):

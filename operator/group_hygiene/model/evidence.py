@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from group_hygiene.model.entries import KeepRequest
+from group_hygiene.model.entries import KeepRequest, UsedBy
 from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition
 from group_hygiene.model.last_use import LastClient, ago
 from group_hygiene.model.refusal import Refusal
@@ -248,6 +248,7 @@ class Evidence:
     protected_by: the connection's `protect` pattern that covers the group.
     failover_target: whether the connection's role is FailoverTarget.
     keep_request: a user's request to keep the group, from the ledger.
+    used_by: the program that a scan saw in it, from the ledger.
     deleted: its last deletion by this operator, if the ledger still has it.
     damaged: why a record of the ledger that is or may be about it can't be read.
     missing_topics: its committed topics that do not exist.
@@ -266,6 +267,7 @@ class Evidence:
     protected_by: str | None = None
     failover_target: bool = False
     keep_request: KeepRequest | None = None
+    used_by: UsedBy | None = None
     deleted: Deletion | None = None
     damaged: str | None = None
     unchanged: Unchanged | None = None

@@ -13,6 +13,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
     scan             the first half: scans the cluster and judges groups; changes none
     saved_offsets    reads the offsets of a group of any type
     uses             finds uses of a group between two scans in the offsets log
+    sightings        notes which groups Kafka Connect and Kafka Streams use
     unread           finds out whether a group has unread records
     marks            writes new marks and removes ended ones
     deletion         the second half: reads each group again, and deletes it
@@ -33,6 +34,7 @@ from group_hygiene.reconcile.preconditions import Guard
 from group_hygiene.reconcile.recovery import recover_commands, recover_intents
 from group_hygiene.reconcile.requested import DeletionRequest, Judged, delete_requested, judge_requested
 from group_hygiene.reconcile.scan import observe
+from group_hygiene.reconcile.sightings import note_programs
 
 __all__ = [
     "Context",
@@ -51,6 +53,7 @@ __all__ = [
     "ledger_settings",
     "may_create_ledger",
     "note_marks",
+    "note_programs",
     "observe",
     "open_journal",
     "open_ledger",

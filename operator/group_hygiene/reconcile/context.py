@@ -46,6 +46,7 @@ class Memory:
     intents: id of an unresolved deletion -> monotonic time at which this process first read of it.
     unrecorded: id of a deletion that certainly happened -> its outcome, which may not be in the ledger.
     cluster_id: of the first answer; another one later means that the address now leads to another cluster.
+    described: groups with members that were described since they had none before.
     last_records: the last known record of partitions that had unread records.
     answered_last: the id of the cluster that answered the last scan.
     due_before: whether the last scan found matches of a policy that deletes.
@@ -65,6 +66,7 @@ class Memory:
     unrecorded: dict[str, Outcome] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     last_records: dict[Partition, LastRecord] = field(default_factory=dict)
+    described: set[str] = field(default_factory=set)
     cluster_id: str | None = None
     due_before: bool = False
     answered_last: str | None = None
@@ -80,6 +82,8 @@ class Memory:
             self.contents.seen.clear()
             self.contents.watches.clear()
             self.contents.covered.clear()
+            self.contents.used_by.clear()
+            self.described.clear()
             self.retention_asked = False
             self.tail = None
             self.scan_histories.clear()
@@ -163,6 +167,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         protected_by=context.connection.protect.matching(group.id),
         failover_target=context.connection.role is Role.FAILOVER_TARGET,
         keep_request=contents.keeps.get(group.id),
+        used_by=contents.used_by.get(group.id),
         deleted=contents.deletions.get(group.id),
         damaged=contents.why_unreadable(group.id),
         unchanged=known,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Evidence
+from group_hygiene.model.evidence import Activity, Evidence
 from group_hygiene.model.groups import Fault, Group, GroupType
+from group_hygiene.model.naming import printable
+from group_hygiene.model.programs import Program, program_of
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import Action, Policy, Unprotect
@@ -95,18 +97,27 @@ def claimed(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
 
 
 def connect(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
-    """A stopped sink connector's group is Empty, and the connector continues from its offsets."""
+    """A stopped sink connector's group is Empty, and the connector continues from its offsets.
+
+    One with a group id of its own is known by the client ids of its tasks.
+    """
     if Unprotect.CONNECT in policy.match.unprotect:
         return None
     if group.protocol_type == "connect" or group.id.startswith("connect-"):
         return Refusal(
             reasons.CONNECT, "Kafka Connect worker or sink connector (match.unprotect: [Connect] to include)"
         )
+    seen = _seen(evidence, Program.CONNECT)
+    if seen is not None:
+        return Refusal(reasons.CONNECT, f"Kafka Connect used it: {seen} (match.unprotect: [Connect] to include)")
     return None
 
 
 def streams(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
-    """A Streams application's offsets belong to the state in its changelog topics; deleting one of them loses data."""
+    """A Streams application's offsets belong to the state in its changelog topics; deleting one of them loses data.
+
+    One without state is known by its client ids or its assignor.
+    """
     if Unprotect.STREAMS in policy.match.unprotect:
         return None
     applications = evidence.protections.streams
@@ -116,6 +127,9 @@ def streams(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
         )
     if group.type is GroupType.STREAMS or (applications is not None and group.id in applications):
         return Refusal(reasons.STREAMS, "Kafka Streams application (match.unprotect: [Streams] to include)")
+    seen = _seen(evidence, Program.STREAMS)
+    if seen is not None:
+        return Refusal(reasons.STREAMS, f"Kafka Streams used it: {seen} (match.unprotect: [Streams] to include)")
     return None
 
 
@@ -173,3 +187,13 @@ def share(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Re
     if group.type is GroupType.SHARE and Unprotect.SHARE not in policy.match.unprotect:
         return Refusal(reasons.SHARE, "share group (match.unprotect: [Share] to include)")
     return None
+
+
+def _seen(evidence: Evidence, program: Program) -> str | None:
+    """The client that shows that this program used the group: by the operator's scans, or by the tables."""
+    used_by = evidence.used_by
+    if used_by is not None and used_by.program is program:
+        return f"{printable(used_by.client_id)!r} was a member at {timestamp(used_by.at)}"
+    last = evidence.activity.last_client if isinstance(evidence.activity, Activity) else None
+    found = None if last is None else program_of([last.client_id])
+    return None if found is None or found.program is not program else f"its last known member is {last}"
