@@ -88,6 +88,24 @@ def test_an_application_without_state(kafka: KafkaCluster, make: Maker, scene: S
     assert judged(Scene(scene.client), group) == MATCH
 
 
+def test_an_application_that_came_between_two_scans(
+    kafka: KafkaCluster, make: Maker, scene: Scene, tmp_path: Path
+) -> None:
+    """No scan saw a member. The offsets log, which the scans of a policy read on, names it."""
+    topic, group = make.topic(records=2), make.name("application")
+    other = make.abandoned(make.name("counted"), topic)
+    wanted = policy(group, other)
+    scene.observe(wanted)
+    scene.observe(wanted, after=30)
+    arguments = ("stateless", kafka.bootstrap_servers, group, "classic", str(tmp_path), topic, "2")
+    assert kafka.tool(str(_APPLICATION), *arguments).returncode == 0
+    make.wait_state(group, "EMPTY")
+    make.produce(topic, [(b"a", b"later")])
+    scene.observe(wanted, after=30)
+    observation = scene.observe(wanted, after=60)
+    assert verdicts(observation, wanted) == {group: reasons.STREAMS, other: MATCH}
+
+
 def test_a_group_is_described_once_while_it_has_members(
     kafka: KafkaCluster, make: Maker, scene: Scene, two_groups: tuple[str, str]
 ) -> None:

@@ -17,9 +17,12 @@ from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, GroupState, de
 from group_hygiene.kafka.partition import Fetched, Record, fetch_all
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model.groups import Fault
+from group_hygiene.model.programs import SIGNS, Sighting, program_of
 
 # Partitions per round: the answers for this many are in memory at once.
 _AT_ONCE = 16
+# Clients choose these ids. More groups than this wait until they are described.
+_PROGRAMS_MAX = 10_000
 
 
 class Found(NamedTuple):
@@ -41,6 +44,7 @@ class Tail:
     position, or, if retriable, ends before it. CORRUPT_MESSAGE: a record can't be read, and may be of any group.
     last_ms: partition -> the time of its last record that its leader wrote since it leads, of those that were read; by
     the leader's clock, as no client writes to this log.
+    programs: group -> the program whose member a record of the group has named since `take_programs`, of any group.
     grown: broker that computes partitions from an old number of them -> a record that shows it, in words.
     """
 
@@ -52,6 +56,7 @@ class Tail:
         self.faults: dict[int, Fault] = {}
         self.grown: dict[int, str] = {}
         self.last_ms: dict[int, int] = {}
+        self.programs: dict[str, Sighting] = {}
         self._client = client
         # Of each group, the last record in each partition.
         self._found: dict[str, dict[int, Found]] = {}
@@ -99,6 +104,11 @@ class Tail:
         """As `use`; the Fault of some partition if there is no such record, as there may be one."""
         return self.use(group, since) or next(iter(self.faults.values()), None)
 
+    def take_programs(self) -> dict[str, Sighting]:
+        """The programs, which are then forgotten."""
+        taken, self.programs = self.programs, {}
+        return taken
+
     def retain(self, wanted: Callable[[str], bool]) -> None:
         """Forget all other groups."""
         self._found = {name: found for name, found in self._found.items() if wanted(name)}
@@ -123,11 +133,19 @@ class Tail:
                 return Fault("CORRUPT_MESSAGE", f"{OFFSETS_TOPIC}-{index} at offset {row.offset}: {broken}")
             if _partition_of(group, len(self.leaders)) != index:
                 self._note_misplaced(index, group, row)
+            if any(sign in (row.value or b"") for sign in SIGNS) and len(self.programs) < _PROGRAMS_MAX:
+                self._note_program(group, row)
             if wanted(group):
                 record = _decoded(row)
                 if record is None or matters(record):
                     self._found.setdefault(group, {})[index] = Found(index, row.offset, record)
         return None
+
+    def _note_program(self, group: str, row: Record) -> None:
+        record = _decoded(row)
+        clients = record.clients if isinstance(record, GroupState) else ()
+        if (found := program_of([client.client_id for client in clients])) is not None:
+            self.programs[group] = found
 
     def _note_misplaced(self, index: int, group: str, row: Record) -> None:
         leader, epoch = self.leaders[index]

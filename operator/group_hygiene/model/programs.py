@@ -29,6 +29,8 @@ class Sighting(NamedTuple):
 _CONNECT = re.compile(r"connector-consumer-.+-[0-9]+\Z", re.DOTALL)
 _STREAMS = re.compile(r".-StreamThread-[0-9]+-consumer\Z", re.DOTALL)
 _STREAMS_ASSIGNOR = "stream"
+# One of these is in each of those client ids.
+SIGNS = (b"connector-consumer-", b"-StreamThread-")
 
 
 def program_of(client_ids: Iterable[str], assignor: str = "") -> Sighting | None:

@@ -36,6 +36,7 @@ from group_hygiene.reconcile.context import (
 )
 from group_hygiene.reconcile.preconditions import Case, Moment, refusals
 from group_hygiene.reconcile.saved_offsets import read_offsets
+from group_hygiene.reconcile.sightings import new_notes
 from group_hygiene.reconcile.unread import read_records
 from group_hygiene.reconcile.uses import NOT_FOLLOWED, follow
 from group_hygiene.spec.policy import Policy
@@ -56,7 +57,8 @@ class _Facts(Facts):
     """The evidence read so far, shared by all policies. covered: the tables' coverage, to be stored.
 
     older: read commits by topic only for groups with commits before this time; None = no policy needs them.
-    used: observations that end, as the offsets log has a later record of the group.
+    from_log: from the offsets log since the last scan: observations that end, as there is a record of the group, and
+        programs that used groups.
     """
 
     cluster: Cluster = field(kw_only=True)
@@ -64,7 +66,7 @@ class _Facts(Facts):
     coverage: Coverage | None = None
     covered: Covered | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
-    used: list[Removal] = field(default_factory=list)
+    from_log: list[Change] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
 
 
@@ -294,8 +296,10 @@ def _begin_scans(
         before, log = contents.watches.get(policy.uid), followed.get(policy.uid, NOT_FOLLOWED)
         watch = unchanged.record_scan(before, policy, clock.now(), clock.monotonic(), history, log.lost)
         facts.watches[policy.uid] = msgspec.structs.replace(watch, log=log.places) if log.places else watch
-        facts.used += [Removal(("seen", policy.uid, name)) for name in log.used]
-    contents.apply(facts.used)
+        facts.from_log += [Removal(("seen", policy.uid, name)) for name in log.used]
+    if memory.tail is not None:
+        facts.from_log += new_notes(contents.used_by, memory.tail.take_programs(), clock.now())
+    contents.apply(facts.from_log)
 
 
 def _note_unchanged(
@@ -351,7 +355,7 @@ def _end_scans(
         watch, ended = unchanged.end_scan(watch, context.memory.scan_histories[policy.uid], seen, unread)
         changes += [watch, *(Removal(("seen", policy.uid, name)) for name in ended)]
     # A ledger whose broker hangs must not delay the scan by more than this.
-    context.journal.note([*facts.used, *facts.seen, *changes], Deadline(max(_WRITE_S, deadline.left)))
+    context.journal.note([*facts.from_log, *facts.seen, *changes], Deadline(max(_WRITE_S, deadline.left)))
 
 
 def _refusals(context: Context, snapshot: Snapshot, visible: Refusal | None) -> list[Refusal]:

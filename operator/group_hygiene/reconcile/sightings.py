@@ -1,16 +1,21 @@
-"""Notes which groups Kafka Connect and Kafka Streams use, while these have members. Changes no group."""
+"""Notes which groups Kafka Connect and Kafka Streams use, while these have members. Changes no group.
+
+A scan that reads the offsets log on (`uses.follow`) finds members that came and went since the last one; a description
+finds those that were there before, and those of connections whose policies don't read the log.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from datetime import datetime
 
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.groups import describe_groups
 from group_hygiene.model.entries import Change, Removal, UsedBy
 from group_hygiene.model.groups import Fault, Group, GroupType
 from group_hygiene.model.naming import truncated
-from group_hygiene.model.programs import program_of
+from group_hygiene.model.programs import Sighting, program_of
 from group_hygiene.reconcile.context import Context, Observation
 from group_hygiene.telemetry.tracing import traced
 
@@ -47,18 +52,26 @@ def _changes(context: Context, groups: Mapping[str, Group], noted: Mapping[str, 
     types = {name: group.type for name, group in groups.items()}
     coordinators = {name: group.coordinator for name, group in groups.items()}
     changes: list[Change] = []
+    found: dict[str, Sighting] = {}
     for name, answer in describe_groups(context.client, types, coordinators, Deadline(_SECONDS)).items():
         if isinstance(answer, Fault) or not answer.members:
             continue
         context.memory.described.add(name)
-        before, found = noted.get(name), program_of((member.client_id for member in answer.members), answer.protocol)
-        if found is None:
-            changes += [] if before is None else [Removal(before.key)]
-        elif before is None or before.program is not found.program:
-            shown = truncated(found.client_id, _ID_MAX)
-            now = context.clock.now()
-            changes.append(UsedBy(group=name, program=found.program, client_id=shown, at=now))
-    return changes
+        sighting = program_of((member.client_id for member in answer.members), answer.protocol)
+        if sighting is not None:
+            found[name] = sighting
+        elif name in noted:
+            changes.append(Removal(noted[name].key))
+    return changes + new_notes(noted, found, context.clock.now())
+
+
+def new_notes(noted: Mapping[str, UsedBy], found: Mapping[str, Sighting], now: datetime) -> list[Change]:
+    """The notes of groups for which none names this program."""
+    return [
+        UsedBy(group=name, program=seen.program, client_id=truncated(seen.client_id, _ID_MAX), at=now)
+        for name, seen in found.items()
+        if name not in noted or noted[name].program is not seen.program
+    ]
 
 
 def _shows_program(group: Group) -> bool:
