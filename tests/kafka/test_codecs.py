@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -39,10 +40,11 @@ from tests.kafka.books import (
     mark,
     opened,
     pair,
+    refused,
     settings,
 )
 from tests.kafka.makers import CHECKPOINTS_SUFFIX, Maker, at, seen, soon
-from tests.kafka.scene import Scene, policy, verdicts
+from tests.kafka.scene import Scene, policy
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 # What `compression.type` of a topic may be.
@@ -233,7 +235,7 @@ def test_many_batches_that_are_too_large(client: Client, make: Maker) -> None:
 
 
 def test_a_hidden_batch_keeps_every_group(client: Client, make: Maker) -> None:
-    """It may be a request to keep any of them. Its mark stays."""
+    """It may be a request to keep any of them. Marks stay, and the reason is that of the whole run."""
     topic, group = make.topic(records=5), make.name()
     make.abandoned(group, topic)
     scene, tidy = Scene(client), policy(group)
@@ -242,7 +244,10 @@ def test_a_hidden_batch_keeps_every_group(client: Client, make: Maker) -> None:
     (outcome,) = scene.apply(plan, observation)
     assert outcome.reason == reasons.RECORD_UNREADABLE
     assert "too large" in outcome.message
-    assert verdicts(scene.observe(tidy), tidy) == {group: reasons.RECORD_UNREADABLE}
+    observation = scene.observe(tidy)
+    assert [refusal.reason for refusal in observation.conditions.refusals] == [reasons.RECORD_UNREADABLE]
+    blocked = scene.planned(observation, tidy)
+    assert scene.apply(blocked, observation) == []
     assert group in scene.context.journal.contents.marks[tidy.uid]
     assert group in make.groups()
 
@@ -285,6 +290,25 @@ def test_a_batch_that_is_damaged_on_disk_hides_only_itself(
     assert saved(ledger) == of(*expected, mark("g-9"))
 
 
+def test_a_batch_that_can_be_read_later(client: Client, kafka: KafkaCluster, make: Maker) -> None:
+    """As when another replica leads. All is read again, in order: an older entry does not replace a newer one."""
+    topic = make.name("ledger")
+    ledger = claimed(client, topic)
+    make.produce(topic, [pair(keep("damaged-0")), pair(mark("g-1", digest="old"))])
+    _damage(_log_file(kafka, topic), b"damaged-0")
+    ledger.write([mark("g-1", digest="new")])
+    assert (len(ledger.contents.hidden), ledger.contents.keeps) == (1, {})
+    _damage(_log_file(kafka, topic), b"\x9bamaged-0")
+    # Readers that pass by don't end the doubt.
+    assert set(saved(ledger)) == {keep("damaged-0").key, mark("g-1").key}
+    assert len(ledger.contents.hidden) == 1
+    assert "it is read again" in refused(lambda: ledger.read_on(soon()))
+    assert ledger.contents.hidden == {}
+    assert set(ledger.contents.keeps) == {"damaged-0"}
+    assert ledger.contents.marks["uid-1"]["g-1"].digest == "new"
+    ledger.read_on(soon())
+
+
 def test_a_damaged_owner_is_not_guessed(client: Client, kafka: KafkaCluster, make: Maker) -> None:
     """Nothing is claimed, and the problem names the batch, not another ledger."""
     topic = make.name("ledger")
@@ -299,7 +323,7 @@ def test_a_damaged_owner_is_not_guessed(client: Client, kafka: KafkaCluster, mak
 
 @pytest.mark.slow
 def test_a_hidden_batch_ends_with_its_records() -> None:
-    """A tombstone for each of its keys, and the brokers' cleaner: then the next sweep reads the ledger without it."""
+    """A tombstone for each of its keys, and the brokers' cleaner: then the ledger is read without it."""
     with KafkaCluster(config={"log.cleaner.backoff.ms": "100"}) as kafka:
         make, client = Maker(kafka.plaintext_bootstrap), connect(Settings((kafka.bootstrap_servers,)))
         ledger = claimed(client, "ledger")
@@ -313,11 +337,13 @@ def test_a_hidden_batch_ends_with_its_records() -> None:
 
         def is_gone() -> bool:
             # The open segment is not compacted: the next write closes it.
-            ledger.write([mark("g-2")])
-            ledger.sweep(keep("g-1").at, soon())
+            make.produce("ledger", [pair(mark("g-2"))])
+            with suppress(LedgerProblem):
+                ledger.read_on(soon())
             return not ledger.contents.hidden
 
         wait_for(is_gone, "the batch is gone", 60, 0.5)
-        assert set(fresh(client, "ledger").keeps) == {"g-1"}
+        assert set(ledger.contents.keeps) == {"g-1"}
+        assert fresh(client, "ledger") == ledger.contents
         client.close()
         make.close()

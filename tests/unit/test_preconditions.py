@@ -28,8 +28,8 @@ class _Guard:
         return self._seconds
 
 
-def _case(guard: _Guard | None, *, written: bool = True, behind: timedelta = timedelta()) -> Case:
-    clock, journal = SystemClock(), Journal(None, Contents(), {})
+def _case(guard: _Guard | None, *, written: bool = True, behind: timedelta = timedelta(), hidden: bool = False) -> Case:
+    clock, journal = SystemClock(), Journal(None, Contents(hidden={7: "damaged"} if hidden else {}), {})
     journal.has_written, journal.stamp = written, clock.now() - behind
     client = cast("Any", None)
     return Case(client=client, memory=Memory(), deadline=Deadline(1), journal=journal, clock=clock, guard=guard)
@@ -52,6 +52,7 @@ def test_every_precondition_is_asked() -> None:
         pytest.param(_case(_Guard(Refusal(reasons.POLICY_CHANGED, ""))), reasons.POLICY_CHANGED, id="edited"),
         pytest.param(_case(_Guard(seconds=MARGIN_S / 2)), reasons.NOT_LEADER, id="lease-ends"),
         pytest.param(_case(_Guard(), behind=timedelta(minutes=6)), reasons.CLOCK_SKEW, id="clocks-differ"),
+        pytest.param(_case(_Guard(), hidden=True), reasons.RECORD_UNREADABLE, id="a-batch-of-the-ledger-is-hidden"),
         pytest.param(_case(_Guard(), written=False, behind=timedelta(days=1)), None, id="nothing-was-written"),
     ],
 )
@@ -61,6 +62,6 @@ def test_right_before_a_deletion(case: Case, reason: str | None) -> None:
     assert (refusal.reason if refusal else None) == reason
 
 
-def test_a_restore_does_not_depend_on_clocks() -> None:
-    """It commits what a backup has, whatever the time is."""
-    assert not list(refusals(_case(_Guard(), behind=timedelta(days=1)), Moment.REQUEST))
+def test_a_restore_needs_less() -> None:
+    """It commits what a backup has, whatever the time is, and whatever else the ledger holds."""
+    assert not list(refusals(_case(_Guard(), behind=timedelta(days=1), hidden=True), Moment.REQUEST))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -82,19 +82,6 @@ class Contents:
         first = min(self.hidden)
         count = "a batch" if len(self.hidden) == 1 else f"{len(self.hidden)} batches, the first one"
         return f"the ledger's records in {count} at offset {first} can't be read: {self.hidden[first]}"
-
-    def why_unreadable(self, group: str) -> str | None:
-        """Why an entry about the group can't be read, or may be in a batch that can't be read."""
-        if group in self.damaged:
-            return f"a record about it in the ledger can't be read: {self.damaged[group]}"
-        return self.hidden_summary or None
-
-    def take_hidden(self, start: int, end: int, found: Mapping[int, str]) -> None:
-        """Apply the batches that a read of the log from `start` to before `end` could not read.
-
-        A batch that it did not find there is gone: brokers have removed all of its records.
-        """
-        self.hidden = {offset: why for offset, why in self.hidden.items() if not start <= offset < end} | dict(found)
 
     def take(self, raw_key: bytes | None, value: bytes | None) -> None:
         """Apply one record of the log. Never raises: an unreadable record makes its group `damaged`."""

@@ -69,7 +69,7 @@ class Ledger:
     """Created by `open_ledger`. For one thread at a time.
 
     contents: the state up to the last read, own writes included. Replaced by another object, with a LedgerProblem, only
-    after the topic was recreated.
+    after the topic was recreated, or a batch can be read that could not be read before.
     """
 
     def __init__(self, client: Client, settings: LedgerSettings, topic: ledger_topic.Topic) -> None:
@@ -83,6 +83,8 @@ class Ledger:
         # The offset of the next read; None = the first record.
         self._position: int | None = None
         self._empty = True
+        # Whether a batch that could not be read changed: its records are older than what was read since.
+        self._is_stale = False
         self._owner_problem = ""
 
     @property
@@ -122,7 +124,10 @@ class Ledger:
             raise LedgerProblem(_cannot(self._settings, "read", topic))
         if topic is None:
             raise LedgerProblem(f"the topic {self._settings.topic} is gone", reasons.LEDGER_RESET)
-        other = topic.id != self._topic.id or not self._continue(deadline, until, check)
+        if self.contents.hidden:
+            self._retry_hidden(deadline)
+        stale = self._is_stale
+        other = stale or topic.id != self._topic.id or not self._continue(deadline, until, check)
         self._topic = topic
         if other:
             self._forget()
@@ -130,9 +135,8 @@ class Ledger:
         self._check_owner()
         if other:
             # Callers must not continue with the former contents.
-            raise LedgerProblem(
-                f"the topic {self._settings.topic} was recreated, with the ledger in it: it is read again"
-            )
+            why = "has records that could not be read before" if stale else "was recreated, with the ledger in it"
+            raise LedgerProblem(f"the topic {self._settings.topic} {why}: it is read again")
 
     def check_settings(self, deadline: Deadline) -> None:
         """Check the topic's settings: with wrong ones Kafka may lose entries. Raises LedgerProblem."""
@@ -359,9 +363,7 @@ class Ledger:
                 problem = _OutOfRange if fetched.code == "OFFSET_OUT_OF_RANGE" else LedgerProblem
                 raise problem(_cannot(self._settings, "read", fetched))
             end = fetched.end if end is None else end
-            if fetched.hidden or self.contents.hidden:
-                self.contents.take_hidden(position, fetched.position, dict(fetched.hidden))
-                self._empty = self._empty and not fetched.hidden
+            self._note_hidden(position, fetched)
             moved, position = fetched.position > position, fetched.position
             yield fetched
             if moved:
@@ -377,6 +379,21 @@ class Ledger:
                         f"{fetched.stable}: later records can't be read before it ends",
                         stable=fetched.stable,
                     )
+
+    def _note_hidden(self, start: int, fetched: Fetched) -> None:
+        """Remember the batches that can't be read, and whether one of them can be read now, or is gone."""
+        found, known = dict(fetched.hidden), self.contents.hidden
+        if any(start <= offset < fetched.position and offset not in found for offset in known):
+            self._is_stale = True
+        known.update(found)
+        self._empty = self._empty and not found
+
+    def _retry_hidden(self, deadline: Deadline) -> None:
+        """By one answer: another replica may lead, or brokers may have removed the records."""
+        try:
+            next(self._fetches(min(self.contents.hidden), deadline))
+        except _OutOfRange:
+            self._is_stale = True
 
     def _take(self, key: bytes | None, value: bytes | None) -> None:
         self._empty = False
@@ -409,6 +426,7 @@ class Ledger:
 
     def _forget(self) -> None:
         self.contents = Contents()
+        self._is_stale = False
         self._position = None
         self._empty = True
         self._owner_problem = ""

@@ -250,7 +250,7 @@ class Evidence:
     keep_request: a user's request to keep the group, from the ledger.
     used_by: the program that a scan saw in it, from the ledger.
     deleted: its last deletion by this operator, if the ledger still has it.
-    damaged: why a record of the ledger that is or may be about it can't be read.
+    damaged: why a record about it in the ledger can't be read.
     missing_topics: its committed topics that do not exist.
     bounds: of all committed partitions, if they were read, also those of other groups (see `lag`).
     records: for partitions that appear to have unread records, an offset at or after which there is a committed record;

@@ -169,7 +169,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         keep_request=contents.keeps.get(group.id),
         used_by=contents.used_by.get(group.id),
         deleted=contents.deletions.get(group.id),
-        damaged=contents.why_unreadable(group.id),
+        damaged=contents.damaged.get(group.id),
         unchanged=known,
         offsets=facts.offsets.get(group.id),
         missing_topics=facts.missing_topics.get(group.id),

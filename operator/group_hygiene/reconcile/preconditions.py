@@ -148,6 +148,11 @@ def _tried(read: Callable[[Deadline], None], deadline: Deadline) -> Refusal | No
     return None
 
 
+def _ledger_records(case: Case) -> Refusal | None:
+    hidden = _given(case.journal).contents.hidden_summary
+    return Refusal(reasons.RECORD_UNREADABLE, hidden) if hidden else None
+
+
 def _complete(case: Case) -> Refusal | None:
     snapshot = _given(case.snapshot)
     return None if snapshot.complete else snapshot.refusal
@@ -241,6 +246,17 @@ PRECONDITIONS = (
         right="DESCRIBE_CONFIGS on the ledger's topic",
         moments=(Moment.OPENED,),
         prove=_ledger_settings,
+    ),
+    Precondition(
+        name="ledger's records",
+        protects="groups that a user asked to keep, by a record that can't be read",
+        proof="Every batch of records in the ledger could be unpacked, and has the right checksum",
+        lasts="one batch",
+        unknown="nothing is deleted; restores and requests to keep a group go on",
+        reasons=(reasons.RECORD_UNREADABLE,),
+        right="",
+        moments=(Moment.SCAN, Moment.DELETION),
+        prove=_ledger_records,
     ),
     Precondition(
         name="clocks",

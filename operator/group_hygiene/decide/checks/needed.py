@@ -65,7 +65,7 @@ def keep_requested(policy: Policy, group: Group, evidence: Evidence, now: dateti
 def record_unreadable(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """The unreadable record may be a request to keep it, a mark, or an interrupted deletion."""
     if policy.action.changes and evidence.damaged is not None:
-        return Refusal(reasons.RECORD_UNREADABLE, evidence.damaged)
+        return Refusal(reasons.RECORD_UNREADABLE, f"a record about it in the ledger can't be read: {evidence.damaged}")
     return None
 
 
