@@ -125,6 +125,7 @@ def test_doctor_names_each_permission_that_is_missing(run: Run, secure: KafkaClu
         ("ledger's topic", "Warning", "on the topic __group_hygiene this"),
         ("groups", "Warning", "DELETE"),
         ("groups", "Warning", "READ"),
+        ("scan", "Failed", "SnapshotIncomplete: DESCRIBE on the cluster"),
     ]
     (topics,) = [found for check, _, found in shown if check == "topics" and found.startswith("READ")]
     assert topics.endswith("in match.unprotect: then it may delete a group in use")
@@ -355,6 +356,33 @@ def test_a_command_changes_nothing_in_another_cluster(
     assert answer.code == 1
     assert ledger.contents.keeps == {}
     assert "theirs" in listed
+
+
+def test_a_request_binds_all_connections_to_the_cluster(run: Run, cluster: ApiServer, secure: KafkaCluster) -> None:
+    """Two KafkaConnections with ledgers of their own: a request by one of them protects the group from both."""
+    client, ledgers = connect(Settings((secure.plaintext_bootstrap,))), {}
+    for name in ("first", "second"):
+        ours = LedgerSettings(installation="ours", writer=f"group-hygiene-{name}", topic=name, replication_factor=1)
+        ledgers[name] = open_ledger(client, ours, Deadline(60), create=True, claim=True)
+        made = connection(secure) | {"metadata": {"name": name, "namespace": "kafka"}}
+        made["spec"] = {"bootstrapServers": [secure.plaintext_bootstrap], "ledger": {"topic": name}}
+        cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
+        change = json.dumps({"status": {"clusterID": secure.cluster_id, "ledger": {"topic": name}}})
+        cluster.kubectl("patch", "kconn", name, "-n", "kafka", "--subresource=status", "--type=merge", "-p", change)
+    where = ["theirs", "--connection", "first", "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
+
+    def asked() -> list[bool]:
+        for ledger in ledgers.values():
+            assert ledger is not None
+            ledger.read_on(Deadline(60))
+        return ["theirs" in ledger.contents.keeps for ledger in ledgers.values() if ledger is not None]
+
+    kept = run("keep", *where, "--for", "1h", "--why", "needed")
+    assert (kept.code, asked()) == (0, [True, True]), kept.err
+    removed = run("keep", *where, "--remove")
+    assert (removed.code, asked()) == (0, [False, False]), removed.err
+    cluster.kubectl("delete", "kconn", "first", "second", "-n", "kafka")
+    client.close()
 
 
 def test_a_named_kubeconfig(process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,8 +83,8 @@ def open_context(session: Session, opening: Opening) -> Context:
     """
     spec, of_operator = session.connection.ledger, session.known.get("ledger") or {}
     topic = opening.topic or spec.topic
-    # Without a KafkaConnection there is nothing to compare the topic with.
-    named = spec.topic if session.connection.name else None
+    # Without Kubernetes it is not known which topic an operator uses.
+    named = spec.topic if session.in_kubernetes else None
     settings = LedgerSettings(
         installation=COMMAND_LINE if opening.need is LedgerNeed.CREATE else None,
         writer=f"{COMMAND_WRITER}{secrets.token_hex(8)}",

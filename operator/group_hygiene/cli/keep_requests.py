@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from group_hygiene.cli.groups import exist
-from group_hygiene.cli.history import Opening, open_cluster_and_ledger
+from group_hygiene.cli.history import Opening, open_cluster_and_ledger, open_context
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, printable, working
 from group_hygiene.cli.restores import CommandGuard
@@ -75,6 +75,11 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
             missing = [name for name, request in requests.items() if known.get(name) != request]
             deleted = _deleted_meanwhile(context.journal, before)
         there = [request for name, request in requests.items() if name not in missing]
+
+        def in_other(keeps: Mapping[str, KeepRequest]) -> list[Change]:
+            return [r for r in there if terms.replace or r.group not in keeps or keeps[r.group].until < r.until]
+
+        elsewhere, unlisted = _write_elsewhere(session, in_other)
         with working("reading groups"):
             found = _exist(session, [request.group for request in there])
     errors = [f"group {printable(name)}: the request is not in the ledger after it was written" for name in missing]
@@ -83,7 +88,8 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
         "later; --replace shortens that"
         for name, request in longer.items()
     ]
-    errors += [f"group {printable(name)}: {why}" for name, why in deleted.items()]
+    errors += [f"group {printable(name)}: {why}" for name, why in deleted.items()] + elsewhere
+    notes += unlisted
     absent = [
         f"group {printable(name)}: {_absent(contents.deletions.get(name))}"
         for name, there_is in found.items()
@@ -150,6 +156,34 @@ def _write(session: Session, context: Context, changes: Sequence[Change]) -> Non
         raise LedgerProblem(problem.message, problem.reason)
 
 
+def _write_elsewhere(
+    session: Session, changes_of: Callable[[Mapping[str, KeepRequest]], Sequence[Change]]
+) -> tuple[list[str], list[str]]:
+    """Write requests into the ledgers of other KafkaConnections to this cluster: their policies must see them, too.
+
+    changes_of: the changes of a ledger with these requests. Returns errors and notes.
+    """
+    topics = session.other_ledgers()
+    if isinstance(topics, Refusal):
+        return [], [f"other connections to this cluster may not see it, as they can't be listed: {topics.message}"]
+    errors: list[str] = []
+    for topic in topics:
+        try:
+            context = open_context(session, Opening(LedgerNeed.WRITE, topic, any_topic=True))
+            if not context.journal.exists:
+                continue
+            contents = context.journal.contents
+            changes = changes_of(contents.keeps)
+            before = {key[1]: _deletions(contents, key[1]) for key in (change.key for change in changes)}
+            _write(session, context, changes)
+            deleted = _deleted_meanwhile(context.journal, before)
+        except LedgerProblem as error:
+            errors.append(f"the ledger {topic} of another KafkaConnection to this cluster lacks the change: {error}")
+        else:
+            errors += [f"group {printable(name)}: {why}" for name, why in deleted.items()]
+    return errors, []
+
+
 def _deleted_meanwhile(journal: Journal, before: Mapping[str, _Deletions]) -> dict[str, str]:
     """Group -> the effect of a deletion that began before the request was written.
 
@@ -192,12 +226,15 @@ def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
         with working("writing to the ledger"):
             _write(session, context, [Removal(keeps[name].key) for name in known])
             left = [name for name in known if name in keeps]
-    notes = [
+        elsewhere, notes = _write_elsewhere(
+            session, lambda others: [Removal(others[name].key) for name in groups if name in others]
+        )
+    notes += [
         f"group {printable(name)}: there is no request to keep it"
         for name in dict.fromkeys(groups)
         if name not in known
     ]
-    errors = [f"group {printable(name)}: the request is still in the ledger" for name in left]
+    errors = [f"group {printable(name)}: the request is still in the ledger" for name in left] + elsewhere
     removed = [name for name in known if name not in left]
     document = {"removed": removed, "notes": notes, "errors": errors}
     table = Table((Column("GROUP"), Column("REQUEST")), [(name, "removed") for name in removed])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import note, working
-from group_hygiene.errors import Forbidden, NotFound, SecretProblem, UsageError
+from group_hygiene.errors import ApiError, Forbidden, NotFound, SecretProblem, UsageError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.model import reasons
@@ -43,7 +43,8 @@ class Session:
 
     in_kubernetes: whether objects that claim groups can be read. read_secret: for the connection's namespace.
     read_change: reads the KafkaConnection again; returns a Refusal if it was edited, always None without Kubernetes.
-    known: the status of the KafkaConnection; empty without Kubernetes.
+    known: the status of the KafkaConnection; empty without Kubernetes. other_ledgers: the topics of the ledgers that
+    other KafkaConnections to this cluster use; a Refusal if they can't be listed.
     """
 
     client: Client
@@ -53,6 +54,7 @@ class Session:
     read_secret: ReadSecretTexts | None = None
     read_change: Callable[[], Refusal | None] = _no_change
     known: Mapping[str, Any] = field(default_factory=dict)
+    other_ledgers: Callable[[], Sequence[str] | Refusal] = tuple
     clock: SystemClock = field(default_factory=SystemClock)
 
     def deadline(self) -> Deadline:
@@ -78,13 +80,14 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     read_secret: ReadSecretTexts | None = None
     read_change: Callable[[], Refusal | None] = _no_change
     known: Mapping[str, Any] = {}
+    other_ledgers: Callable[[], Sequence[str] | Refusal] = tuple
     if target.connection is not None:
         with working("reading the KafkaConnection"):
             api, obj, connection, settings = _from_kubernetes(target, target.connection)
             read_claims = api.claimed_groups if claims else Claims
             read_secret = partial(api.read_secret_texts, target.namespace)
             read_change = _change_of(api, obj)
-            known = obj.get("status") or {}
+            known, other_ledgers = obj.get("status") or {}, partial(_other_ledgers, api, obj)
         if document is not None:
             connection = replace(
                 connection,
@@ -103,7 +106,16 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     with working(f"connecting to {', '.join(settings.bootstrap_servers)}"):
         client = connect(settings)
     try:
-        yield Session(client, connection, read_claims, target.connection is not None, read_secret, read_change, known)
+        yield Session(
+            client=client,
+            connection=connection,
+            claims=read_claims,
+            in_kubernetes=target.connection is not None,
+            read_secret=read_secret,
+            read_change=read_change,
+            known=known,
+            other_ledgers=other_ledgers,
+        )
     finally:
         client.close()
 
@@ -218,6 +230,19 @@ def _change_of(api: Api, connection: Object) -> Callable[[], Refusal | None]:
     from group_hygiene.controller.guard import read_change
 
     return partial(read_change, api, CONNECTIONS, connection)
+
+
+def _other_ledgers(api: Api, connection: Object) -> Sequence[str] | Refusal:
+    from group_hygiene.controller.api import CONNECTIONS
+
+    known = connection.get("status") or {}
+    try:
+        statuses = [each.get("status") or {} for each in api.list_all(CONNECTIONS)]
+    except ApiError as error:
+        return Refusal.of(error)
+    cluster, own = known.get("clusterID"), (known.get("ledger") or {}).get("topic")
+    same = [each.get("ledger") or {} for each in statuses if cluster and each.get("clusterID") == cluster]
+    return sorted({str(each["topic"]) for each in same if each.get("topic")} - {own})
 
 
 def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:
