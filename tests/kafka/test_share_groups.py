@@ -12,15 +12,17 @@ import pytest
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.changes import set_share_offsets
 from group_hygiene.kafka.client import Client, connect
+from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
 from group_hygiene.ledger.codec import group_of
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
-from group_hygiene.model.groups import CommittedOffset, Fault, Partition
+from group_hygiene.model.groups import CommittedOffset, Fault, GroupType, Partition
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.reconcile.saved_offsets import read_offsets
 from group_hygiene.restore.restorable import GroupResult, Kind, RestoreRequest
 from group_hygiene.restore.restoration import Restorer, restore
 from group_hygiene.spec.connection import ActivitySpec, Settings
@@ -58,10 +60,10 @@ class Used:
         return {Partition(self.topic, 0): self.start}
 
 
-def use(kafka: KafkaCluster, client: Client, make: Maker, group: str, topic: str) -> Used:
+def use(kafka: KafkaCluster, client: Client, make: Maker, group: str, topic: str, partitions: int = 2) -> Used:
     """Consume a record of the topic in a share group, leave it, and write what it has not read."""
     with ShareMember(kafka, make, group, topic):
-        wait_for(lambda: len(places(client, group)) == 2)
+        wait_for(lambda: len(places(client, group)) == partitions)
     wait_for(lambda: Partition(topic, 0) in start_offsets(kafka, group))
     make.produce(topic, [(None, text.encode()) for text in UNREAD])
     return Used(group, topic, start_offsets(kafka, group)[Partition(topic, 0)])
@@ -232,6 +234,37 @@ def test_a_group_that_read_nothing_is_deleted(
     assert said(scene.apply(plan, observation)) == [(OutcomeKind.DELETED, reasons.DELETED)]
     assert kind(client, cluster, group) is None
     assert [backup.offsets for backup in backups(scene, group)] == [{}]
+    assert restored(scene, group).reason == reasons.NO_OFFSETS
+
+
+def test_a_state_without_a_leader_is_no_proof_of_none() -> None:
+    """Of all that the group needs, only the state's leader is gone: its offsets are not known then."""
+    state = "share.coordinator.state.topic."
+    alone = {f"{state}num.partitions": "1", f"{state}replication.factor": "1", f"{state}min.isr": "1"}
+    with KafkaCluster(brokers=2, config=QUICK | alone) as kafka:
+        maker, client = Maker(kafka.plaintext_bootstrap), connect(Settings(tuple(kafka.bootstrap_servers.split(","))))
+
+        def leader(topic: str) -> int:
+            return int(maker.admin.list_topics(topic).topics[topic].partitions[0].leader)
+
+        first = maker.topic()
+        use(kafka, client, maker, maker.name("share"), first, 1)
+        lost = leader("__share_group_state")
+        topic = next(name for name in iter(maker.topic, None) if leader(name) != lost)
+        names = iter(maker.name, None)
+        group = next(name for name in names if look_up(client, [name], soon())[name] != lost)
+        used = use(kafka, client, maker, group, topic, 1)
+        types, coordinators = {group: GroupType.SHARE}, {group: None}
+        (before,) = read_offsets(client, types, coordinators, soon()).values()
+        assert not isinstance(before, Fault)
+        assert {place: row.offset for place, row in before.items()} == used.offsets
+        kafka.kill_broker(lost)
+        kafka.wait_forgotten(lost)
+
+        (after,) = read_offsets(client, types, coordinators, soon()).values()
+        assert isinstance(after, Fault), after
+        client.close()
+        maker.close()
 
 
 def test_what_is_brought_back_outlives_the_broker() -> None:
