@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import other_client, report
+from bench import other_client, purge_waits, report
 from bench.command import run, say
 from bench.errors import BenchError
 from bench.other_client import Round, rounds
@@ -73,13 +73,15 @@ class Options:
 class Purged:
     """What came of it. made: what each group had committed. left: groups that are still there.
 
-    records: of the ledger. idle, during: the other client's rounds.
+    records: of the ledger. waits: of each batch, seconds from its backup to its request. idle, during: the other
+    client's rounds.
     """
 
     watched: Watched
     made: Mapping[str, Offsets]
     left: Sequence[str]
     records: Sequence[Record]
+    waits: Sequence[float]
     idle: Sequence[Round]
     during: Sequence[Round]
 
@@ -140,11 +142,12 @@ def purge(options: Options) -> Purged:
             waits = rounds(log)
         say("reading the ledger")
         records = LedgerLog(servers, LEDGER).read()
+        batches = purge_waits.waits(records, purge_waits.deleted_at(servers))
         left = sorted(set(made) & Groups(servers).listed())
     idle, during = _between(waits, idle_from, idle_to), _between(waits, watched.began, watched.ended)
     if len(during) < options.rounds:
         raise BenchError(f"the other client made {len(during)} rounds during the purge: too few for a percentile")
-    return Purged(watched, made, left, records, idle, during)
+    return Purged(watched, made, left, records, batches, idle, during)
 
 
 def load(bootstrap: str, groups: int) -> dict[str, Offsets]:
@@ -212,6 +215,9 @@ def summary(options: Options, purged: Purged) -> dict[str, Any]:
         "p99_ratio": round(busy / quiet, 2),
         "p50_idle_ms": round(_median(purged.idle) * 1000, 2),
         "p50_purge_ms": round(_median(purged.during) * 1000, 2),
+        "batches": len(purged.waits),
+        "write_to_send_p50_ms": round(statistics.median(purged.waits) * 1000, 1),
+        "write_to_send_p99_ms": round(statistics.quantiles(purged.waits, n=100)[98] * 1000, 1),
         "rounds": [len(purged.idle), len(purged.during)],
     }
 

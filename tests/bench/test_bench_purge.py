@@ -40,6 +40,9 @@ def test_it_measures_a_real_purge(purged: Purged) -> None:
     assert 10 < line["rss_first_mb"] <= line["rss_peak_mb"] < 1_000
     assert min(line["p99_idle_ms"], line["p99_purge_ms"], line["seconds"], line["operator_cpu_s"]) > 0
     assert min(line["rounds"]) >= OPTIONS.rounds
+    # A batch has 50 groups at most.
+    assert line["batches"] >= 4
+    assert 0 <= line["write_to_send_p50_ms"] <= line["write_to_send_p99_ms"] < 10_000
 
 
 def without(kind: str, value: bool) -> Callable[[Sequence[Record]], list[Record]]:
