@@ -81,6 +81,7 @@ fields: dict[Any, Any] = {
     "program": st.sampled_from(Program),
     "what": st.sampled_from(OutcomeType),
     "offsets": st.dictionaries(texts, st.lists(rows, max_size=4), max_size=4),
+    "log_ends": st.dictionaries(st.integers(0, 2**31 - 1), whole_numbers, max_size=4),
     "to": st.dictionaries(st.integers(0, 2**31 - 1), whole_numbers, max_size=4),
     "version": whole_numbers,
     "partitions": whole_numbers,

@@ -67,11 +67,14 @@ class _Client:
         return {}
 
 
-class _Uses:
+class _Window:
     """No group was used."""
 
     def read_on(self, *_: Any) -> dict[str, Refusal]:
         return {}
+
+    def completed(self, done: Any, _: Any) -> Any:
+        return done
 
 
 class _Ledger:
@@ -107,10 +110,11 @@ def _run(ledger: _Ledger, guard: _Guard) -> Any:
     journal.stamp = NOW
     context = Context(cast("Any", _Client()), _CONNECTION, Memory(), cast("Any", _Clock()), journal)
     plan = make_plan(replace(delete(), uid=_OURS.policy_uid), {}, {}, Conditions(), NOW)
-    return deletion._Run(context, plan, cast("Any", None), guard, Executor(context, guard), {}, cast("Any", _Uses()))
+    return deletion._Run(context, plan, cast("Any", None), guard, Executor(context, guard), {}, cast("Any", None))
 
 
 _SAVED = {"g": Saved(_OURS, [], ())}
+_WINDOW: Any = _Window()
 _READ = Rechecked({}, {}, 0.0, late=False)
 
 
@@ -132,12 +136,12 @@ def test_a_contested_group_is_not_deleted_and_its_intent_stays(
     ledger = _Ledger(others)
     run = _run(ledger, _Guard(guard))
     ledger.read_on(None)
-    stops = deletion._final_checks(run, _READ, _SAVED)
+    stops = deletion._final_checks(run, _READ, _SAVED, _WINDOW)
     assert stops.get("g") == (guard or (stops["g"] if reason else None))
     assert reason is None or guard or stops["g"].reason == reason
     before = dict(ledger.contents.intents)
     refused = {"g": stops.get("g") or _EDITED}
-    (outcome,) = deletion._record_outcomes(run, _SAVED, refused, {}, 5.0).outcomes
+    (outcome,) = deletion._record_outcomes(run, _SAVED, refused, {}, _WINDOW, 5.0).outcomes
     assert outcome.kind is OutcomeKind.NOT_DELETED
     assert (ledger.written == [], ledger.contents.intents == before) == ((True, True) if reason else (False, False))
 
@@ -147,7 +151,7 @@ def test_a_deletion_that_was_carried_out_leaves_the_other_intent() -> None:
     ledger = _Ledger([_THEIRS])
     ledger.read_on(None)
     done = Answer(Request.CONFIRMED, Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted"))
-    deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, 5.0)
+    deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, _WINDOW, 5.0)
     assert ledger.contents.deletions.keys() == {"g"}
     assert ledger.contents.intents == {"g": _THEIRS}
 

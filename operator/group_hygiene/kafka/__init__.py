@@ -34,5 +34,6 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     leader_epochs   where a leader epoch ends (KIP-101)
     log_bounds      where the partitions of `__consumer_offsets` begin and end
     offsets_log     decodes records of `__consumer_offsets`; pure, imported by Spark's workers
+    late_commits    what groups committed right before their deletion
     tail            reads `__consumer_offsets` for records of a group after an offset
 """

@@ -45,7 +45,8 @@ _THROTTLED = 89
 class Record(NamedTuple):
     """A record in the log; no value = a tombstone. leader_epoch: in which its leader appended it.
 
-    time_ms: by the producer's clock, or the broker's if the topic has LogAppendTime.
+    time_ms: by the producer's clock, or the broker's if the topic has LogAppendTime. producer: the id of the one in
+    whose transaction it is; None = it is in none.
     """
 
     offset: int
@@ -53,6 +54,15 @@ class Record(NamedTuple):
     value: bytes | None
     leader_epoch: int = NO_LEADER_EPOCH
     time_ms: int = -1
+    producer: int | None = None
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction in one partition."""
+
+    offset: int
+    producer: int
+    commits: bool
 
 
 class Hidden(NamedTuple):
@@ -67,7 +77,7 @@ class Fetched(NamedTuple):
 
     stable: the offset of the first record of an open transaction, or the end; no committed record is behind it.
     end: the offset after the last record that all in-sync replicas have (high watermark). hidden: batches whose records
-    are missing (`fetch_readable`).
+    are missing (`fetch_readable`). markers: among the records.
     """
 
     records: list[Record]
@@ -75,6 +85,7 @@ class Fetched(NamedTuple):
     stable: int
     end: int
     hidden: list[Hidden]
+    markers: list[Marker]
 
 
 class RawFetched(NamedTuple):
@@ -377,10 +388,14 @@ def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
     start = position
     records: list[Record] = []
     hidden: list[Hidden] = []
+    markers: list[Marker] = []
     size = 0
     for batch, committed, damage in _batches(data, oldest=2):
         # The header of a batch that fails its checksum is not reliable: the batch after it shows where it ends.
         then, why = batch.base_offset + 1 if damage else batch.next_offset, damage
+        if not damage and batch.is_control_batch and batch.base_offset >= start:
+            commits = not any(_aborts(marker) for marker in _unpacked(batch, bytes(_packed(batch))))
+            markers.append(Marker(batch.base_offset, batch.producer_id, commits))
         if committed and not damage:
             unpacking.reserve(batch)
             try:
@@ -400,7 +415,7 @@ def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
         position = max(position + bool(damage), then)
         if unpacking.is_enough(size):
             break
-    return Fetched(records, position, data.last_stable_offset, data.high_watermark, hidden)
+    return Fetched(records, position, data.last_stable_offset, data.high_watermark, hidden, markers)
 
 
 def _packed(batch: Any) -> memoryview:
@@ -410,6 +425,7 @@ def _packed(batch: Any) -> memoryview:
 def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
     """The records in the body of a batch (KIP-98), without their headers. Raises ValueError or IndexError."""
     at = 0
+    producer = batch.producer_id if batch.is_transactional else None
     for _ in range(batch.records_count):
         size, at = decode_varint(body, at)
         end = at + size
@@ -421,7 +437,7 @@ def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
         key, at = _bytes(body, at, end)
         value, at = _bytes(body, at, end)
         time_ms = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + later
-        yield Record(batch.base_offset + delta, key, value, batch.leader_epoch, time_ms)
+        yield Record(batch.base_offset + delta, key, value, batch.leader_epoch, time_ms, producer)
         at = end
     if at != len(body):
         raise ValueError(f"{len(body) - at} bytes behind its records")

@@ -25,6 +25,47 @@ _AT_ONCE = 16
 _PROGRAMS_MAX = 10_000
 
 
+def read_to_end(
+    client: Client,
+    leaders: Mapping[int, tuple[int, int]],
+    positions: dict[int, int],
+    take: Callable[[int, Fetched], Fault | None],
+    deadline: Deadline,
+) -> dict[int, Fault]:
+    """Read these partitions of the log from their positions, which are moved, to the current end.
+
+    take: called with each answer; a Fault ends the partition. Returns why partitions were not read to their end.
+    """
+    faults: dict[int, Fault] = {}
+    ends: dict[int, int] = {}
+    left, alone = list(positions), list[int]()
+    while left or alone:
+        some, left = left[:_AT_ONCE], left[_AT_ONCE:]
+        if not some:
+            some = [alone.pop()]
+        asked = {index: positions[index] for index in some}
+        for index, answer in fetch_all(client, OFFSETS_TOPIC, asked, leaders, deadline).items():
+            if isinstance(answer, Fault):
+                faults[index] = answer
+                continue
+            if answer.end < asked[index]:
+                # A new leader hides the end until its followers have it.
+                message = f"{OFFSETS_TOPIC}-{index} ends at {answer.end}"
+                faults[index] = Fault("OFFSET_OUT_OF_RANGE", message, retriable=True)
+                continue
+            if (fault := take(index, answer)) is not None:
+                faults[index] = fault
+                continue
+            positions[index] = answer.position
+            if answer.position < ends.setdefault(index, answer.end):
+                if answer.position > asked[index]:
+                    left.append(index)
+                elif len(some) > 1:
+                    # It may only have a large batch. Alone, an empty answer means that there is no record.
+                    alone.append(index)
+    return faults
+
+
 class Found(NamedTuple):
     """A record of a group."""
 
@@ -68,28 +109,13 @@ class Tail:
         matters: Callable[[Commit | GroupState], bool] = lambda record: True,
     ) -> None:
         """Read to the current end. Remembers the last record of each wanted group in each partition, if it matters."""
-        self.faults.clear()
-        ends: dict[int, int] = {}
-        left, alone = list(self.leaders), list[int]()
-        while left or alone:
-            some, left = left[:_AT_ONCE], left[_AT_ONCE:]
-            if not some:
-                some = [alone.pop()]
-            asked = {index: self.positions[index] for index in some}
-            for index, answer in fetch_all(self._client, OFFSETS_TOPIC, asked, self.leaders, deadline).items():
-                if isinstance(answer, Fault):
-                    self.faults[index] = answer
-                    continue
-                if (fault := self._take(index, answer, wanted, matters)) is not None:
-                    self.faults[index] = fault
-                    continue
-                self.positions[index] = answer.position
-                if answer.position < ends.setdefault(index, answer.end):
-                    if answer.position > asked[index]:
-                        left.append(index)
-                    elif len(some) > 1:
-                        # It may only have a large batch. Alone, an empty answer means that there is no record.
-                        alone.append(index)
+        self.faults = read_to_end(
+            self._client,
+            self.leaders,
+            self.positions,
+            lambda index, answer: self._take(index, answer, wanted, matters),
+            deadline,
+        )
 
     def use(self, group: str, since: Mapping[int, int]) -> Found | None:
         """A record of the group at or after these offsets; a partition that is missing there counts from its start."""
@@ -120,9 +146,6 @@ class Tail:
         wanted: Callable[[str], bool],
         matters: Callable[[Commit | GroupState], bool],
     ) -> Fault | None:
-        if answer.end < self.positions[index]:
-            # A new leader hides the end until its followers have it.
-            return Fault("OFFSET_OUT_OF_RANGE", f"{OFFSETS_TOPIC}-{index} ends at {answer.end}", retriable=True)
         epoch = self.leaders[index][1]
         for row in answer.records:
             if row.leader_epoch == epoch:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from group_hygiene.model.entries import Entry, Key, Time
+from group_hygiene.model.groups import CommittedOffset, Partition
 
 _CHUNK_BYTES = 400_000
 # GroupType.SHARE, as Kafka names it.
@@ -115,6 +116,30 @@ def with_earlier(backup: Backup, earlier: Backup) -> Backup:
             offsets[topic] = sorted([*offsets.get(topic, ()), *missing])
             ids |= {topic: earlier.topic_ids[topic]} if topic in earlier.topic_ids else {}
     return msgspec.structs.replace(backup, offsets=offsets, topic_ids=ids)
+
+
+def with_late_offsets(
+    backup: Backup, late: Mapping[Partition, CommittedOffset], topic_ids: Mapping[str, str]
+) -> Backup | None:
+    """The backup, with offsets that were committed after it was made; None = it has them all.
+
+    topic_ids: of topics that it lacks.
+    """
+    offsets = {topic: {row.partition: row for row in rows} for topic, rows in backup.offsets.items()}
+    changed = False
+    for place, commit in late.items():
+        rows = offsets.setdefault(place.topic, {})
+        known = rows.get(place.partition)
+        if known is None or known[1:4] != commit:
+            rows[place.partition] = SavedOffset(place.partition, *commit, None)
+            changed = True
+    if not changed:
+        return None
+    return msgspec.structs.replace(
+        backup,
+        offsets={topic: sorted(rows.values()) for topic, rows in offsets.items()},
+        topic_ids={**topic_ids, **backup.topic_ids},
+    )
 
 
 def with_newer_offsets(backup: Backup, newer: Backup) -> Backup:

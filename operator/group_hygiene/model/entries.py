@@ -186,7 +186,8 @@ class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
 
     id: of the deletion. type: the group's type, for the request that finds out whether it is gone. writer: the process
     that may send the request and resolves it, as `LedgerSettings.writer`. partitions: the number of committed offsets,
-    if the deletion takes several requests, so that a part of them may be gone; 0 = one request.
+    if the deletion takes several requests, so that a part of them may be gone; 0 = one request. log_ends: partition of
+    `__consumer_offsets` -> its end before the offsets were read; empty = brokers hide it.
     """
 
     group: str
@@ -202,6 +203,10 @@ class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
     writer: str = ""
     topics: tuple[str, ...] = ()
     partitions: int = 0
+    log_ends: dict[int, int] = msgspec.field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
     @property
     def key(self) -> Key:
@@ -212,7 +217,7 @@ class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
     """History: an action on a group, or why there was none. id: of the deletion or restore, else unique.
 
     topics: those whose offsets were or should have been deleted; empty = the whole group.
-    type, writer, partitions: the intent's, if the group may still turn out to be deleted (see `Contents.unresolved`).
+    type, writer, partitions, log_ends: the intent's, if the group may yet be found deleted (`Contents.unresolved`).
     backup: of a restore, the id of the deletion that it proves, as offsets of its backup were missing.
     """
 
@@ -231,7 +236,11 @@ class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
     writer: str = ""
     topics: tuple[str, ...] = ()
     partitions: int = 0
+    log_ends: dict[int, int] = msgspec.field(default_factory=dict)
     backup: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
     @property
     def key(self) -> Key:

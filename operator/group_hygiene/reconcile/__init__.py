@@ -17,6 +17,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
     unread           finds out whether a group has unread records
     marks            writes new marks and removes ended ones
     deletion         the second half: reads each group again, and deletes it
+    window           adds to a backup what was committed right before the deletion
     recheck          reads all evidence about a group again before its deletion
     vetoes           what can prevent a deletion, after its evidence was read again
     requested        deletes groups that a user names

@@ -4,7 +4,8 @@ DeleteOffsets deletes some offsets of a group in use, which are read again, save
 
 The order of a deletion: ask the guard -> read the group again -> write its backup and the intent, and read them back
 with all that others wrote into the ledger -> read the offsets log on -> ask the guard again -> check that all reads are
-fresh and this process still leads -> send the request -> write the outcome.
+fresh and this process still leads -> send the request -> read the offsets log on -> write the outcome, and into the
+backup what was committed in between.
 A process that dies in between leaves an intent, which `reconcile.recover_intents` resolves.
 """
 
@@ -22,9 +23,10 @@ from group_hygiene.decide.plan import Plan, outside_window
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.offsets import WRITE_BYTES
+from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.ledger.journal import NOT_READ_BACK
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, SavedOffset, in_parts, with_earlier
+from group_hygiene.model.backups import Backup, SavedOffset, in_parts, whole, with_earlier
 from group_hygiene.model.entries import Change, Intent, Key, Removal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
@@ -45,6 +47,7 @@ from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
 from group_hygiene.reconcile.settle import UNCLEAR, Done, Facts, Found, Request, State, settle
 from group_hygiene.reconcile.uses import Since, Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
+from group_hygiene.reconcile.window import Window, read_start
 from group_hygiene.telemetry.tracing import note, traced
 
 # An intent is valid for this long at most; a successor waits that long before it acts.
@@ -136,6 +139,9 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         return Batch([not_deleted(name, moved) for name in batch])
     # The deletion must follow the reads quickly, however few requests per second the connection allows.
     with context.client.burst():
+        start = read_start(context, run.cluster, context.deadline())
+        if isinstance(start, Refusal):
+            return Batch([not_deleted(name, start) for name in batch])
         read = recheck(context, run.plan, run.cluster, batch, run.uses, context.deadline())
         _adjust_batch(context, len(batch), read.late)
         refused = {**read.refused, **_used_again(run, read.ready)}
@@ -147,7 +153,8 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         if seconds <= 0:
             return Batch(outcomes + [not_deleted(each.group.id, NOT_LEADER) for each in ready])
         now, until = clock.now(), Deadline(seconds)
-        saved = {each.group.id: _saved(run, each, now, seconds) for each in ready}
+        saved = {each.group.id: _saved(run, each, start, now, seconds) for each in ready}
+        window = _window(run, read, saved)
         backups = [part for each in saved.values() for part in each.parts]
         over = [Removal(key) for each in saved.values() for key in each.superseded]
         intents = [each.intent for each in saved.values()]
@@ -161,11 +168,24 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
             context.journal.read_on(Deadline(seconds))
             _adjust_batch(context, len(batch), late=True)
         else:
-            stops = _final_checks(run, read, saved)
-        results = _send(run, read, [name for name in saved if name not in stops], until)
-        done = _record_outcomes(run, saved, stops, results, seconds)
+            stops = _final_checks(run, read, saved, window)
+        answers = _send(run, read, [name for name in saved if name not in stops], until)
+        if answers:
+            window.close(Deadline(seconds))
+        done = _record_outcomes(run, saved, stops, answers, window, seconds)
     unreadable = problem is not None and problem.reason == reasons.BACKUP_NOT_READABLE
     return Batch(outcomes + done.outcomes, done.is_stuck or unreadable)
+
+
+def _window(run: _Run, read: Rechecked, saved: Mapping[str, Saved]) -> Window:
+    """From the start that the intents have on. Of offsets of topics, only commits for these topics count."""
+    by_topic = run.plan.policy.by_topic
+    topics = {name: {place.topic for place in read.ready[name].offsets} for name in saved}
+
+    def matters(record: Commit | GroupState) -> bool:
+        return not by_topic or (isinstance(record, Commit) and record.topic in topics[record.group])
+
+    return Window(run.context, run.cluster, {name: each.intent.log_ends for name, each in saved.items()}, matters)
 
 
 def _fresh(context: Context, read: Rechecked) -> Deadline:
@@ -201,7 +221,12 @@ def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> 
 
 
 def _record_outcomes(
-    run: _Run, saved: Mapping[str, Saved], stops: Mapping[str, Refusal], answers: Mapping[str, Answer], seconds: float
+    run: _Run,
+    saved: Mapping[str, Saved],
+    stops: Mapping[str, Refusal],
+    answers: Mapping[str, Answer],
+    window: Window,
+    seconds: float,
 ) -> Batch:
     """Write the outcomes of a batch. A deletion that may yet be carried out stays open: a later run resolves it.
 
@@ -229,6 +254,8 @@ def _record_outcomes(
             mark=marks.get(name),
         )
         result = settle(facts)
+        if isinstance(result, Done) and result.outcome.kind is OutcomeKind.DELETED:
+            result = window.completed(result, partial(whole, parts))
         if isinstance(result, Done):
             done.append(result)
             outcomes.append(result.outcome)
@@ -251,7 +278,7 @@ def _adjust_batch(context: Context, size: int, late: bool) -> None:
     memory.batch = max(1, size // 2) if late else min(BATCH, max(memory.batch, 2 * size))
 
 
-def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved]) -> dict[str, Refusal]:
+def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved], window: Window) -> dict[str, Refusal]:
     """Groups that are not deleted although their intents are written, with the reasons.
 
     `group-hygiene keep` writes its request and then checks for an intent; the operator wrote the intent and now checks
@@ -259,9 +286,9 @@ def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved]) -> dic
     the second one sees the first intent, and refuses.
     """
     context = run.context
-    used = run.uses.read_on(_fresh(context, read))
     # The guard's first answer for this batch may be minutes old, as the reads may be slow.
     problem = _may_not_begin(run)
+    used = {} if problem else window.read_on(saved, _fresh(context, read))
     if problem is None and _fresh(context, read).left <= 0:
         problem = Refusal(reasons.OFFSETS_UNKNOWN, f"reading and saving it took more than {FRESH_S:.0f} s")
         _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
@@ -298,8 +325,11 @@ def _asked_to_keep(context: Context, name: str) -> Refusal | None:
     return Refusal(reasons.KEEP_REQUESTED, f"{request.by} asked to keep it just now")
 
 
-def _saved(run: _Run, ready: Ready, now: datetime, seconds: float) -> Saved:
-    """The intent to delete one group within `seconds`, and its backup, with what only an interrupted deletion's has."""
+def _saved(run: _Run, ready: Ready, start: dict[int, int], now: datetime, seconds: float) -> Saved:
+    """The intent to delete one group within `seconds`, and its backup, with what only an interrupted deletion's has.
+
+    start: of its window.
+    """
     context, policy, name = run.context, run.plan.policy, ready.group.id
     rows: dict[str, list[SavedOffset]] = {}
     for partition, offset in sorted(ready.offsets.items()):
@@ -339,6 +369,7 @@ def _saved(run: _Run, ready: Ready, now: datetime, seconds: float) -> Saved:
         writer=context.journal.writer,
         topics=tuple(sorted(rows)) if policy.by_topic else (),
         partitions=len(ready.offsets) if not policy.by_topic and is_large(context, ready) else 0,
+        log_ends=start,
     )
     earlier = run.earlier.get(name)
     if earlier is None:

@@ -71,6 +71,12 @@ def _backups(context: Context, groups: Iterable[str]) -> list[Backup] | Refusal:
     return found if isinstance(found, Refusal) else [entry for entry in found if isinstance(entry, Backup)]
 
 
+def backup_of(context: Context, deletion: Intent | Outcome) -> Backup | None:
+    """The backup of a deletion; None if it can't be read. Reads the whole ledger."""
+    found = _backups(context, [deletion.group])
+    return None if isinstance(found, Refusal) else _of_deletion(found, deletion.group, deletion.id)
+
+
 def _of_deletion(parts: Iterable[Backup], group: str, id_: str) -> Backup | None:
     return whole([part for part in parts if (part.group, part.id) == (group, id_)])
 

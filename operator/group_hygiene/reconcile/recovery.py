@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
+from group_hygiene.kafka.cluster import read_cluster
+from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.settings import COMMAND_WRITER
 from group_hygiene.model.entries import Intent, Removal
 from group_hygiene.model.entries import Outcome as OutcomeEntry
+from group_hygiene.model.groups import Fault
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.deletion import INTENT_S
 from group_hygiene.reconcile.executor import Executor
-from group_hygiene.reconcile.interruptions import Remains, read_remains
+from group_hygiene.reconcile.interruptions import Remains, backup_of, read_remains
 from group_hygiene.reconcile.settle import Done, Facts, Found, Request, State, settle
+from group_hygiene.reconcile.window import Window, unread_window
 
 # For how long intents of another connection's processes are left alone: none of them takes that long for a batch.
 OTHERS_S = 120.0
@@ -121,7 +126,7 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
     deletions = [each for each in by_group.values() if each.id in old]
     remains = read_remains(context, deletions, context.deadline(), parts=True)
     results = [settle(_facts(context, each, remains[each.group], each.id in over)) for each in deletions]
-    done = [result for result in results if isinstance(result, Done)]
+    done = _completed(context, deletions, [result for result in results if isinstance(result, Done)])
     if not done:
         return Counter()
     recorded = [result.entry for result in done if result.outcome.kind is OutcomeKind.DELETED]
@@ -130,6 +135,28 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
         # If the write failed, the next read of the ledger shows whether it is there; then it is counted, once.
         memory.unrecorded.pop(entry.id, None) if problem is None else memory.unrecorded.update({entry.id: entry})
     return Counter(entry.policy_uid for entry in recorded if problem is None)
+
+
+def _completed(context: Context, deletions: Collection[Intent | OutcomeEntry], done: Sequence[Done]) -> list[Done]:
+    """The same ends, with what the groups committed right before their deletions."""
+    groups = {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
+    deleted = {each.group: each for each in deletions if each.group in groups}
+    if not deleted:
+        return list(done)
+    cluster = read_cluster(context.client, context.deadline(), context.connection.topics_attested)
+    if isinstance(cluster, Fault):
+        return [unread_window(each, str(cluster)) if each.entry.group in groups else each for each in done]
+
+    def matters(record: Commit | GroupState) -> bool:
+        topics = deleted[record.group].topics
+        return not topics or (isinstance(record, Commit) and record.topic in topics)
+
+    window = Window(context, cluster, {name: each.log_ends for name, each in deleted.items()}, matters)
+    window.close(context.deadline())
+    return [
+        window.completed(each, partial(backup_of, context, each.entry)) if each.entry.group in groups else each
+        for each in done
+    ]
 
 
 def _facts(context: Context, deletion: Intent | OutcomeEntry, remains: Remains, is_over: bool) -> Facts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -116,6 +117,12 @@ class Done(NamedTuple):
     outcome: Outcome
     entry: OutcomeEntry
     changes: tuple[Change, ...]
+
+    def adding(self, text: str, changes: Sequence[Change] = ()) -> Done:
+        """The same end, with a text at the end of the message and further changes."""
+        message = f"{self.outcome.message}; {text}"
+        entry = replace(self.entry, message=message)
+        return Done(dataclass_replace(self.outcome, message=message), entry, (entry, *self.changes[1:], *changes))
 
 
 class Open(NamedTuple):
@@ -271,6 +278,7 @@ def _entry(facts: Facts, then: End, outcome: Outcome) -> OutcomeEntry:
         writer=deletion.writer if then.in_doubt else "",
         topics=outcome.topics if deleted else deletion.topics,
         partitions=deletion.partitions if then.in_doubt else 0,
+        log_ends=deletion.log_ends if then.in_doubt else {},
     )
 
 

@@ -1,0 +1,118 @@
+"""Finds in the offsets log what groups committed right before their offsets were deleted. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple
+
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, GroupState, decode, group_of
+from group_hygiene.kafka.partition import Fetched, Marker, Record
+from group_hygiene.kafka.tail import read_to_end
+from group_hygiene.model.groups import CommittedOffset, Fault, Partition
+
+
+class Late(NamedTuple):
+    """What a group committed before the first tombstone of each offset. Pure.
+
+    offsets: the last commit of each. open: the number of transactions that had offsets for it and had not ended at its
+    first tombstone: brokers drop these with the group.
+    """
+
+    offsets: Mapping[Partition, CommittedOffset]
+    open: int
+
+
+class GroupLog:
+    """Folds the records of one group in one partition of the log, in their order. Pure.
+
+    A commit in a transaction counts from the transaction's marker on.
+    """
+
+    def __init__(self) -> None:
+        self.first: Commit | GroupState | None = None
+        self._latest: dict[Partition, CommittedOffset] = {}
+        self._pending: dict[int, dict[Partition, CommittedOffset]] = {}
+        self._late: dict[Partition, CommittedOffset | None] = {}
+        self._open: int | None = None
+
+    def take(self, record: Commit | GroupState, producer: int | None) -> None:
+        """producer: of its transaction."""
+        self.first = self.first or record
+        if record.gone and self._open is None:
+            self._open = len(self._pending)
+        if isinstance(record, GroupState):
+            return
+        place = Partition(record.topic, record.partition)
+        if record.offset is None:
+            # A tombstone in a transaction does not occur.
+            self._late.setdefault(place, self._latest.get(place))
+            return
+        offset = CommittedOffset(record.offset, record.leader_epoch, record.metadata)
+        into = self._latest if producer is None else self._pending.setdefault(producer, {})
+        into[place] = offset
+
+    def end(self, marker: Marker) -> None:
+        """A producer's transaction ends."""
+        pending = self._pending.pop(marker.producer, {})
+        if marker.commits:
+            self._latest |= pending
+
+    def late(self) -> Late:
+        found = {place: offset for place, offset in self._late.items() if offset is not None}
+        return Late(found, self._open or 0)
+
+
+class LateCommits:
+    """Reads all partitions of the log on from `starts`, for some groups."""
+
+    def __init__(
+        self,
+        client: Client,
+        leaders: Mapping[int, tuple[int, int]],
+        starts: Mapping[str, Mapping[int, int]],
+        matters: Callable[[Commit | GroupState], bool] = lambda record: True,
+    ) -> None:
+        """leaders: as in `Cluster`. starts: group -> partition of the log -> offset. matters: which records count."""
+        self._client, self._leaders, self._starts, self._matters = client, leaders, starts, matters
+        self._positions = {index: min(at.get(index, 0) for at in starts.values()) for index in leaders if starts}
+        self._logs: dict[int, dict[str, GroupLog]] = {}
+
+    def read_on(self, deadline: Deadline) -> Fault | None:
+        """Read to the current end; the Fault of a partition that could not be read so far."""
+        faults = read_to_end(self._client, self._leaders, self._positions, self._take, deadline)
+        return next(iter(faults.values()), None)
+
+    def first(self, group: str) -> Commit | GroupState | None:
+        """A record of the group; None = there is none."""
+        return next((log.first for log in self._of(group)), None)
+
+    def late(self, group: str) -> Late:
+        """What the group committed before its offsets were deleted. Its records may be in several partitions."""
+        found = [log.late() for log in self._of(group)]
+        offsets = dict(chain.from_iterable(each.offsets.items() for each in found))
+        return Late(offsets, sum(each.open for each in found))
+
+    def _of(self, group: str) -> Iterator[GroupLog]:
+        return (logs[group] for logs in self._logs.values() if group in logs)
+
+    def _take(self, index: int, answer: Fetched) -> Fault | None:
+        logs = self._logs.setdefault(index, {})
+        rows: list[Record | Marker] = [*answer.records, *answer.markers]
+        for row in sorted(rows, key=lambda row: row.offset):
+            if isinstance(row, Marker):
+                for log in logs.values():
+                    log.end(row)
+                continue
+            try:
+                group = group_of(row.key)
+                if row.offset < self._starts.get(group, {}).get(index, 0) or group not in self._starts:
+                    continue
+                record = decode(row.key, row.value)
+            except BrokenRecord as broken:
+                return Fault("CORRUPT_MESSAGE", f"{OFFSETS_TOPIC}-{index} at offset {row.offset}: {broken}")
+            if self._matters(record):
+                logs.setdefault(group, GroupLog()).take(record, row.producer)
+        return None

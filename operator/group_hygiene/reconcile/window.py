@@ -1,0 +1,101 @@
+"""The time between the read of a group's offsets and their deletion: what was committed then is added to the backup.
+
+The broker's check for members is the last one, and a commit without joining passes it. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.kafka.client import Deadline
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.late_commits import LateCommits
+from group_hygiene.kafka.offsets_log import Commit, GroupState
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup, in_parts, with_late_offsets
+from group_hygiene.model.groups import TOPIC_DENIED, Fault
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.reconcile.context import Context
+from group_hygiene.reconcile.settle import Done
+from group_hygiene.reconcile.uses import read_ends
+
+_HIDDEN = f"brokers hide {OFFSETS_TOPIC}"
+
+
+class Window:
+    """The windows of some groups. For one batch, or one recovery."""
+
+    def __init__(
+        self,
+        context: Context,
+        cluster: Cluster,
+        starts: Mapping[str, Mapping[int, int]],
+        matters: Callable[[Commit | GroupState], bool] = lambda record: True,
+    ) -> None:
+        """starts: group -> the ends of the log when its window begins; brokers hide it if they are empty.
+
+        matters: which records of the groups count.
+        """
+        self._context = context
+        self._hidden = {name for name, ends in starts.items() if not ends}
+        self._unread = ""
+        known = {name: ends for name, ends in starts.items() if ends}
+        self._log = LateCommits(context.client, cluster.leaders, known, matters)
+
+    def read_on(self, names: Collection[str], deadline: Deadline) -> dict[str, Refusal]:
+        """The groups that must not be deleted: used since the start, or not known. A hidden log refuses none."""
+        self.close(deadline)
+        if self._unread:
+            why = Refusal(reasons.EVIDENCE_UNREADABLE, f"whether it was used just now: {self._unread}")
+            return {name: why for name in names if name not in self._hidden}
+        used = Refusal(reasons.RECENTLY_ACTIVE, "it was used while it was saved")
+        return {name: used for name in names if self._log.first(name) is not None}
+
+    def close(self, deadline: Deadline) -> None:
+        """Read to the end of the log, after the offsets were deleted."""
+        fault = self._log.read_on(deadline)
+        self._unread = "" if fault is None else str(fault)
+
+    def completed(self, done: Done, saved: Callable[[], Backup | None]) -> Done:
+        """The end of a deletion, with what was committed in the window, in the backup and in words.
+
+        saved: the backup of this deletion; None = it can't be read.
+        """
+        name = done.entry.group
+        unread = _HIDDEN if name in self._hidden else self._unread
+        if unread:
+            return unread_window(done, unread)
+        late = self._log.late(name)
+        if late.open:
+            done = done.adding(f"{late.open} transaction(s) were open, whose offsets are not saved")
+        backup = saved() if late.offsets else None
+        if not late.offsets:
+            return done
+        if backup is None:
+            return done.adding("it committed right before, and its backup can't be read")
+        topics = {place.topic for place in late.offsets} - backup.offsets.keys()
+        found = kafka_cluster.topic_ids(self._context.client, topics, self._context.deadline())
+        ids = {topic: id_ for topic, id_ in found.items() if id_ and not isinstance(id_, Fault)}
+        whole = with_late_offsets(backup, late.offsets, ids)
+        if whole is None:
+            return done
+        return done.adding(f"offsets that it committed right before ({len(late.offsets)}) are saved", in_parts(whole))
+
+
+def unread_window(done: Done, why: str) -> Done:
+    """The same end, of a deletion whose window could not be read."""
+    return done.adding(f"whether it committed right before is not known: {why}")
+
+
+def read_start(context: Context, cluster: Cluster, deadline: Deadline) -> dict[int, int] | Refusal:
+    """The ends of the log now, where a window begins; empty if brokers hide it. A Refusal if they can't be read."""
+    if cluster.samples:
+        return {}
+    ends = read_ends(context.client, cluster, deadline)
+    if not isinstance(ends, Fault):
+        return ends
+    if ends.code == TOPIC_DENIED:
+        return {}
+    return Refusal(reasons.EVIDENCE_UNREADABLE, f"the end of {OFFSETS_TOPIC}: {ends}")

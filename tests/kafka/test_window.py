@@ -1,0 +1,159 @@
+"""What was deleted is what was saved: commits between the last read of a group's offsets and its deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from kafka.protocol.admin import DeleteGroupsRequest
+
+from faults.kafka_proxy import KafkaProxy, Rule, Then, When
+from faults.owners import Owners
+from faults.requests import DELETE_GROUPS, PRODUCE, Exchange
+from group_hygiene import reconcile
+from group_hygiene.kafka.client import Client
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Outcome
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.spec.connection import Settings
+from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
+from tests.kafka.clients import Around, Died, die
+from tests.kafka.makers import Maker, at, soon
+from tests.kafka.scene import Scene, policy
+from tests.kafka.test_settling import known_for
+from tests.kafka.test_uncertain_answers import backups
+
+SAVED, LATE = 10, 40
+
+
+@pytest.fixture(scope="module")
+def proxy(kafka: KafkaCluster) -> Iterator[KafkaProxy]:
+    """Between the product's client and the broker."""
+    made = KafkaProxy(kafka.door(0), Owners())
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def access(proxy: KafkaProxy) -> Settings:
+    """Through the proxy."""
+    return Settings((proxy.bootstrap_servers,))
+
+
+@pytest.fixture
+def topic(make: Maker) -> str:
+    """A topic with records."""
+    return make.topic(records=50)
+
+
+def commits(make: Maker, group: str, topic: str) -> None:
+    make.simple(group, at(topic, LATE))
+
+
+def commits_for_another_topic(make: Maker, group: str, topic: str) -> None:
+    make.simple(group, at(make.topic(f"{topic}-2", records=50), LATE))
+
+
+def commits_in_a_transaction(make: Maker, group: str, topic: str) -> None:
+    make.pending(group, at(topic, LATE)).commit_transaction(60)
+    # The broker writes its marker after it answers.
+    place = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
+    wait_for(lambda: _committed(make, place) == LATE)
+
+
+def _committed(make: Maker, place: ConsumerGroupTopicPartitions) -> int:
+    (answer,) = make.admin.list_consumer_group_offsets([place]).values()
+    return int(answer.result().topic_partitions[0].offset)
+
+
+def aborts_a_transaction(make: Maker, group: str, topic: str) -> None:
+    make.pending(group, at(topic, LATE)).abort_transaction(60)
+
+
+_LEFT_OPEN: list[Any] = []
+
+
+def begins_a_transaction(make: Maker, group: str, topic: str) -> None:
+    _LEFT_OPEN.append(make.pending(group, at(topic, LATE)))
+
+
+def during(proxy: KafkaProxy, api: int, do: Callable[[], object]) -> Rule:
+    """Do something before the broker gets the next request with this API key."""
+
+    def hold(_: Exchange) -> Then:
+        do()
+        return Then.PASS
+
+    return proxy.rule(Rule(lambda exchange: exchange.api == api, When.BEFORE, hold))
+
+
+def saved(scene: Scene, group: str) -> dict[str, int]:
+    """Topic -> the offset of its partition 0 in the backup."""
+    (backup,) = backups(scene, group)
+    return {topic: rows[0].offset for topic, rows in backup.offsets.items()}
+
+
+LATE_COMMITS = [
+    pytest.param(commits, {"": LATE}, "right before (1) are saved", id="a-commit"),
+    pytest.param(
+        commits_for_another_topic, {"": SAVED, "-2": LATE}, "right before (1) are saved", id="for-another-topic"
+    ),
+    pytest.param(commits_in_a_transaction, {"": LATE}, "right before (1) are saved", id="in-a-transaction"),
+    pytest.param(aborts_a_transaction, {"": SAVED}, "", id="in-an-aborted-transaction"),
+    pytest.param(begins_a_transaction, {"": SAVED}, "1 transaction(s) were open", id="in-an-open-transaction"),
+]
+
+
+@pytest.mark.parametrize(("late", "offsets", "says"), LATE_COMMITS)
+def test_a_commit_before_the_deletion_is_saved(
+    scene: Scene, proxy: KafkaProxy, make: Maker, late: Callable[..., None], offsets: dict[str, int], says: str
+) -> None:
+    """The request is under way: the backup has what the broker deletes, and the outcome says so."""
+    topic = make.topic(records=50)
+    group = make.abandoned(make.name("monthly"), topic, commit=at(topic, SAVED))
+    observation, plan = scene.plan(policy(group))
+    rule = during(proxy, DELETE_GROUPS, lambda: late(make, group, topic))
+    (outcome,) = scene.apply(plan, observation)
+    rule.wait("the commit comes before the request")
+    assert outcome.kind is OutcomeKind.DELETED
+    assert group not in make.groups()
+    assert saved(scene, group) == {f"{topic}{rest}": offset for rest, offset in offsets.items()}
+    assert says in outcome.message
+
+
+def test_a_commit_while_it_is_saved_keeps_the_group(scene: Scene, proxy: KafkaProxy, make: Maker, topic: str) -> None:
+    """The log is read again after the backup was read back, and before the request."""
+    group = make.abandoned(make.name("monthly"), topic, commit=at(topic, SAVED))
+    observation, plan = scene.plan(policy(group))
+    before = len(proxy.seen(DELETE_GROUPS))
+    during(proxy, PRODUCE, lambda: commits(make, group, topic))
+    (outcome,) = scene.apply(plan, observation)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.RECENTLY_ACTIVE)
+    assert len(proxy.seen(DELETE_GROUPS)) == before
+    assert group in make.groups()
+    assert backups(scene, group) == []
+
+
+def test_a_process_that_died_leaves_the_commit_to_the_next(client: Client, make: Maker, topic: str) -> None:
+    """The intent has the ends of the log, so recovery finds the commit, too."""
+    dying = Around(client, DeleteGroupsRequest, after=die)
+    scene = Scene(dying)  # type: ignore[arg-type]
+    group = make.abandoned(make.name("monthly"), topic, commit=at(topic, SAVED))
+    observation, plan = scene.plan(policy(group))
+    dying.before = lambda _: commits(make, group, topic)
+    with pytest.raises(Died):
+        scene.apply(plan, observation)
+    assert saved(scene, group) == {topic: SAVED}
+    scene.context = scene.open()
+    known_for(scene, 60)
+    assert sum(reconcile.recover_intents(scene.context).values()) == 1
+    assert saved(scene, group) == {topic: LATE}
+    ended = scene.context.journal.entries(lambda key: key[:2] == ("outcome", group), soon())
+    assert not isinstance(ended, Refusal)
+    assert [each.message for each in ended if isinstance(each, Outcome)] == [
+        "deleted; the process that did it was interrupted; offsets that it committed right before (1) are saved"
+    ]
