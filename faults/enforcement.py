@@ -25,6 +25,7 @@ from sandbox.ledger_log import LedgerLog
 from sandbox.waiting import wait_for
 
 GRACE_SECONDS = 1.0
+INTERVAL_SECONDS = 60
 # Time between two runs of a policy, so that it sees a group unchanged, or a grace period elapse.
 LOOK_SECONDS = 1.15
 _API = "grouphygiene.io/v1alpha1"
@@ -32,7 +33,7 @@ _API = "grouphygiene.io/v1alpha1"
 
 @dataclass(frozen=True)
 class Specs:
-    """connection, policy: added to their specs. grace: the policy's gracePeriod in seconds.
+    """connection, policy: added to their specs. grace, interval: the policy's, in seconds.
 
     late: seconds after its date in which a mark may be written: as long as its writer may have led.
     """
@@ -41,6 +42,7 @@ class Specs:
     policy: Mapping[str, Any] = field(default_factory=dict)
     grace: float = GRACE_SECONDS
     late: float = LEASE_SECONDS
+    interval: int = INTERVAL_SECONDS
 
 
 class Enforcement:
@@ -91,7 +93,7 @@ class Enforcement:
     def policy_object(self) -> Object:
         spec: Object = {
             "connectionRef": {"name": "main"},
-            "interval": "60s",
+            "interval": f"{self._specs.interval}s",
             "mode": "Enforce",
             "match": {"groups": [f"{self.name}-*"]},
             "when": {"unchangedFor": "1s"},
@@ -136,7 +138,9 @@ class Enforcement:
 
     def ask_run(self) -> int:
         """The same without waiting; returns the generation that the status will have."""
-        edited = self.kube.patch("GroupPolicy", self.name, "p", {"interval": f"{60 + next(self._numbers) % 60}s"})
+        edited = self.kube.patch(
+            "GroupPolicy", self.name, "p", {"interval": f"{self._specs.interval + next(self._numbers) % 60}s"}
+        )
         return int(edited["metadata"]["generation"])
 
     def until_deleted(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from faults.enforcement import GRACE_SECONDS, Enforcement, Specs
+from faults.enforcement import GRACE_SECONDS, INTERVAL_SECONDS, Enforcement, Specs
 from faults.errors import FaultsError
 from faults.kafka_proxy import KafkaProxy, Then, When
 from faults.kube import Object
@@ -27,8 +27,8 @@ from sandbox.process import Keeper
 class Setup:
     """Options of a world. name: prefix of its groups, and its namespace. door: index of the cluster's door.
 
-    without: the guards to remove (see `faults.reckless`). connection, policy: added to their specs. grace: the policy's
-    gracePeriod in seconds. lease: of the replicas, in seconds. memory: limit of each replica in bytes; None = none.
+    without: the guards to remove (see `faults.reckless`). connection, policy: added to their specs. grace, interval:
+    the policy's, in seconds. lease: of the replicas, in seconds. memory: limit of each replica in bytes; None = none.
     prepare: called once brokers and CRDs exist, before the connection is made. server: an API server with our CRDs and
     roles that several worlds use one after another; default: the world's own.
     """
@@ -40,6 +40,7 @@ class Setup:
     connection: Mapping[str, Any] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)
     grace: float = GRACE_SECONDS
+    interval: int = INTERVAL_SECONDS
     lease: int = LEASE_SECONDS
     memory: int | None = None
     prepare: Callable[[World], None] | None = None
@@ -53,7 +54,9 @@ class World(Enforcement):
     """
 
     def __init__(self, setup: Setup) -> None:
-        super().__init__(setup.name, setup.kafka, Specs(setup.connection, setup.policy, setup.grace))
+        super().__init__(
+            setup.name, setup.kafka, Specs(setup.connection, setup.policy, setup.grace, interval=setup.interval)
+        )
         self.setup, self.owners = setup, Owners()
         self._server = setup.server or ApiServer()
 
@@ -96,18 +99,14 @@ class World(Enforcement):
             self.setup.prepare(self)
         self.apply()
 
-    def kill_at_delete(self, leader: OperatorProcess, names: list[str], pause: float = 0.0) -> None:
-        """Let it run until it is killed while it deletes these groups: after the broker did, before the response.
-
-        pause: seconds before its first run, which may be so many that it runs by itself.
-        """
+    def kill_at_delete(self, leader: OperatorProcess, names: list[str]) -> None:
+        """Let it run until it is killed while it deletes these groups: after the broker did, before the response."""
 
         def kill(_: Exchange) -> Then:
             leader.kill()
             return Then.DROP
 
         rule = self.at("delete", When.BETWEEN, kill)
-        rule.fired.wait(pause)
         self.until_deleted(names, rule.done.is_set)
         rule.wait("the leader is killed")
 

@@ -40,6 +40,8 @@ _SECONDS = 240.0
 _LEASE_SECONDS = 10
 # The grace period: longer than it takes to see that groups are marked, which depends on the machine's load.
 _GRACE_SECONDS, _GRACE_SECONDS_AT_MOST = 8.0, 60.0
+# Longer than a life: each run is asked for by an edit, or is the first one of a new leader.
+_INTERVAL_SECONDS = 3600
 # What `faults.stage.needed` makes.
 _PROTECTED = ("live", "simple", "protected-*")
 # How often the operator runs at least while it must refuse, and at most until a status shows that.
@@ -193,9 +195,10 @@ class Life:
     def delete_with_a_kill(self) -> None:
         """The leader is killed once a broker has deleted a group; its successor deletes the rest, and records all."""
         due = list(self.made.unused.values())
+        time.sleep(self.grace)
         with self.or_silent():
             leader = self.run.replicas.leader(_SECONDS)
-            self.run.kill_at_delete(leader, due, self.grace)
+            self.run.kill_at_delete(leader, due)
             self.run.start(1)
             self.run.replicas.another_leader(leader, _SECONDS)
             self.run.until_deleted(due, seconds=_SECONDS)
@@ -374,6 +377,7 @@ def begun(world: World, kafka: KafkaCluster, server: ApiServer) -> Iterator[Life
         without="clock" if world.own_clock else "",
         lease=_LEASE_SECONDS,
         grace=grace,
+        interval=_INTERVAL_SECONDS,
         prepare=grant if world.cluster.user else None,
     )
     with ExitStack() as stack:
