@@ -309,7 +309,7 @@ class KafkaCluster(Service):
         return known_brokers(node.internal_port, address=self._place.address)
 
     def _node(self, broker: int) -> Node:
-        return next(node for node in self._layout.brokers if node.id == broker)
+        return next(node for node in self._layout.nodes if node.id == broker)
 
     def _launch(self, node: Node) -> None:
         levels = {"": "info"} | ({LOGGER: "debug"} if self._request_log else {})
