@@ -6,7 +6,7 @@ import importlib
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from faults.errors import FaultsError
@@ -25,10 +25,10 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([__name__])
 
 
-def run(arguments: Sequence[str], environment: Mapping[str, str], seconds: float) -> tuple[int, str]:
-    """The exit code of a command, and its output. environment: added to that of this process. Raises FaultsError."""
+def run(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
+    """The exit code of a command, and its output. Raises FaultsError if it is not over in time."""
     with tempfile.NamedTemporaryFile() as output:
-        process = _CONTEXT.Process(target=_run, args=(list(arguments), dict(environment), output.name))
+        process = _CONTEXT.Process(target=_run, args=(list(arguments), output.name))
         process.start()
         process.join(seconds)
         if process.exitcode is None:
@@ -38,8 +38,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], seconds: float
         return process.exitcode, Path(output.name).read_text(errors="replace").strip()
 
 
-def _run(arguments: list[str], environment: dict[str, str], output: str) -> None:
-    os.environ |= environment
+def _run(arguments: list[str], output: str) -> None:
     file = os.open(output, os.O_WRONLY)
     for standard in (1, 2):
         os.dup2(file, standard)

@@ -328,11 +328,11 @@ class Life:
         With the connection, unless the clock of commands is wrong: then TLS would refuse the API server's certificate.
         Raises Broken for an exit code other than 0, unless `refused`.
         """
-        environment = {"KUBECONFIG": str(self.run.server.kubeconfig)}
         if self.commands_environment:
             code, text = self.command_in_its_own_time(arguments)
         else:
-            code, text = commands.run([*arguments, "--connection", "main", "-n", self.run.name], environment, _SECONDS)
+            connection = ("--connection", "main", "-n", self.run.name, "--kubeconfig", str(self.run.server.kubeconfig))
+            code, text = commands.run([*arguments, *connection], _SECONDS)
         if code != 0 and not refused:
             raise Broken(f"{' '.join(arguments)}: exit code {code}: {text[-600:]}")
         return code, text
