@@ -97,13 +97,6 @@ def test_a_group_that_a_user_asked_to_keep_is_refused(on_ledger: Run, make: Make
     assert (answer.code, results(answer)) == (1, {group: "KeepRequested"})
 
 
-class Later(SystemClock):
-    """Two hours ahead: for it, groups were not used lately."""
-
-    def now(self) -> datetime:
-        return super().now() + timedelta(hours=2)
-
-
 def test_a_commit_after_the_first_read_is_found(
     kafka: KafkaCluster, client: Client, make: Maker, ledger: Ledger
 ) -> None:
@@ -117,13 +110,15 @@ def test_a_commit_after_the_first_read_is_found(
     connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
     memory = Memory(contents=own.contents)
     journal = Journal(own, own.contents, memory.unwritten, writable=True)
-    context = Context(client, connection, memory, Later(), journal)
-    request = DeletionRequest((used, unused), "me", timedelta(hours=1), timedelta(days=1))
+    context = Context(client, connection, memory, SystemClock(), journal)
+    request = DeletionRequest((used, unused), "me", timedelta(seconds=2), timedelta(days=1))
+    # Longer ago than that, by the broker's clock.
+    time.sleep(4)
     judged = judge_requested(context, request)
     assert {name for name, verdict in judged.verdicts.items() if verdict.matches} == {used, unused}
     make.simple(used, at(topic, 2))
     guard = CommandGuard(Session(client, connection))
-    stop, outcomes = delete_requested(replace(context, clock=SystemClock()), judged, guard)
+    stop, outcomes = delete_requested(context, judged, guard)
     assert stop is None
     assert {each.group: each.reason for each in outcomes} == {used: "RecentlyActive", unused: "Deleted"}
 
@@ -288,18 +283,19 @@ def test_it_does_not_skip_protection_silently(
     assert message in answer.err
 
 
-def test_protection_of_a_connection_in_a_file(on_ledger: Run, make: Maker, tmp_path: Path) -> None:
+def test_protection_of_a_connection_in_a_file(on_ledger: Run, make: Maker, ledger: Ledger, tmp_path: Path) -> None:
     """The file's KafkaConnection protects the group."""
-    topic, group = make.topic(records=3), make.name()
+    topic, group, entries = make.topic(records=3), make.name(), ledger._settings.topic
     make.simple(group, at(topic, 2))
     file = tmp_path / "connection.yaml"
     file.write_text(
         "apiVersion: grouphygiene.io/v1alpha1\nkind: KafkaConnection\n"
         "metadata: {name: main, namespace: kafka}\n"
-        f"spec: {{bootstrapServers: ['localhost:1'], protect: [{group}]}}\n"
+        f"spec: {{bootstrapServers: ['localhost:1'], protect: [{group}], ledger: {{topic: {entries}}}}}\n"
     )
     answer = on_ledger("delete", group, "--force", "--yes", "--connection-file", file, "-o", "json")
-    assert (answer.code, results(answer)) == (1, {group: "Protected"}), answer.err
+    assert answer.code == 1, answer.err
+    assert results(answer) == {group: "Protected"}, answer.err
 
 
 def test_it_creates_a_ledger_that_an_operator_takes_over(
