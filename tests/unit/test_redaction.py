@@ -43,6 +43,10 @@ SHOWN = {
     reasons.INTERRUPTED: {"_BEGUN", "intent.partitions", "left"},
     reasons.KEEP_REQUESTED: {"keeps[name].by", "request.by", "request.why", "timestamp(request.until)"},
     reasons.LAG_BELOW: {"found.unread", "wanted"},
+    # A client of the group, and a partition of it.
+    reasons.CONNECT: {"seen"},
+    reasons.STREAMS: {"seen"},
+    reasons.NO_START_OFFSET: {"evidence.offsets.message"},
     reasons.NO_BACKUP: {"timestamp(at)"},
     reasons.NOT_EMPTY: {"group.state"},
     reasons.NOT_LEADER: {"FRESH_S"},
