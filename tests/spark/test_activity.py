@@ -375,6 +375,29 @@ def test_a_log_that_grew(spark: SparkSession, warehouse: str, monkeypatch: pytes
     assert [offset["offset"] for offset in row["offsets"]] == [9]
 
 
+@pytest.mark.parametrize("era", [0, 1])
+def test_a_use_in_an_unexpected_partition_is_a_use_of_any_group(
+    spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch, era: int
+) -> None:
+    """A broker puts records by the number of partitions at its start. No group counts as idle since before that."""
+    monkeypatch.setattr(activity, "_SMALL", 0)
+    bronze = Bronze(spark, warehouse)
+    bronze.partitions = 4
+    if era:
+        bronze.write({_names(1)[0]: [commit(0)]}, log_partition=1)
+        update(spark, warehouse)
+    bronze._offset = 0
+    bronze.write({_names(2)[0]: [commit(1)]}, era=era, log_partition=2)
+    bronze.write({_names(3)[0]: [commit(50, 5)]}, era=era, log_partition=0)
+    # The last run has nothing new, and forgets nothing.
+    for _ in range(2):
+        update(spark, warehouse)
+        since = {row["log_partition"]: row["complete_since"] for row in COVERAGE.rows(warehouse)}
+        assert since == dict.fromkeys(range(4), moment(50.1))
+        assert _names(3)[0] not in rows(spark, warehouse)
+        bronze.finish(era=era)
+
+
 def test_records_and_rows_that_are_there_twice(spark: SparkSession, warehouse: str) -> None:
     """However that came: a group has one row."""
     bronze = Bronze(spark, warehouse)

@@ -238,6 +238,18 @@ _ROWS = """
 _REST = 'FROM old ANTI JOIN of_commits USING ("group") ANTI JOIN of_states USING ("group")'
 
 
+# Only records that clients cause: coordinators remove what they loaded from such a partition. A clock that is ahead
+# must not protect groups for ever.
+_LAST_STRAY = """
+    SELECT least(max(greatest(record_time, written_after)), max(now)) FROM (
+        SELECT "group", log_partition, record_time, written_after FROM commits WHERE committed_offset IS NOT NULL
+        UNION ALL
+        SELECT "group", log_partition, record_time, written_after FROM states
+        WHERE NOT gone AND (members > 0 OR kind IN ('consumer-member', 'share-member', 'streams-member'))
+    ) JOIN strays USING ("group", log_partition), run
+"""
+
+
 class Fold:
     """One round of records of some groups, all of one era, and what their rows say then.
 
@@ -283,17 +295,23 @@ class Fold:
         """The groups with such rows."""
         return self._distinct('"group"').column("group")
 
-    def remove_strays(self, partitions: int) -> None:
+    def remove_strays(self, partitions: int) -> datetime | None:
         """Remove records from partitions that are not their group's, of so many of the log.
 
-        They are from before the log had so many: stale, and with offsets that say nothing about the group's own ones.
+        Brokers wrote them by another number of partitions: before the log had so many, or until they are restarted.
+        Their offsets say nothing about the group's own ones, so what they say of the group is not known. Returns the
+        time of the last use among them: before that, any group may have been used. None = there is no use.
         """
         rows = self._distinct('"group", log_partition')
         stray = [
             partition_of(group, partitions) != partition
             for group, partition in zip(*(column.to_pylist() for column in rows.columns), strict=True)
         ]
-        self._database.register("strays", rows.filter(pa.array(stray, pa.bool_())))
+        strays = rows.filter(pa.array(stray, pa.bool_()))
+        if not len(strays):
+            return None
+        self._database.register("strays", strays)
+        found = self._database.execute(_LAST_STRAY).fetchone()
         for table in ("commits", "states"):
             self._database.execute(
                 f"""
@@ -301,6 +319,8 @@ class Fold:
                 AND {table}.log_partition = strays.log_partition
                 """  # noqa: S608
             )
+        last: datetime | None = found[0] if found else None
+        return last
 
     def _distinct(self, columns: str) -> pa.Table:
         union = f"SELECT {columns} FROM commits UNION SELECT {columns} FROM states"  # noqa: S608

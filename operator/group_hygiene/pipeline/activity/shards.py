@@ -75,13 +75,14 @@ class Round(NamedTuple):
 class Done(NamedTuple):
     """What a task did. files: in place of `Task.old`, None = it left all as it was. records: that it added.
 
-    failure: why it ended.
+    failure: why it ended. strays: see `Fold.remove_strays`.
     """
 
     task: Task
     records: int
     files: list[AddAction] | None
     failure: str | None = None
+    strays: datetime | None = None
 
 
 def plan(files: Mapping[str, Shard], partitions: Iterable[int], split: bool, moved: bool, number: int) -> list[Task]:
@@ -139,9 +140,7 @@ def _fold(task: Task, round: Round) -> Done:
         records = fold.add(_read(round, "commits", new), _read(round, "group_states", new))
         if not records and not round.moved:
             return Done(task, 0, None)
-        # The partitions of a log do not change within an era.
-        if round.era and round.partitions is not None:
-            fold.remove_strays(round.partitions)
+        strays = None if round.partitions is None else fold.remove_strays(round.partitions)
         changed, old, files = fold.groups(), list[pa.Table](), _Files(round, task.shards)
         for rows in _tables(_read(round, "activity", of_task), schema):
             known = pc.is_in(rows.column("group"), value_set=changed)
@@ -149,7 +148,7 @@ def _fold(task: Task, round: Round) -> Done:
             files.add(rows.filter(pc.invert(known)))
         for rows in fold.rows(pa.concat_tables([schema.empty_table(), *old])):
             files.add(rows)
-        return Done(task, records, files.finished())
+        return Done(task, records, files.finished(), strays=strays)
 
 
 def _read(round: Round, table: str, condition: str) -> pa.RecordBatchReader:

@@ -127,6 +127,8 @@ def update(spark: SparkSession, warehouse: str, history: timedelta | None = None
             files = [file for each in changed for file in each.files or ()]
             at = at._replace(version=ACTIVITY.change(warehouse, files, at.version, removed))
         added, era = added + sum(each.records for each in done), batches.era
+        strays = max((each.strays for each in done if each.strays is not None), default=None)
+        complete_since = _later(complete_since, dict.fromkeys(partitions, strays))
     # If nothing was written, this is the version that was checked above, not a newer one.
     whose = {"activity_id": at.id, "activity_version": at.version, "version": TABLES_VERSION}
     # Not the current table `ingested`: it may be ahead of what was added.

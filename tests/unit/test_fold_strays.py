@@ -1,0 +1,78 @@
+"""Records in an unexpected partition of the offsets log, as the pipeline folds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("duckdb")
+
+import pyarrow as pa
+
+from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.pipeline.activity.fold import Fold
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES
+
+START = datetime(2026, 11, 20, 12, tzinfo=UTC)
+NOW = START + timedelta(days=1)
+GROUP, PARTITIONS = "orders", 4
+OWN = partition_of(GROUP, PARTITIONS)
+
+
+def at(second: float) -> datetime:
+    return START + timedelta(seconds=second)
+
+
+def commit(**fields: Any) -> dict[str, Any]:
+    same = {"topic": "t", "partition": 0, "committed_offset": 5, "aborted": False, "commit_ms": 1}
+    return same | {"group": GROUP, "record_time": at(50)} | fields
+
+
+def state(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"group": GROUP, "record_time": at(50), "kind": kind, "gone": False} | fields
+
+
+def last_stray(tmp_path: Path, partition: int, *rows: Mapping[str, Any]) -> datetime | None:
+    """What `remove_strays` returns for records in this partition."""
+    with closing(Fold("cluster", 0, NOW, str(tmp_path))) as fold:
+        of_table: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+        for offset, row in enumerate(rows):
+            of_table["topic" in row].append({"log_partition": partition, "log_offset": offset} | dict(row))
+        fold.add(
+            pa.Table.from_pylist(of_table[True], COMMITS.schema),
+            pa.Table.from_pylist(of_table[False], GROUP_STATES.schema),
+        )
+        found = fold.remove_strays(PARTITIONS)
+        assert len(fold.groups()) == (partition == OWN)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("rows", "used"),
+    [
+        pytest.param([commit()], at(50), id="commit"),
+        pytest.param([commit(aborted=True)], at(50), id="aborted-commit"),
+        pytest.param([commit(), commit(record_time=at(40))], at(50), id="the-last-of-them"),
+        pytest.param([commit(written_after=at(70))], at(70), id="clock-that-is-behind"),
+        pytest.param([commit(record_time=NOW + timedelta(days=9))], NOW, id="clock-that-is-ahead"),
+        pytest.param([state("classic", members=1)], at(50), id="member"),
+        pytest.param([state("consumer-member", member_id="a")], at(50), id="member-of-the-newer-protocol"),
+        pytest.param([state("share-member", member_id="a")], at(50), id="member-of-a-share-group"),
+        pytest.param([commit(committed_offset=None)], None, id="expired-offset"),
+        pytest.param([state("classic", members=0)], None, id="members-that-timed-out"),
+        pytest.param([state("consumer-member", member_id="a", gone=True)], None, id="member-that-timed-out"),
+        pytest.param([state("consumer-epoch", generation=2)], None, id="epoch"),
+        pytest.param([state("classic", gone=True)], None, id="group-that-ended"),
+    ],
+)
+def test_a_use_in_an_unexpected_partition_has_its_time(
+    tmp_path: Path, rows: list[dict[str, Any]], used: datetime | None
+) -> None:
+    """Whose offsets it left is not known, so before its time no group counts as idle. Brokers' own records are none."""
+    assert last_stray(tmp_path, (OWN + 1) % PARTITIONS, *rows) == used
+    assert last_stray(tmp_path, OWN, *rows) is None
