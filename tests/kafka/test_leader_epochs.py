@@ -78,6 +78,7 @@ def test_what_an_unclean_election_cut_off(kafka: KafkaCluster, client: Client, m
     And the count of `unchangedFor` starts again for every group: a lost record may have been its use.
     """
     topic, group = make.topic(records=1, replicas=2), make.name("group")
+    make.abandoned(make.name("left"), topic)
     make.simple(group, at(topic))
     cluster = seen(client)
     own = partition_of(group, len(cluster.leaders))

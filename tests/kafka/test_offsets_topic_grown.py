@@ -139,6 +139,13 @@ def test_a_group_that_is_used_stays(place: Place) -> None:
         assert again.refusal is not None
         assert again.refusal.reason == world.refusal
         assert "must be restarted" in again.refusal.message
+        assert "must be restarted" in scene.observe(tidy).snapshot.refusal.message or world.brokers == 1
+
+
+def test_doctor_names_the_brokers_to_restart(place: Place) -> None:
+    """Also where no group has been used since: its records of before show it."""
+    result = CliRunner().invoke(main, ["doctor", "--bootstrap-server", place.kafka.bootstrap_servers])
+    assert ("must be restarted" in result.stdout) == (place.world.refusal is not None), result.stdout
 
 
 def test_commands_keep_a_group_that_is_used(place: Place) -> None:

@@ -21,6 +21,7 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     samples         coordinators of sample groups, where brokers hide `__consumer_offsets`
     changes         deletes groups and offsets, commits offsets, creates topics: only for the executor
     transactions    whether brokers can carry out transactions
+    growth          brokers that compute partitions of the offsets log from an old number of them
     groups          list and describe groups
     loaded          checks that a list has all groups that the leaders know
     offsets         committed offsets; where partitions end

@@ -118,17 +118,19 @@ def _ask_round(
     return results
 
 
-def look_up(client: Client, groups: Sequence[str], deadline: Deadline) -> dict[str, int | Fault]:
+def look_up(
+    client: Client, groups: Sequence[str], deadline: Deadline, broker: int | None = None
+) -> dict[str, int | Fault]:
     """The coordinator's broker id for each group: batched (KIP-699, brokers 3.0 on), else one request a group.
 
-    The result has exactly these groups, whatever the broker answers.
+    broker: which one to ask; None = any. The result has exactly these groups, whatever the broker answers.
     """
     key_type = CoordinatorType.GROUP.value
     found: dict[str, int | Fault] = dict.fromkeys(groups, NO_ANSWER)
     if client.supports(FindCoordinatorRequest, 4):
         chunks = [tuple(groups[start : start + _LOOKUP_CHUNK]) for start in range(0, len(groups), _LOOKUP_CHUNK)]
         calls = {
-            chunk: Call(None, FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(chunk), min_version=4))
+            chunk: Call(broker, FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(chunk), min_version=4))
             for chunk in chunks
         }
         for chunk, answer in client.send_each(calls, deadline).items():
@@ -140,7 +142,7 @@ def look_up(client: Client, groups: Sequence[str], deadline: Deadline) -> dict[s
                     found[row.key] = fault_of_code(row.error_code) if row.error_code else row.node_id
         return found
     singles = {
-        group: Call(None, FindCoordinatorRequest(key=group, key_type=key_type, max_version=3)) for group in groups
+        group: Call(broker, FindCoordinatorRequest(key=group, key_type=key_type, max_version=3)) for group in groups
     }
     for group, answer in client.send_each(singles, deadline).items():
         if isinstance(answer, Fault):

@@ -117,6 +117,15 @@ class Tail:
             deadline,
         )
 
+    def peek(self, deadline: Deadline) -> None:
+        """Read no more than one answer of each partition, for `grown`. Later reads begin where they did before."""
+        indexes = list(self.leaders)
+        for first in range(0, len(indexes), _AT_ONCE):
+            asked = {index: self.positions[index] for index in indexes[first : first + _AT_ONCE]}
+            for index, answer in fetch_all(self._client, OFFSETS_TOPIC, asked, self.leaders, deadline).items():
+                if not isinstance(answer, Fault):
+                    self._take(index, answer, lambda group: False, lambda record: True)
+
     def use(self, group: str, since: Mapping[int, int]) -> Found | None:
         """A record of the group at or after these offsets; a partition that is missing there counts from its start."""
         found = self._found.get(group, {}).values()

@@ -159,7 +159,7 @@ def _complete(case: Case) -> Refusal | None:
 
 
 def _partitions_used(case: Case) -> Refusal | None:
-    return None if case.memory.tail is None else grown_refusal(case.memory.tail.grown)
+    return grown_refusal(case.memory.grown)
 
 
 def _topics_visible(case: Case) -> Refusal | None:
@@ -272,7 +272,8 @@ PRECONDITIONS = (
     Precondition(
         name="partitions of the offsets log",
         protects="groups whose brokers still write into the partition of an earlier number of partitions",
-        proof="No leader has a new record where the number of partitions in Metadata does not put its group",
+        proof="No leader has a record of its epoch where the number of partitions in Metadata does not put its group, "
+        "and no broker names another coordinator than that number does",
         lasts="one run; the log is read on before each batch",
         unknown="all partitions are read for uses of a group",
         reasons=(reasons.OFFSETS_TOPIC_GROWN,),

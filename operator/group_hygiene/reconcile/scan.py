@@ -15,6 +15,7 @@ from group_hygiene.errors import MemoryExhausted, Unreachable
 from group_hygiene.evidence import trust as tables
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
+from group_hygiene.kafka import growth
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Covered, Removal, Seen, Watch
@@ -38,7 +39,7 @@ from group_hygiene.reconcile.preconditions import Case, Moment, refusals
 from group_hygiene.reconcile.saved_offsets import read_offsets
 from group_hygiene.reconcile.sightings import new_notes
 from group_hygiene.reconcile.unread import read_records
-from group_hygiene.reconcile.uses import NOT_FOLLOWED, follow
+from group_hygiene.reconcile.uses import NOT_FOLLOWED, follow, grown_refusal
 from group_hygiene.spec.policy import Policy
 from group_hygiene.telemetry.tracing import note, traced
 
@@ -104,6 +105,10 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
         # No verdict depended on the tables this time; the status still shows whether they are in order.
         _read_activity(context, {}, facts, deadline)
     incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline, attested), facts.offsets)
+    _find_growth(context, cluster, listing, full, deadline)
+    if incomplete and (grown := grown_refusal(memory.grown)) is not None:
+        # It is the cause: brokers disagree about the coordinators of groups.
+        incomplete = (grown.message, *incomplete)
     notes = (*listing.notes, *_undescribed(listing.group_faults))
     snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, notes, clock.now(), facts.coverage)
     _end_scans(context, policies, selected, snapshot, facts, deadline)
@@ -181,6 +186,24 @@ def _incomplete(
     if lost:
         problems.append(f"a broker was lost while offsets were read, of {len(lost)} groups: {lost[0]}")
     return tuple(dict.fromkeys(problems))
+
+
+def _find_growth(context: Context, cluster: Cluster, listing: Listing, full: bool, deadline: Deadline) -> None:
+    """Note which brokers compute partitions of the offsets log from an old number of them, as far as it shows.
+
+    A restart elects leaders, so earlier findings count for the same leaders. The records of each partition since its
+    leader leads it are read once, in a full scan.
+    """
+    memory, client, found = context.memory, context.client, dict[int, str]()
+    same = memory.grown_among == cluster.leaders
+    if same:
+        found |= memory.grown
+    elif full:
+        found |= growth.by_records(client, cluster, Deadline(deadline.left / 2))
+        memory.grown_among = cluster.leaders
+    if full or any(fault.code == "NOT_COORDINATOR" for fault in listing.not_loaded.values()):
+        found |= growth.by_coordinators(client, cluster, Deadline(deadline.left / 2))
+    memory.grown = found | (memory.tail.grown if memory.tail is not None else {})
 
 
 def _undescribed(faults: Mapping[str, Fault]) -> tuple[str, ...]:
