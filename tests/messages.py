@@ -24,10 +24,11 @@ def insertions() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text())
-        for function in ast.walk(tree):
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                for reason, message in _pairs(function):
-                    found.setdefault(reason, set()).update(_parts(message, function, frozenset()))
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        constants = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+        for scope in (*functions, *constants):
+            for reason, message in _pairs(scope):
+                found.setdefault(reason, set()).update(_parts(message, scope, frozenset()))
     return found
 
 

@@ -58,6 +58,10 @@ def test_a_restore_brings_a_deleted_group_back(on_ledger: Run, run: Run, kafka: 
     answer = on_ledger("delete", group, "--force", "--by", "alice", *YES, "-o", "json")
     assert (answer.code, results(answer)) == (0, {group: "Deleted"}), answer.err
     assert answer.err.startswith(NOTE)
+    skipped = (
+        "deleted; 2 records waited for it: consumers with auto.offset.reset=latest skip these, unless it is restored"
+    )
+    assert answer.json["groups"][0]["message"].startswith(skipped)
     listed = run("list", "--bootstrap-server", kafka.bootstrap_servers, "--match", group, "-o", "name")
     assert listed.out == ""
     events = {each["what"]: each["by"] for each in on_ledger("history", group, "-o", "json").json["events"]}

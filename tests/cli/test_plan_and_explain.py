@@ -67,8 +67,11 @@ def test_plan_says_what_would_be_done(on: Run, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(policy())
     answer = on("plan", "-f", file, "--detailed-exitcode")
-    heading, would, assumed, titles, *rows = answer.out.splitlines()
+    heading, would, skipped, assumed, titles, *rows = answer.out.splitlines()
     assert answer.code == 2
+    assert skipped.strip().startswith(
+        "10 records wait for them: after the deletion, consumers with auto.offset.reset=latest"
+    )
     assert heading == "GroupPolicy kafka/unused (Delete, DryRun)"
     later = "mode Enforce would mark them and delete them after 24h"
     assert would.strip() == f"2 of 4 groups match: it would report them; {later}"
@@ -147,6 +150,7 @@ def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
                 "type": "Classic",
                 "protocolType": "consumer",
                 "verdict": "Match",
+                "lag": 5,
             }
         ],
     }

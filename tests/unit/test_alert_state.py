@@ -14,7 +14,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import DeliveryState, Firing, Notice, PolicyAlerts
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
-from tests.unit.make import NOW, alert, delete, mark, match, plan, refused, snapshot
+from tests.unit.make import NOW, P0, P1, alert, delete, mark, match, plan, refused, snapshot
 
 MATCHED, MARKED, BLOCKED, DELETED = (
     AlertType.GROUPS_MATCHED,
@@ -248,6 +248,21 @@ def test_enforce_finds_what_waits_and_what_went() -> None:
     assert found.deleted == Notice(NOW, 1, ["b"])
     assessed = assess(plan(policy, [match("a")], {"a": later}), [], snapshot())
     assert assessed.findings[0].groups.keys().isdisjoint(marked.groups)
+
+
+def test_a_mark_says_what_waits_for_the_groups() -> None:
+    """By the lag when they were marked; another lag later is no change of the alert, also if it is not known then."""
+    policy = delete(enforce=True)
+    marks = {"a": mark(policy, "a", NOW - timedelta(hours=2))}
+    (first,) = assess(plan(policy, [match("a")], marks), [], snapshot()).findings
+    assert first.detail.startswith(
+        "5 records wait for them: after the deletion, consumers with auto.offset.reset=latest"
+    )
+    receiver = Receiver(assess(plan(policy, [match("a")], marks), [], snapshot()))
+    before = receiver.firing
+    for lag in ({P0: 900, P1: 0}, None):
+        assert receiver.run(assess(plan(policy, [match("a", lag=lag)], marks), [], snapshot())) == []
+        assert receiver.firing == before
 
 
 def test_a_refusal_is_found_by_its_reason() -> None:

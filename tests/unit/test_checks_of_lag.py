@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_hygiene.decide.checks import CHECKS, judge, unread
-from group_hygiene.decide.lag import LagSummary, lag_summary
+from group_hygiene.decide.lag import LagSummary, lag_summary, skipped_by_latest
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Evidence
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, Offsets, Partition
-from group_hygiene.model.verdicts import Need
+from group_hygiene.model.verdicts import Need, Verdict
 from group_hygiene.spec.policy import Policy
 from tests.unit.make import (
     FAULT,
@@ -44,6 +44,26 @@ def _known(first: Bounds | Fault | None, second: Bounds | Fault | None = None) -
     """10 is committed in the first partition and 20 in the second, where all is read unless told else."""
     bounds = {P0: first, P1: second or Bounds(0, 20)}
     return evidence(bounds={place: known for place, known in bounds.items() if known is not None}, unchanged=None)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "records"),
+    [
+        pytest.param([Verdict(group(), _known(Bounds(0, 15)), None)], "5", id="one-group"),
+        pytest.param([Verdict(group(), _known(Bounds(0, 1010), Bounds(0, 21)), None)] * 2, "2,002", id="added-up"),
+        pytest.param([Verdict(group(), _known(Bounds(12, 15)), None)], "3", id="without-removed-ones"),
+        pytest.param([Verdict(group(), _known(Bounds(0, 10)), None)], "", id="caught-up"),
+        pytest.param([Verdict(group(), _known(None), None)], "", id="not-read"),
+        pytest.param([Verdict(group(), _known(FAULT, Bounds(0, 22)), None)], "2", id="as-far-as-known"),
+        pytest.param([Verdict(group(), _known(Bounds(0, 15)), None, frozenset({"t"}))], "", id="offsets-of-topics"),
+        pytest.param([], "", id="no-group"),
+    ],
+)
+def test_what_latest_skips(verdicts: list[Verdict], records: str) -> None:
+    """All records that wait for groups that will be deleted as a whole; nothing is said if none is known."""
+    text = skipped_by_latest(verdicts)
+    assert text.partition(" ")[0] == records
+    assert ("auto.offset.reset=latest" in text) is bool(records)
 
 
 @pytest.mark.parametrize(

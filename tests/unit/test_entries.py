@@ -85,6 +85,7 @@ fields: dict[Any, Any] = {
     "to": st.dictionaries(st.integers(0, 2**31 - 1), whole_numbers, max_size=4),
     "version": whole_numbers,
     "partitions": whole_numbers,
+    "waiting": whole_numbers,
     "partial": st.booleans(),
     "topic_id": st.none() | texts,
     "topic_ids": st.dictionaries(texts, texts, max_size=4),

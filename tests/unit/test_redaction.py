@@ -31,6 +31,9 @@ SHOWN = {
     reasons.ALREADY_COMMITTED: {"present.offset"},
     reasons.BACKUP_INCOMPLETE: {"timestamp(at)"},
     reasons.BECAME_ACTIVE: {"described.group.state", "now.state"},
+    # A client id, or the assignor, of the group's own members.
+    reasons.CONNECT: {"seen"},
+    reasons.STREAMS: {"seen"},
     reasons.CAUGHT_UP: {"found.outside", "topics"},
     # `message` is one of `reconcile.recovery`, all literal.
     reasons.DELETED: {"message", "named(gone.topics)"},
@@ -48,12 +51,14 @@ SHOWN = {
     reasons.STREAMS: {"seen"},
     reasons.NO_START_OFFSET: {"evidence.offsets.message"},
     reasons.NO_BACKUP: {"timestamp(at)"},
+    # The partition, and that Kafka shows no start offset of it (`kafka.share_offsets.complete_offsets`).
+    reasons.NO_START_OFFSET: {"evidence.offsets.message"},
     reasons.NOT_EMPTY: {"group.state"},
     reasons.NOT_LEADER: {"FRESH_S"},
     reasons.NOT_RESTORABLE: {"', '.join(lost[:3])", "', '.join(old)", "backup.type", "kind"},
     reasons.NOT_STABLE: {"group.state", "now.state"},
     # `failed`: codes of refusals, for partitions of the group.
-    reasons.OFFSETS_DELETED: {"message", "named(done)", "named(gone.topics)", "failed"},
+    reasons.OFFSETS_DELETED: {"message", "named(done)", "truncated_list(sorted(done), _NAMES)", "failed"},
     reasons.OUT_OF_RANGE: {"end", "saved.offset", "start"},
     # The partition, and what UNSTABLE_OFFSET_COMMIT means.
     reasons.PENDING_TRANSACTION: {"fault.message"},

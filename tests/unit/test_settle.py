@@ -102,6 +102,24 @@ def test_an_intent_ends_only_with_its_outcome() -> None:
             assert ("intent" in removed(result)) is (case.state is State.INTENT)
 
 
+@pytest.mark.parametrize("waiting", [0, 1_500])
+def test_a_deletion_says_what_waited_for_the_group(waiting: int) -> None:
+    """By its intent, also if another process records it; not if it was restored since, or nothing was deleted."""
+    said = set()
+    for case in ALL:
+        given = case
+        if isinstance(case.deletion, Intent):
+            given = replace(case, deletion=structs.replace(case.deletion, waiting=waiting))
+        result = settle(given)
+        if isinstance(result, Done):
+            says = "1,500 records waited for it" in result.outcome.message
+            deleted = result.outcome.kind is OutcomeKind.DELETED and isinstance(given.deletion, Intent)
+            assert says is bool(waiting and deleted and "restored since" not in result.outcome.message)
+            assert result.entry.message == result.outcome.message
+            said.add(says)
+    assert said == ({True, False} if waiting else {False})
+
+
 def test_what_is_not_known_is_open() -> None:
     """Without proof, by an answer or by what Kafka has, the group is not recorded as deleted, and stays in doubt."""
     for case in ALL:

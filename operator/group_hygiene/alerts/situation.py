@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan, not_known
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Notice
@@ -37,7 +38,8 @@ class Finding:
     """The current groups for one type of alert.
 
     groups: digest -> name; a new digest changes the alert. named: the groups that a message shows instead, if they
-    differ. at_least: fewer groups are no alert. detail: the reason. first_due: when the first group may be deleted.
+    differ. at_least: fewer groups are no alert. detail: the reason, or what a deletion costs consumers. first_due: when
+    the first group may be deleted.
     """
 
     type: AlertType
@@ -94,7 +96,9 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
     # With its date: a group that is marked again has another date, which no message showed yet.
     newest = {group: plan.newest_due(group) or due for group, due in dates.items()}
     marked = {digest_of(group, due.isoformat()): group for group, due in newest.items()}
-    findings.append(Finding(AlertType.GROUPS_MARKED, marked, first_due=min(dates.values(), default=None)))
+    skipped = skipped_by_latest(plan.verdicts[group] for group in dates if group in plan.verdicts)
+    first_due = min(dates.values(), default=None)
+    findings.append(Finding(AlertType.GROUPS_MARKED, marked, detail=skipped, first_due=first_due))
     if plan.refusal is not None:
         # Another reason changes the alert; another number in its message does not.
         why = {digest_of(plan.refusal.reason): plan.refusal.reason}

@@ -82,7 +82,7 @@ def _advance(before: Firing | None, finding: Finding, situation: Situation) -> F
     largest = max(known) if len(known) >= _COMPARED else None
     new = {d: name for d, name in finding.groups.items() if d not in known and (largest is None or d < largest)}
     threshold = finding.at_least > 1
-    since, reported, count, first = situation.at, total, len(new), list(new.values())
+    since, reported, count, first, detail = situation.at, total, len(new), list(new.values()), finding.detail
     if before is not None and (total >= 2 * before.reported if threshold else new):
         # Also if a clock was set back: an Alertmanager distinguishes the two alerts by this time.
         since = max(since, before.since + _TICK)
@@ -91,11 +91,14 @@ def _advance(before: Firing | None, finding: Finding, situation: Situation) -> F
         present = {cut(name) for name in finding.groups.values()}
         since, reported, count = before.since, before.reported, min(before.new, total)
         first = [name for name in before.groups if name in present]
+        if finding.type is AlertType.GROUPS_MARKED:
+            # As it was announced: topics that grow would change the entry at every run.
+            detail = before.detail
     groups = named([*first, *finding.groups.values()])
     if finding.named is not None:
         groups, total, count = named(finding.named), len(finding.named), 0
     digests = packed((*finding.groups, *held))
-    return Firing(since, digests, total, reported, count, groups, finding.detail, finding.first_due)
+    return Firing(since, digests, total, reported, count, groups, detail, finding.first_due)
 
 
 def pending(

@@ -13,6 +13,7 @@ from group_hygiene.cli.output import Cell, Column, Report, Table, printable, wor
 from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up, owner_line, pattern_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.cli.validation import API_VERSION, PLURALS
+from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import FAILURES, Conditions, Plan, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.ledger.journal import Journal
@@ -378,6 +379,9 @@ def _table(planned: _Planned, summary: bool) -> Table:
         heading += [f"  {owner_line(found)}" for found in planned.owners]
     if planned.temporarily is None or planned.temporarily[0].refusal is not None:
         heading += [f"  {line}" for line in first_clean_up(made, planned.conditions, now)]
+    skipped = skipped_by_latest(made.verdicts[name] for name in made.matched)
+    if skipped and policy.action is Action.DELETE:
+        heading.append(f"  {skipped}")
     assumed = assumption(policy)
     if assumed is not None and made.verdicts:
         heading.append(f"  {assumed}")
@@ -390,22 +394,22 @@ def _table(planned: _Planned, summary: bool) -> Table:
 
 def _row(policy: Policy, name: str, verdict: Verdict, now: datetime) -> tuple[Cell, ...]:
     group, refusal = verdict.group, verdict.refusal
-    reason, message = (None, _found(policy, verdict)) if refusal is None else (refusal.reason, refusal.message)
+    reason, message = (None, _found(verdict)) if refusal is None else (refusal.reason, refusal.message)
     about = str(group.state), str(group.type), group.protocol_type or None, _verdict_name(verdict)
     return name, *about, reason, verdict.evidence.owner or None, last_use(verdict, now), message
 
 
-def _found(policy: Policy, verdict: Verdict) -> str | None:
-    """The part of a match that its policy is about: topics, lag, range or expiry; None = the whole group."""
+def _found(verdict: Verdict) -> str | None:
+    """The part of a match that is known: topics, lag, range or expiry."""
     if verdict.topics:
         return f"offsets of {', '.join(sorted(verdict.topics))}"
-    found = lag_entry(policy, verdict)
+    found, expires = lag_entry(verdict), expiry(verdict)
     if not found:
-        return expiry(verdict)
+        return expires
     outside = (
         f", {found['outOfRangePartitions']} of its offsets are out of range" if "outOfRangePartitions" in found else ""
     )
-    return f"{found['lag']} records wait for it{outside}"
+    return "; ".join(filter(None, [f"{found['lag']} records wait for it{outside}", expires]))
 
 
 def expiry(verdict: Verdict) -> str | None:
@@ -474,7 +478,7 @@ def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
         **({"owner": verdict.evidence.owner} if verdict.evidence.owner else {}),
         **({"topics": sorted(verdict.topics)} if verdict.topics else {}),
         **why,
-        **lag_entry(policy, verdict),
+        **lag_entry(verdict),
         **({} if verdict.expires is None else {"expiresTime": timestamp(verdict.expires)}),
         **_last_client(verdict),
     }

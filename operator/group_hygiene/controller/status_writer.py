@@ -9,6 +9,7 @@ from typing import Any
 from group_hygiene import status
 from group_hygiene.controller.api import KINDS, POLICIES, Api, Object
 from group_hygiene.controller.recorder import Recorder
+from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
 from group_hygiene.errors import Conflict, NotFound, Refused
 from group_hygiene.model import reasons
@@ -115,6 +116,8 @@ class StatusWriter:
             marked = sorted(plan.marking)
             when = f"after {format_duration(plan.policy.grace_period)}, unless they are used or protected"
             message = f"{_counted(plan.policy, marked)} will be deleted {when}: {_names(plan, marked)}"
+            skipped = skipped_by_latest(plan.verdicts[group] for group in marked)
+            message += f"; {skipped}" if skipped else ""
             shows_marks = record(POLICIES, obj, reasons.GROUPS_MARKED, message, True)
         deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
         if deleted:

@@ -7,11 +7,12 @@ whether there are records to read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from group_hygiene.model.evidence import Evidence
 from group_hygiene.model.groups import NO_SUCH_TOPIC, TOPIC_DENIED, Bounds, Fault, Offsets, Partition
+from group_hygiene.model.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,21 @@ def lag_summary_of(evidence: Evidence) -> LagSummary | None:
     if offsets is None or isinstance(offsets, Fault) or evidence.bounds is None:
         return None
     return lag_summary(offsets, evidence.bounds)
+
+
+def skipped_by_latest(verdicts: Iterable[Verdict]) -> str:
+    """What consumers with `auto.offset.reset=latest` miss once these groups are deleted, in words; "" = nothing known.
+
+    They begin at the end, without an error, as soon as they start without committed offsets.
+    """
+    found = [lag_summary_of(verdict.evidence) for verdict in verdicts if not verdict.topics]
+    records = sum(lag.unread for lag in found if lag is not None)
+    if not records:
+        return ""
+    return (
+        f"{records:,} records wait for them: after the deletion, consumers with auto.offset.reset=latest skip these, "
+        "unless the group is restored before they start"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,8 @@ class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
     id: of the deletion. type: the group's type, for the request that finds out whether it is gone. writer: the process
     that may send the request and resolves it, as `LedgerSettings.writer`. partitions: the number of committed offsets,
     if the deletion takes several requests, so that a part of them may be gone; 0 = one request. log_ends: partition of
-    `__consumer_offsets` -> its end before the offsets were read; empty = brokers hide it.
+    `__consumer_offsets` -> its end before the offsets were read; empty = brokers hide it. waiting: the records that
+    waited for the group, for the message of its outcome; 0 = none, or not known.
     """
 
     group: str
@@ -204,6 +205,7 @@ class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
     topics: tuple[str, ...] = ()
     partitions: int = 0
     log_ends: dict[int, int] = msgspec.field(default_factory=dict)
+    waiting: int = 0
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -370,6 +370,7 @@ def _saved(run: _Run, ready: Ready, start: dict[int, int], now: datetime, second
         topics=tuple(sorted(rows)) if policy.by_topic else (),
         partitions=len(ready.offsets) if not policy.by_topic and is_large(context, ready) else 0,
         log_ends=start,
+        waiting=0 if policy.by_topic else sum(filter(None, ready.lag.values())),
     )
     earlier = run.earlier.get(name)
     if earlier is None:

@@ -23,6 +23,10 @@ from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 
 _NAMES = 5
+_SKIPPED = (
+    "{waiting:,} records waited for it: consumers with auto.offset.reset=latest skip these, unless it is restored "
+    "before they start"
+)
 _OUTCOME_TYPES = {
     OutcomeKind.DELETED: OutcomeType.DELETED,
     OutcomeKind.NOT_DELETED: OutcomeType.NOT_DELETED,
@@ -236,6 +240,11 @@ def settle(facts: Facts) -> Done | Open:
     if isinstance(then, Open):
         return then
     outcome = _outcome(facts, then)
+    waiting = facts.deletion.waiting if isinstance(facts.deletion, Intent) else 0
+    # Not after a restore: its consumers skip nothing.
+    if waiting and outcome.kind is OutcomeKind.DELETED and not then.keeps_time:
+        message = f"{outcome.message}; {_SKIPPED.format(waiting=waiting)}"
+        outcome = Outcome(outcome.group, outcome.kind, outcome.reason, message, outcome.topics)
     entry = _entry(facts, then, outcome)
     return Done(outcome, entry, (entry, *_endings(facts, then, outcome)))
 

@@ -239,7 +239,8 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
         entry["idleSince"] = timestamp(activity.idle_since)
     if isinstance(activity, Activity) and activity.last_client is not None:
         entry["lastClient"] = str(activity.last_client)
-    entry |= lag_entry(plan.policy, verdict)
+    # Else a group in use would change the status at every scan.
+    entry |= lag_entry(verdict) if plan.policy.when.asks_bounds else {}
     if verdict.expires is not None:
         entry["expiresTime"] = timestamp(verdict.expires)
     due_time, mark = plan.due_time(verdict.group.id), plan.marks.get(verdict.group.id)
@@ -249,9 +250,9 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
     return entry
 
 
-def lag_entry(policy: Policy, verdict: Verdict) -> dict[str, int]:
-    """`lag` in records, and `outOfRangePartitions` if not 0; empty if not requested, or not completely known."""
-    found = lag_summary_of(verdict.evidence) if policy.when.asks_bounds and verdict.evidence.offsets else None
+def lag_entry(verdict: Verdict) -> dict[str, int]:
+    """`lag` in records, and `outOfRangePartitions` if not 0; empty if not read, or not completely known."""
+    found = lag_summary_of(verdict.evidence) if verdict.evidence.offsets else None
     if found is None or found.fault is not None:
         return {}
     return {"lag": found.unread} | ({"outOfRangePartitions": found.outside} if found.outside else {})
