@@ -26,6 +26,15 @@ def topic_of(ledger: Ledger) -> str:
     return str(ledger._settings.topic)
 
 
+def connection(folder: Path, kafka: KafkaCluster, ledger_topic: str) -> Path:
+    """A file with a KafkaConnection."""
+    spec = {"bootstrapServers": kafka.bootstrap_servers.split(","), "ledger": {"topic": ledger_topic}}
+    document = {"kind": "KafkaConnection", "metadata": {"name": "main"}, "spec": spec}
+    file = folder / "connection.yaml"
+    file.write_text(yaml.safe_dump({"apiVersion": "grouphygiene.io/v1alpha1"} | document))
+    return file
+
+
 def live(on_ledger: Run, make: Maker, compress: str | None, topic: str) -> None:
     """Delete a group, change the codec, and do all that commands do."""
     first, second, third = (make.abandoned(make.name(), topic, commit=at(topic, 3)) for _ in range(3))
@@ -85,15 +94,21 @@ def test_a_batch_that_can_not_be_read(on_ledger: Run, ledger: Ledger, make: Make
     assert set(make.groups()) >= {first, second}
 
 
+def test_doctor_notes_another_codec(run: Run, tmp_path: Path, ledger: Ledger, kafka: KafkaCluster, make: Maker) -> None:
+    """It is no failure."""
+    file = connection(tmp_path, kafka, topic_of(ledger))
+    assert "ledger's codec" not in run("doctor", "--connection-file", file).out
+    configured(make, topic_of(ledger), {"compression.type": "zstd"})
+    answer = run("doctor", "--connection-file", file)
+    assert answer.code == 0
+    assert f"compression.type of topic {topic_of(ledger)} is zstd" in answer.out
+
+
 def test_doctor_names_a_batch_that_can_not_be_read(
     run: Run, tmp_path: Path, ledger: Ledger, kafka: KafkaCluster, make: Maker
 ) -> None:
     """As a failure of the ledger, with its place."""
     make.produce(topic_of(ledger), [(b"large", bytes(20_000_000))], codec="zstd")
-    file = tmp_path / "connection.yaml"
-    spec = {"bootstrapServers": kafka.bootstrap_servers.split(","), "ledger": {"topic": topic_of(ledger)}}
-    document = {"kind": "KafkaConnection", "metadata": {"name": "main"}, "spec": spec}
-    file.write_text(yaml.safe_dump({"apiVersion": "grouphygiene.io/v1alpha1"} | document))
-    answer = run("doctor", "--connection-file", file)
+    answer = run("doctor", "--connection-file", connection(tmp_path, kafka, topic_of(ledger)))
     assert answer.code == 14
     assert f"ledger: {reasons.RECORD_UNREADABLE}: the ledger's records in a batch at offset" in answer.out

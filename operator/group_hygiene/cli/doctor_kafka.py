@@ -18,6 +18,8 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.mirror import checkpoint_topics
 from group_hygiene.kafka.offsets import offsets_at
 from group_hygiene.kafka.permissions import Allowed, Operation
+from group_hygiene.ledger import topic as ledger_topic
+from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
 from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
@@ -353,7 +355,15 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
         found = f"topic {spec.topic} does not exist yet: the operator creates it if a policy enforces or has receivers"
         yield ok(Area.LEDGER, "ledger", found)
         return
-    contents = journal.contents
+    yield from _contents(session, spec.topic, journal.contents)
+
+
+def _contents(session: Session, topic: str, contents: Contents) -> Iterator[Finding]:
+    """The entries of a ledger that was read, and its codec."""
+    codec = ledger_topic.codec(session.client, topic, session.deadline())
+    if isinstance(codec, str) and codec:
+        found = f"compression.type of topic {topic} is {codec}: brokers compress each batch again"
+        yield ok(Area.LEDGER, "ledger's codec", f"{found}. Any codec can be read; `producer` costs them less")
     if contents.hidden:
         found = f"{reasons.RECORD_UNREADABLE}: {contents.hidden_summary}: no group is deleted"
         yield failed(Area.LEDGER, "ledger", found, "the runbook, GroupHygieneLedgerUnreadable")
@@ -364,7 +374,7 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
     counted = f"{marks} marks, {len(contents.keeps)} keep requests, {len(contents.intents)} deletions in progress"
     owner = contents.owner
     owned = "no owner yet" if owner is None else f"owner {owner.installation} since {timestamp(owner.since)}"
-    yield ok(Area.LEDGER, "ledger", f"topic {spec.topic}, {owned}: {counted}")
+    yield ok(Area.LEDGER, "ledger", f"topic {topic}, {owned}: {counted}")
 
 
 def _scan(session: Session, cluster: Cluster) -> Iterator[Finding]:

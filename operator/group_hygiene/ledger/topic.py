@@ -107,20 +107,7 @@ def check(client: Client, name: str, topic: Topic, deadline: Deadline) -> str | 
 
     Numbers that brokers hide count as right.
     """
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=[*_SETTINGS, *_AT_LEAST, _IN_SYNC]
-    )
-
-    def attempt() -> Any | Fault:
-        answer = client.send(Call(None, DescribeConfigsRequest(resources=[resource])), deadline)
-        if isinstance(answer, Fault):
-            return answer
-        (result,) = answer.results
-        if result.error_code:
-            return _topic_fault(result.error_code, "DESCRIBE_CONFIGS", name)
-        return {config.name: config.value for config in result.configs}
-
-    settings = retrying_one(attempt, deadline)
+    settings = _settings(client, name, [*_SETTINGS, *_AT_LEAST, _IN_SYNC], deadline)
     if isinstance(settings, Fault):
         return settings
     wrong = [
@@ -136,6 +123,32 @@ def check(client: Client, name: str, topic: Topic, deadline: Deadline) -> str | 
     if topic.partitions != 1:
         wrong.insert(0, f"it must have 1 partition, not {topic.partitions}")
     return "; ".join(wrong)
+
+
+def codec(client: Client, name: str, deadline: Deadline) -> str | Fault:
+    """The codec to which brokers convert the batches of the topic; empty = none, or they hide it."""
+    settings = _settings(client, name, ["compression.type"], deadline)
+    if isinstance(settings, Fault):
+        return settings
+    found = settings.get("compression.type")
+    return "" if found in (None, "producer", "gzip") else str(found)
+
+
+def _settings(client: Client, name: str, keys: list[str], deadline: Deadline) -> dict[str, str | None] | Fault:
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=keys
+    )
+
+    def attempt() -> dict[str, str | None] | Fault:
+        answer = client.send(Call(None, DescribeConfigsRequest(resources=[resource])), deadline)
+        if isinstance(answer, Fault):
+            return answer
+        (result,) = answer.results
+        if result.error_code:
+            return _topic_fault(result.error_code, "DESCRIBE_CONFIGS", name)
+        return {config.name: config.value for config in result.configs}
+
+    return retrying_one(attempt, deadline)
 
 
 def _create(
