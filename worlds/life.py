@@ -36,6 +36,7 @@ from worlds.world import USER, Moment, Refuses, World
 
 # Long, as other programs may load the machine.
 _SECONDS = 240.0
+_TIMEOUT = "60s"
 # Long enough to be renewed on a loaded machine, and as short as a life can wait for.
 _LEASE_SECONDS = 10
 # The grace period: longer than it takes to see that groups are marked, which depends on the machine's load.
@@ -332,7 +333,7 @@ class Life:
             code, text = self.command_in_its_own_time(arguments)
         else:
             connection = ("--connection", "main", "-n", self.run.name, "--kubeconfig", str(self.run.server.kubeconfig))
-            code, text = commands.run([*arguments, *connection], _SECONDS)
+            code, text = commands.run([*arguments, *connection, "--timeout", _TIMEOUT], _SECONDS)
         if code != 0 and not refused:
             raise Broken(f"{' '.join(arguments)}: exit code {code}: {text[-600:]}")
         return code, text
@@ -371,7 +372,11 @@ def begun(world: World, kafka: KafkaCluster, server: ApiServer) -> Iterator[Life
     setup = Setup(
         world.name,
         kafka,
-        connection={"ledger": {"topic": f"hygiene-{world.name}", **world.ledger}, **_login(world)},
+        connection={
+            "ledger": {"topic": f"hygiene-{world.name}", **world.ledger},
+            "scan": {"timeout": _TIMEOUT},
+            **_login(world),
+        },
         policy=policy,
         server=server,
         without="clock" if world.own_clock else "",
