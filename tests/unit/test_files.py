@@ -230,7 +230,7 @@ def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "with_it", "clients"),
     [
-        pytest.param("ingest.fetch", {"codecs", "decoder", "fetch", "ingest"}, {"kafka"}, id="ingest"),
+        pytest.param("ingest.fetch", {"decoder", "fetch", "ingest"}, {"kafka"}, id="ingest"),
         pytest.param("activity.shards", {"activity", "fold", "shards"}, set(), id="activity"),
     ],
 )
