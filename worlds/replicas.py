@@ -116,11 +116,10 @@ WORLDS = (
     World(
         "replicas",
         "ledger-unreplicated",
-        "the ledger's partition is reassigned to one broker",
+        "the ledger's partition is reassigned to one broker, which status and doctor name (FewReplicas)",
         _THREE,
         change=_ledger_unreplicated,
         moment=Moment.DELETED,
-        expected=Refuses("LedgerUnavailable", "replica"),
     ),
     World(
         "replicas",
