@@ -122,13 +122,14 @@ def test_an_object_that_is_being_deleted_does_nothing(
     namespace, topic, group = world.namespace(f"deleted-{kind}"), groups.topic(f"d-{kind}"), f"terminating-{kind}"
     groups.produce(topic)
     groups.abandoned(group, topic)
+    groups.produce(topic)
     rule = policy(namespace, "p", match={"groups": [group]}, mode="Enforce")
     rule["spec"]["delete"] = {"gracePeriod": "20s", "maxPercent": 100}
     objects = {"kconn": connection(namespace, kafka.bootstrap_servers), "kgp": rule}
     objects[kind]["metadata"]["finalizers"] = ["example.org/another-program"]
     world.apply(*objects.values())
     name = objects[kind]["metadata"]["name"]
-    wait_for(lambda: (world.get("kgp", namespace, "p").get("status") or {}).get("counts", {}).get("marked") == 1)
+    wait_for(lambda: (world.get("kgp", namespace, "p").get("status") or {}).get("groups", {}).get("marked") == 1)
     world.server.kubectl("delete", kind, name, "-n", namespace, "--wait=false")
     try:
         world.wait_ready(kind, namespace, name, "Terminating")

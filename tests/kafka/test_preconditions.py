@@ -128,7 +128,7 @@ def test_brokers_without_transactions(config: Mapping[str, str], says: str) -> N
 @pytest.mark.slow
 def test_a_ledger_is_not_created_while_a_broker_is_gone() -> None:
     """It would have fewer replicas for good. Once the broker is back, it gets as many as the spec asks for."""
-    with KafkaCluster(brokers=2) as kafka:
+    with KafkaCluster(brokers=2, config={"transaction.state.log.replication.factor": "1"}) as kafka:
         make = Maker(kafka.bootstrap_servers)
         make.topic(replicas=2)
         kafka.kill_broker(2)

@@ -82,6 +82,9 @@ class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
     complete_at: Time
     log: dict[int, LogPlace] = msgspec.field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash(self.key)
+
     @property
     def key(self) -> Key:
         return ("watch", self.policy_uid)
