@@ -526,22 +526,23 @@ def _epoch_ends(world: World, request: Any) -> Any:
     return Row(topics=[Row(topic=topic.topic, partitions=rows) for topic in request.topics])
 
 
-def _fetch_offsets_log(world: World, first: int) -> Any:
+def _fetch_offsets_log(world: World, place: Any) -> Any:
     """Any record of a group shows its use, also a tombstone."""
-    records = MemoryRecordsBuilder(2, 0, 100_000)
+    records, first = MemoryRecordsBuilder(2, 0, 100_000), place.fetch_offset
     for name in world.offsets_log[first:]:
         records.append(timestamp=0, key=struct.pack(">hh", 2, len(name)) + name.encode(), value=None)
     records.close()
     end = len(world.offsets_log)
     body = first.to_bytes(8, "big") + bytes(records.buffer())[8:] if first < end else b""
     known = {"last_stable_offset": end, "aborted_transactions": None, "records": body}
-    return Row(error_code=0, responses=[Row(partitions=[Row(error_code=0, high_watermark=end, **known)])])
+    row = Row(partition_index=place.partition, error_code=0, high_watermark=end, **known)
+    return Row(error_code=0, responses=[Row(partitions=[row])])
 
 
 def _fetch(world: World, request: Any) -> Any:
     (topic,) = request.topics
     if topic.topic == OFFSETS_TOPIC:
-        return _fetch_offsets_log(world, topic.partitions[0].fetch_offset)
+        return _fetch_offsets_log(world, topic.partitions[0])
     # Every topic ends in a record.
     records = MemoryRecordsBuilder(2, 0, 1_000)
     records.append(timestamp=0, key=None, value=b"x")

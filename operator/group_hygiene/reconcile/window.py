@@ -40,13 +40,16 @@ class Window:
         """
         self._context = context
         self._hidden = {name for name, ends in starts.items() if not ends}
-        self._unread = ""
+        self._unread, self._denied = "", False
         known = {name: ends for name, ends in starts.items() if ends}
         self._log = LateCommits(context.client, cluster.leaders, known, matters)
 
     def read_on(self, names: Collection[str], deadline: Deadline) -> dict[str, Refusal]:
         """The groups that must not be deleted: used since the start, or not known. A hidden log refuses none."""
         self.close(deadline)
+        if self._denied:
+            # `Uses` refuses them, unless the policy trusts its scans.
+            return {}
         if self._unread:
             why = Refusal(reasons.EVIDENCE_UNREADABLE, f"whether it was used just now: {self._unread}")
             return {name: why for name in names if name not in self._hidden}
@@ -57,6 +60,7 @@ class Window:
         """Read to the end of the log, after the offsets were deleted."""
         fault = self._log.read_on(deadline)
         self._unread = "" if fault is None else str(fault)
+        self._denied = fault is not None and fault.code == TOPIC_DENIED
 
     def completed(self, done: Done, saved: Callable[[], Backup | None]) -> Done:
         """The end of a deletion, with what was committed in the window, in the backup and in words.
