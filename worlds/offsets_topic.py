@@ -48,7 +48,7 @@ def feature(name: str, level: int) -> Change:
 
 
 _CLEANER = config(log_cleaner_backoff_ms="200", log_cleaner_threads="2")
-_OLD_COUNT = Refuses("OffsetsTopicGrown", "restart", ends=True)
+_OLD_COUNT = Refuses("OffsetsTopicGrown", "restart", ends=True, forced=True)
 
 WORLDS = (
     *(

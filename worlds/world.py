@@ -37,12 +37,14 @@ class Refuses:
 
     reason: in a status of the policy or the connection. cause: what that message, `doctor` and the operator's log say.
     ends: whether there is no way out within a life. everywhere: whether `doctor` and `delete --force` must refuse, too.
+    forced: whether `delete --force` may delete, as it does not read the offsets log.
     """
 
     reason: str
     cause: str
     ends: bool = False
     everywhere: bool = True
+    forced: bool = False
 
     def names_cause(self, text: str) -> bool:
         """Whether a message or a log says it."""
