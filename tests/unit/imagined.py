@@ -395,6 +395,9 @@ class World:
         return 0
 
 
+_NOT_SUPPORTED = ("ConsumerGroupDescribe", "ShareGroupDescribe", "StreamsGroupDescribe")
+
+
 class MemoryClient:
     """`group_hygiene.kafka.client.Client`."""
 
@@ -411,6 +414,9 @@ class MemoryClient:
         results: dict[Any, Any] = {}
         for key, call in calls.items():
             kind = type(call.request).__name__.removesuffix("Request")
+            if kind in _NOT_SUPPORTED:
+                results[key] = Fault("UNSUPPORTED_VERSION", kind)
+                continue
             answer = _ANSWERS[kind]
             try:
                 found = self._world.exchange(kind, lambda: answer(self._world, call.request))  # noqa: B023

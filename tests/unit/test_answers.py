@@ -92,18 +92,24 @@ def test_groups_are_what_was_listed(rows: list[Any], version: int) -> None:
 @pytest.mark.parametrize(
     ("states", "read"),
     [
-        pytest.param(("Empty", "Empty"), GroupState.UNKNOWN, id="empty-in-both"),
+        pytest.param(("Empty", "Empty"), GroupState.EMPTY, id="the-same-row"),
         pytest.param(("Dead", "Empty"), GroupState.UNKNOWN, id="empty-and-dead"),
         pytest.param(("Empty", "Stable"), GroupState.STABLE, id="in-use-in-the-second"),
         pytest.param(("Stable", "Empty"), GroupState.STABLE, id="in-use-in-the-first"),
-        pytest.param(("Empty", "Empty", "Empty"), GroupState.UNKNOWN, id="three-times"),
+        pytest.param(("Empty", "Dead", "Empty"), GroupState.UNKNOWN, id="three-times"),
     ],
 )
-def test_a_group_that_is_listed_twice_is_not_empty(states: tuple[str, ...], read: GroupState) -> None:
+def test_different_rows_of_a_group_are_not_empty(states: tuple[str, ...], read: GroupState) -> None:
     """A coordinator that loaded it from two partitions of the log lists both: one of them is out of date."""
     rows = [ListedGroup(group_id="g", protocol_type="", group_state=s, group_type="Classic") for s in states]
     body = encoded(ListGroupsResponse(throttle_time_ms=1, error_code=0, groups=rows), 5)
     assert listed(body, 5, 7, Rows()) == {"g": Listed(GroupType.CLASSIC, "", read, 7)}
+
+
+def test_a_group_that_two_brokers_list_is_not_empty() -> None:
+    """One of them does not coordinate it any more, or computes its partition from another number of partitions."""
+    row = Listed(GroupType.CLASSIC, "consumer", GroupState.EMPTY, 1)
+    assert row.beside(row._replace(coordinator=2)).state is GroupState.UNKNOWN
 
 
 def test_a_refused_list_is_a_fault() -> None:

@@ -22,6 +22,7 @@ from group_hygiene.model.evidence import Deletion
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import Context, Executor, LedgerNeed
+from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 
 # An intent is valid for ten seconds; after that it has an outcome, or the operator has to recover it.
@@ -151,7 +152,7 @@ def _absent(deletion: Deletion | None) -> str:
 def _write(session: Session, context: Context, changes: Sequence[Change]) -> None:
     """Write the changes and read them back. Raises LedgerProblem."""
     executor = Executor(context, CommandGuard(session))
-    problem = executor.refusal(context.deadline()) or executor.record(changes, context.deadline())
+    problem = executor.refusal(context.deadline(), Moment.REQUEST) or executor.record(changes, context.deadline())
     if problem is not None:
         raise LedgerProblem(problem.message, problem.reason)
 

@@ -117,8 +117,10 @@ class Listed(NamedTuple):
         """The one row of a group that is listed twice: in use if one is; else Unknown, as one of them is out of date.
 
         Twice: while its coordinator moves, and after `__consumer_offsets` got more partitions, when its records are in
-        two of them.
+        two of them. A coordinator also repeats a group, in the same row, after a DeleteGroups that it could not write.
         """
+        if other == self:
+            return self
         unused = (GroupState.EMPTY, GroupState.DEAD)
         rows = [row for row in (self, other) if row.state not in unused]
         return rows[0] if rows else self._replace(state=GroupState.UNKNOWN)

@@ -42,7 +42,7 @@ from group_hygiene.reconcile.delete_requests import (
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.interruptions import Earlier, Remains, interrupted_before, read_remains
 from group_hygiene.reconcile.large_groups import delete_large_group, is_large
-from group_hygiene.reconcile.preconditions import MARGIN_S, NOT_LEADER, Guard
+from group_hygiene.reconcile.preconditions import MARGIN_S, NOT_LEADER, Guard, Moment
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
 from group_hygiene.reconcile.settle import UNCLEAR, Done, Facts, Found, Request, State, settle
 from group_hygiene.reconcile.uses import Since, Uses
@@ -289,6 +289,7 @@ def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved], window
     # The guard's first answer for this batch may be minutes old, as the reads may be slow.
     problem = _may_not_begin(run)
     used = {} if problem else window.read_on(saved, _fresh(context, read))
+    problem = problem or run.executor.refusal(context.deadline(), Moment.SENDING)
     if problem is None and _fresh(context, read).left <= 0:
         problem = Refusal(reasons.OFFSETS_UNKNOWN, f"reading and saving it took more than {FRESH_S:.0f} s")
         _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
@@ -312,7 +313,7 @@ def _is_ours(context: Context, intent: Intent) -> bool:
 def _may_not_begin(run: _Run) -> Refusal | None:
     """Why no further deletion may begin. One that has begun with several requests continues after its window."""
     context, plan, now = run.context, run.plan, run.context.clock.now()
-    stop = run.executor.refusal(context.deadline(), deletes=True) or outside_window(plan.policy, now)
+    stop = run.executor.refusal(context.deadline(), Moment.REQUEST, Moment.DELETION) or outside_window(plan.policy, now)
     if stop is None and plan.policy.limits_at(now) != plan.limits:
         stop = Refusal(reasons.POLICY_CHANGED, "delete.temporaryLimits began or ended during the run")
     return stop
@@ -387,4 +388,5 @@ def new_id(now: datetime) -> str:
 def _stop(run: _Run, name: str) -> Refusal | None:
     """Why a deletion by several requests must not send another one; None = continue."""
     context, left = run.context, Deadline(FRESH_S)
-    return context.journal.read_on(left) or _asked_to_keep(context, name) or run.executor.refusal(left, deletes=True)
+    stop = context.journal.read_on(left) or _asked_to_keep(context, name)
+    return stop or run.executor.refusal(left, Moment.REQUEST, Moment.DELETION)

@@ -38,8 +38,8 @@ class Executor:
     context: Context
     guard: Guard | None = None
 
-    def refusal(self, deadline: Deadline, *, deletes: bool = False) -> Refusal | None:
-        """Why no request may be sent now: the first precondition of that moment that does not hold; None = all hold."""
+    def refusal(self, deadline: Deadline, *moments: Moment) -> Refusal | None:
+        """Why nothing may be changed at these moments: the first precondition that does not hold; None = all hold."""
         context = self.context
         case = Case(
             client=context.client,
@@ -49,7 +49,6 @@ class Executor:
             clock=context.clock,
             guard=self.guard,
         )
-        moments = (Moment.REQUEST, Moment.DELETION) if deletes else (Moment.REQUEST,)
         return next(refusals(case, *moments), None)
 
     def record(

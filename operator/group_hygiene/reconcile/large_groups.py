@@ -28,6 +28,7 @@ from group_hygiene.reconcile.delete_requests import (
     unclear_answer,
 )
 from group_hygiene.reconcile.executor import Executor
+from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.recheck import partitions_of, pending_commits
 from group_hygiene.reconcile.settle import Request
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
@@ -54,7 +55,7 @@ def delete_large_group(
     places = _all_partitions(context, ready, deadline)
     for chunk in chunks:
         fresh = Deadline(min(FRESH_S, deadline.left))
-        refusal = stop() or _changed(context, ready, left, places, fresh)
+        refusal = stop() or _changed(executor, ready, left, places, fresh)
         if refusal is not None:
             return _stopped(ready, left, refusal)
         answers = executor.delete_offsets(name, chunk, fresh, ready.coordinator)
@@ -66,7 +67,7 @@ def delete_large_group(
             return unclear_answer(name, faults[0])
         left = {place: commit for place, commit in left.items() if place not in answers}
     fresh = Deadline(min(FRESH_S, deadline.left))
-    refusal = stop() or _changed(context, ready, left, places, fresh)
+    refusal = stop() or _changed(executor, ready, left, places, fresh)
     if refusal is not None:
         return _stopped(ready, left, refusal)
     (answer,) = executor.delete_groups({name: ready.coordinator}, fresh).values()
@@ -122,10 +123,10 @@ def _all_partitions(context: Context, ready: Ready, deadline: Deadline) -> Colle
 
 
 def _changed(
-    context: Context, ready: Ready, left: Offsets, places: Collection[Partition] | Fault, deadline: Deadline
+    executor: Executor, ready: Ready, left: Offsets, places: Collection[Partition] | Fault, deadline: Deadline
 ) -> Refusal | None:
-    """Why the group is no longer Empty with exactly the offsets `left`; None = it is."""
-    name = ready.group.id
+    """Why the group is no longer Empty with exactly the offsets `left`, or may not be deleted now; None = it may."""
+    context, name = executor.context, ready.group.id
     coordinators = {name: ready.coordinator}
     refusal = pending_commits(context, coordinators, places, deadline).get(name)
     if refusal is not None:
@@ -142,7 +143,7 @@ def _changed(
         return Refusal(reasons.CHANGED, "its committed offsets changed")
     if deadline.left <= 0:
         return Refusal(reasons.OFFSETS_UNKNOWN, NOT_SENT)
-    return None
+    return executor.refusal(deadline, Moment.SENDING)
 
 
 def _stopped(ready: Ready, left: Offsets, refusal: Refusal) -> Answer:

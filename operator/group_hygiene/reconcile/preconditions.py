@@ -50,6 +50,7 @@ class Moment(Enum):
     SCAN = "for each run that deletes, at the end of its scan"
     DELETION = "right before each request that deletes"
     REQUEST = "right before each request that changes something, and each request to keep a group"
+    SENDING = "again after the last read before a deletion; needs no request"
 
 
 @dataclass(kw_only=True)
@@ -266,7 +267,7 @@ PRECONDITIONS = (
         unknown="nothing is deleted",
         reasons=(reasons.CLOCK_SKEW,),
         right="",
-        moments=(Moment.SCAN, Moment.DELETION),
+        moments=(Moment.SCAN, Moment.DELETION, Moment.SENDING),
         prove=_clocks,
     ),
     Precondition(
@@ -322,7 +323,7 @@ PRECONDITIONS = (
         unknown="nothing is changed. Commands need no Lease: their transactional id and intents keep them apart",
         reasons=(reasons.NOT_LEADER,),
         right="",
-        moments=(Moment.REQUEST,),
+        moments=(Moment.REQUEST, Moment.SENDING),
         prove=_leads,
     ),
 )

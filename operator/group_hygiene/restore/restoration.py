@@ -29,7 +29,7 @@ from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, Group
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Context, read_bounds
 from group_hygiene.reconcile.executor import Executor
-from group_hygiene.reconcile.preconditions import MARGIN_S, Guard
+from group_hygiene.reconcile.preconditions import MARGIN_S, Guard, Moment
 from group_hygiene.reconcile.saved_offsets import (
     COMMITTING,
     RESTORABLE,
@@ -396,7 +396,7 @@ def _commit_some(
     results = [held(p.partition, p.saved, other[p.partition]) for p in wanted if p.partition in other]
     free = [partition for partition in wanted if partition.partition not in other]
     # Between two chunks the object may be edited, or a grant end.
-    stop = restorer.executor.refusal(restorer.deadline())
+    stop = restorer.executor.refusal(restorer.deadline(), Moment.REQUEST)
     fresh, lead = FRESH_S - (clock.monotonic() - started), guard.seconds_left() - MARGIN_S
     if stop is None and fresh <= 0:
         stop = Refusal(reasons.OFFSETS_UNKNOWN, f"reading the committed offsets took more than {FRESH_S:.0f} s")
@@ -414,7 +414,7 @@ def _left_alone(partition: PartitionResult, reason: str, message: str) -> Partit
 
 def _begin(restorer: Restorer, begun: Outcome) -> Refusal | None:
     """Write the start into the ledger; a Refusal if it may not start. LedgerFenced: another process took over."""
-    return restorer.executor.refusal(restorer.deadline()) or restorer.executor.record([begun])
+    return restorer.executor.refusal(restorer.deadline(), Moment.REQUEST) or restorer.executor.record([begun])
 
 
 def _noted(restorer: Restorer, outcome: Outcome, result: GroupResult, begun: Outcome | None) -> GroupResult:
