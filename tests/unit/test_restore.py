@@ -17,6 +17,7 @@ from group_hygiene.restore.restorable import (
     GroupResult,
     Kind,
     OutOfRange,
+    PartitionResult,
     RestoreRequest,
     choose,
     concerns,
@@ -24,6 +25,7 @@ from group_hygiene.restore.restorable import (
     lost_topics,
     warned,
 )
+from group_hygiene.restore.restoration import proves_deletion
 from tests.backups import backup as backup_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -210,6 +212,38 @@ def test_what_another_policy_did_not_delete_hides_no_backup(
         assert {topic: rows[0].offset for topic, rows in found.offsets.items()} == expected
     else:
         assert found.reason == expected
+
+
+@pytest.mark.parametrize(
+    ("ends", "at", "expected"),
+    [
+        pytest.param({LATER: {OutcomeType.DELETED}}, None, reasons.BACKUP_INCOMPLETE, id="a-later-deletion"),
+        pytest.param({LATER: {OutcomeType.OFFSETS_DELETED}}, None, reasons.BACKUP_INCOMPLETE, id="of-offsets"),
+        pytest.param({LATER: {OutcomeType.DELETED}}, NOW, NEW, id="the-earlier-one-is-requested"),
+        pytest.param({LATER: {OutcomeType.NOT_DELETED}}, None, NEW, id="not-deleted"),
+        pytest.param({NEW: {OutcomeType.DELETED}}, None, NEW, id="the-backups-own"),
+        pytest.param({OLD: {OutcomeType.DELETED}}, None, NEW, id="an-earlier-deletion"),
+    ],
+)
+def test_a_deletion_whose_backup_is_hidden_is_not_passed_over(
+    ends: dict[str, set[OutcomeType]], at: datetime | None, expected: str
+) -> None:
+    """Its batch can't be read, and the outcome in a later one can: an older backup would set the group back."""
+    own = rows_of({"orders": 5}, id=NEW)
+    found = choose(RestoreRequest(id="r", groups=("billing",), at=at), "billing", {NEW: [own]}, ends)
+    assert (found.id if isinstance(found, Backup) else found.reason) == expected
+
+
+@pytest.mark.parametrize(
+    ("present", "proves"),
+    [pytest.param(None, True, id="was-missing"), pytest.param(CommittedOffset(9, 2, "m"), False, id="was-replaced")],
+)
+def test_only_a_missing_offset_proves_a_deletion(present: CommittedOffset | None, proves: bool) -> None:
+    """A later offset that a restore replaces on request was there: no deletion had taken it."""
+    partition = PartitionResult(PLACE, SAVED, reasons.VERIFIED, commit=SAVED, present=present)
+    result = GroupResult("billing", Kind.RESTORED, reasons.RESTORED, "", NOW, (partition,))
+    saved = backup()
+    assert proves_deletion(saved, [saved], result, was_there=True) is proves
 
 
 @pytest.mark.parametrize("changes", [{"topic_ids": {"orders": "recreated"}}, {"type": "Share"}], ids=["topic", "type"])

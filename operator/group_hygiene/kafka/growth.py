@@ -7,8 +7,10 @@ records that it has written since it leads a partition (`Tail.grown`).
 
 from __future__ import annotations
 
+import time
+
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
 from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.loaded import ids_by_partition
@@ -18,10 +20,27 @@ from group_hygiene.model.snapshot import Cluster
 
 # Of these many partitions, the coordinator of a group is requested from each broker.
 _ASKED = 200
+_AGAIN_S = 2.0
 
 
 def by_coordinators(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, str]:
-    """Broker -> what shows its old number, in words: one of its answers to FindCoordinator."""
+    """Broker -> what shows its old number, in words: one of its answers to FindCoordinator.
+
+    A broker whose metadata are out of date answers wrongly for a moment: only a second answer counts, while Metadata
+    names the same leaders.
+    """
+    found = _by_coordinators(client, cluster, deadline)
+    if not found:
+        return {}
+    time.sleep(min(_AGAIN_S, deadline.left))
+    again = _by_coordinators(client, cluster, deadline)
+    now = read_cluster(client, deadline)
+    if isinstance(now, Fault) or now.leaders != cluster.leaders:
+        return {}
+    return {broker: example for broker, example in again.items() if broker in found}
+
+
+def _by_coordinators(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, str]:
     ids = ids_by_partition(len(cluster.leaders), deadline)
     if isinstance(ids, Fault):
         return {}

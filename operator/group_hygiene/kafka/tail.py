@@ -21,8 +21,8 @@ from group_hygiene.model.programs import SIGNS, Sighting, program_of
 
 # Partitions per round: the answers for this many are in memory at once.
 _AT_ONCE = 16
-# Clients choose these ids. More groups than this wait until they are described.
-_PROGRAMS_MAX = 10_000
+# Clients choose these ids. More groups than this, and those with longer ids, wait until they are described.
+_PROGRAMS_MAX, _ID_MAX = 1_000, 255
 
 
 def read_to_end(
@@ -165,7 +165,7 @@ class Tail:
                 return Fault("CORRUPT_MESSAGE", f"{OFFSETS_TOPIC}-{index} at offset {row.offset}: {broken}")
             if _partition_of(group, len(self.leaders)) != index:
                 self._note_misplaced(index, group, row)
-            if any(sign in (row.value or b"") for sign in SIGNS) and len(self.programs) < _PROGRAMS_MAX:
+            if any(sign in (row.value or b"") for sign in SIGNS):
                 self._note_program(group, row)
             if wanted(group):
                 record = _decoded(row)
@@ -174,6 +174,8 @@ class Tail:
         return None
 
     def _note_program(self, group: str, row: Record) -> None:
+        if len(group) > _ID_MAX or len(self.programs) >= _PROGRAMS_MAX:
+            return
         record = _decoded(row)
         clients = record.clients if isinstance(record, GroupState) else ()
         if (found := program_of([client.client_id for client in clients])) is not None:
@@ -192,7 +194,12 @@ class Tail:
             )
 
 
-_partition_of = lru_cache(maxsize=100_000)(partition_of)
+_short_partition_of = lru_cache(maxsize=10_000)(partition_of)
+
+
+def _partition_of(group: str, partitions: int) -> int:
+    """As `partition_of`. Only short ids are remembered: clients choose them, and all connections share this memory."""
+    return _short_partition_of(group, partitions) if len(group) <= _ID_MAX else partition_of(group, partitions)
 
 
 def _decoded(row: Record) -> Commit | GroupState | None:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping
 from datetime import datetime
 
+from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.groups import describe_groups
 from group_hygiene.model.entries import Change, Removal, UsedBy
@@ -22,7 +23,7 @@ from group_hygiene.telemetry.tracing import traced
 # Groups described at once, and the most time for that: the groups that are left wait for the next scan. Measured on one
 # broker: 2,000 groups of one member take 0.15 s of CPU.
 _GROUPS, _SECONDS, _WRITE_S = 5_000, 5.0, 2.0
-_ID_MAX = 200
+_CLIENT_ID_MAX = 200
 
 
 @traced("programs")
@@ -68,7 +69,7 @@ def _changes(context: Context, groups: Mapping[str, Group], noted: Mapping[str, 
 def new_notes(noted: Mapping[str, UsedBy], found: Mapping[str, Sighting], now: datetime) -> list[Change]:
     """The notes of groups for which none names this program."""
     return [
-        UsedBy(group=name, program=seen.program, client_id=truncated(seen.client_id, _ID_MAX), at=now)
+        UsedBy(group=name, program=seen.program, client_id=truncated(seen.client_id, _CLIENT_ID_MAX), at=now)
         for name, seen in found.items()
         if name not in noted or noted[name].program is not seen.program
     ]
@@ -79,4 +80,5 @@ def _shows_program(group: Group) -> bool:
     consumers = group.type is GroupType.CONSUMER or (
         group.type is GroupType.CLASSIC and group.protocol_type == "consumer"
     )
-    return group.in_use and consumers
+    # Groups with longer ids are never deleted (`IdTooLong`).
+    return group.in_use and consumers and len(group.id) <= ID_MAX

@@ -30,6 +30,7 @@ Saved = Mapping[str, Sequence[Backup | None]]
 # id of a backup -> recorded outcomes of its deletion; several if a late request deleted the group.
 Ends = Mapping[str, Collection[OutcomeType]]
 _NO_ENDS: Ends = MappingProxyType({})
+_DELETIONS = frozenset({OutcomeType.DELETED, OutcomeType.OFFSETS_DELETED})
 
 
 class Kind(StrEnum):
@@ -131,9 +132,11 @@ def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_
 
     If the group stayed and lost offsets of topics several times, the backups of all these deletions are combined.
     A newer backup by another policy than the request's is skipped if its deletion left the group in place
-    (`OutcomeType.NOT_DELETED`); its offsets then replace those of the older backup, since they are newer.
+    (`OutcomeType.NOT_DELETED`); its offsets then replace those of the older backup, since they are newer. A deletion
+    whose backup is not there at all, as its batch can't be read, counts as one with an unreadable backup.
     """
-    allowed = _allowed(request, backups)
+    lost = {id_: [None] for id_, found in ends.items() if id_ not in backups and _DELETIONS.intersection(found)}
+    allowed = _allowed(request, {**backups, **lost})
     passed: list[Backup] = []
     by_age = sorted(allowed, key=lambda id_: (_taken(id_, allowed[id_]), _whole(allowed[id_]) is None, id_))
     for id_ in reversed(by_age):

@@ -249,12 +249,12 @@ def _restore_group(
         was_there = found.is_there
     outcome = _outcome(restorer, request, backup, OutcomeType.RESTORED, result.reason, result.message)
     parts = [part for part in backups[backup.id] if part is not None]
-    if _proves_deletion(backup, parts, result, was_there):
+    if proves_deletion(backup, parts, result, was_there):
         outcome = structs.replace(outcome, backup=backup.id)
     return _noted(restorer, outcome, result, begun)
 
 
-def _proves_deletion(backup: Backup, parts: Sequence[Backup], result: GroupResult, was_there: bool) -> bool:
+def proves_deletion(backup: Backup, parts: Sequence[Backup], result: GroupResult, was_there: bool) -> bool:
     """Whether offsets were missing that the group had when this very backup was taken: then its deletion took them.
 
     Offsets that earlier deletions had taken don't count. A backup that continues an interrupted one does not say which
@@ -263,7 +263,8 @@ def _proves_deletion(backup: Backup, parts: Sequence[Backup], result: GroupResul
     had = {place for part in parts for place in saved_offsets(part)}
     if backup.continues and (was_there or any(p.reason in _THERE for p in result.partitions)):
         return False
-    return any(p.reason == reasons.VERIFIED and p.partition in had for p in result.partitions)
+    # An offset that was replaced was not missing.
+    return any(p.reason == reasons.VERIFIED and p.present is None and p.partition in had for p in result.partitions)
 
 
 class _Found(NamedTuple):
