@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
 
 from sandbox.kafka.cluster import Alteration
 from worlds.life import Life
@@ -23,11 +23,19 @@ def configured(topic: str, **settings: str) -> Change:
     @contextmanager
     def change(life: Life) -> Iterator[None]:
         name = life.run.ledger_topic if topic == LEDGER else topic
+        before = _own_settings(life, name)
         alter(life, ConfigResource.Type.TOPIC, name, named)
         yield
-        alter(life, ConfigResource.Type.TOPIC, name, dict.fromkeys(named))
+        alter(life, ConfigResource.Type.TOPIC, name, {setting: before.get(setting) for setting in named})
 
     return change
+
+
+def _own_settings(life: Life, topic: str) -> dict[str, str]:
+    """The settings that a topic has of its own; the others are its brokers'."""
+    (answer,) = life.admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {name: entry.value for name, entry in answer.result().items() if entry.source == own}
 
 
 def brokers_configured(**settings: str) -> Change:
