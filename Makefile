@@ -67,7 +67,7 @@ overlap-ingest: $(STAMP) ## run two pipelines at once into an S3 store, and kill
 smoke: $(STAMP) ## run a short version of faults, worlds, rbac-minimal, kill-ingest and test-spark
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults --smoke
-	@PYTHONPATH=operator:. $(BIN)/python -m worlds --smoke
+	@PYTHONPATH=operator:. $(BIN)/python -m worlds --smoke --jobs 3
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.rbac_minimal "get secrets" "patch events" "list scaledobjects"
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills 2
 	@$(BIN)/python -m pytest tests/spark/test_exactness.py $(WITH_SPARK) $(PYTEST_ARGS)

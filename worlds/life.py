@@ -267,7 +267,7 @@ class Life:
         if expected.everywhere:
             missing += self.not_refused_by_commands(expected)
         if missing:
-            kind = Silent if self.seems_well() else Broken
+            kind = Silent if not shown and self.seems_well() else Broken
             raise kind(f"{'; '.join(missing)}; {self.summary()}")
         self.run.truth.free(due)
 

@@ -10,8 +10,9 @@ from worlds.world import Change, Cluster, Moment, Refuses, World, config
 _USER = Cluster(user=True)
 
 
-def _without(name: str, change: Change, reason: str, cause: str) -> World:
-    return World("rights", f"without-{name}", f"{name} is denied", _USER, change, Moment.MARKED, Refuses(reason, cause))
+def _without(name: str, change: Change, reason: str, cause: str, forced: bool = False) -> World:
+    expected = Refuses(reason, cause, forced=forced)
+    return World("rights", f"without-{name}", f"{name} is denied", _USER, change, Moment.MARKED, expected)
 
 
 WORLDS = (
@@ -32,6 +33,7 @@ WORLDS = (
         denied("topic-read", AclOperation.READ, "__consumer_offsets"),
         "EvidenceUnreadable",
         "__consumer_offsets",
+        forced=True,
     ),
     _without("read-ledger", denied("ledger", AclOperation.READ), "LedgerUnavailable", "READ"),
     _without("write-ledger", denied("ledger", AclOperation.WRITE), "LedgerUnavailable", "WRITE"),
