@@ -73,7 +73,8 @@ WORLDS = (
         Refuses(_UNAVAILABLE, "unclean.leader.election.enable"),
         unclean_leader_election_enable="true",
     ),
-    _set("ledger-min-isr-2", Refuses(_UNAVAILABLE, "replicas"), min_insync_replicas="2"),
+    # Of one replica, one counts as enough (KIP-966).
+    _set("ledger-min-isr-2", Works(), min_insync_replicas="2"),
     _set("ledger-small-messages", Refuses(_UNAVAILABLE, "max.message.bytes"), max_message_bytes="2000"),
     _set("ledger-retention", Works(), retention_ms="1000", retention_bytes="1000"),
     _set(
