@@ -123,7 +123,7 @@ WORLDS = (
         World(
             "clocks",
             f"clock-of-commands-{name}",
-            f"the machine of the command line is {name} by two days: `keep` counts by the broker's clock, `delete` refuses",
+            f"the command line is {name} by two days: `keep` counts by the broker's clock, `delete` refuses",
             change=_commands_skewed(hours),
             moment=Moment.START,
             needs=_NEEDS,
