@@ -47,17 +47,24 @@ class Clock:
 
 @dataclass
 class Guard:
-    """Lets everything pass, unless `stop` refuses. left: seconds that it leads. at_lease: called when it is asked."""
+    """Lets everything pass, unless `stop` refuses. left: seconds that it leads.
+
+    at_lease: called when it is asked for these; only the nth time, if that is given.
+    """
 
     stop: Callable[[], Refusal | None] = lambda: None
     left: float = 60.0
     at_lease: Callable[[], object] = lambda: None
+    nth: int | None = None
+    asked: int = 0
 
     def refusal(self) -> Refusal | None:
         return self.stop()
 
     def seconds_left(self) -> float:
-        self.at_lease()
+        self.asked += 1
+        if self.nth in (None, self.asked):
+            self.at_lease()
         return self.left
 
 

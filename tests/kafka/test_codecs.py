@@ -157,18 +157,19 @@ def _finds_commits(client: Client, make: Maker, codec: str) -> None:
     assert tail.answer(other, ends) is None
 
 
-@pytest.fixture
-def offsets_topic(client: Client, make: Maker) -> Iterator[None]:
-    """The offsets log exists, and its setting is taken back in the end."""
-    make.simple(make.name(), at(make.topic()))
-    yield
-    configured(make, OFFSETS_TOPIC, {"compression.type": "producer"})
+@pytest.fixture(scope="module")
+def own() -> Iterator[tuple[Client, Maker]]:
+    """A broker of its own: other tests read their offsets log by a client that has not all codecs."""
+    with KafkaCluster() as kafka:
+        make = Maker(kafka.plaintext_bootstrap)
+        make.simple(make.name(), at(make.topic()))
+        yield connect(Settings((kafka.bootstrap_servers,))), make
 
 
-@pytest.mark.usefixtures("offsets_topic")
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_the_tail_of_an_offsets_log_that_brokers_compress(client: Client, make: Maker, codec: str) -> None:
+def test_the_tail_of_an_offsets_log_that_brokers_compress(own: tuple[Client, Maker], codec: str) -> None:
     """A commit is found, and without one there is none: the log is not unreadable."""
+    client, make = own
     configured(make, OFFSETS_TOPIC, {"compression.type": codec})
     _finds_commits(client, make, codec)
 

@@ -20,6 +20,7 @@ from tests.kafka.books import (
     NOW,
     LosingClient,
     claimed,
+    configured,
     foreign,
     fresh,
     mark,
@@ -196,12 +197,14 @@ def test_an_expired_id_is_not_taken_for_another_writer(expiring: KafkaCluster, t
 
 def test_what_is_too_large_is_refused_whole(client: Client, make: Maker) -> None:
     """Also what was sent before it; nobody has to wait for the transaction's end, and the next write goes through."""
-    topic = foreign(make, max_message_bytes="200000")
+    topic = foreign(make)
     ledger = claimed(client, topic)
     large = KeepRequest(group="g-2", until=LATER, why=os.urandom(300_000).hex(), by="me", at=NOW)
     before = fresh(client, topic)
     changes = [*(seen(f"g-{number}") for number in range(5_000)), large]
+    configured(make, topic, {"max.message.bytes": "200000"})
     assert f"max.message.bytes of the topic {topic}" in refused(lambda: ledger.write(changes))
+    configured(make, topic, {"max.message.bytes": "1048588"})
     assert ledger.contents == before == fresh(client, topic)
     ledger.write([mark("g-3")])
     assert set(fresh(client, topic).marks["uid-1"]) == {"g-3"}

@@ -309,7 +309,7 @@ def test_an_interrupted_restore_is_reported_and_runs_again(client: Client, ledge
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        restored(client, ledger, group, guard=Guard(at_lease=dies))
+        restored(client, ledger, group, guard=Guard(at_lease=dies, nth=2))
     assert [(o.what, o.reason) for o in outcomes(ledger)] == [(OutcomeType.FAILED, reasons.INTERRUPTED)]
     assert restored(client, ledger, group).kind is Kind.RESTORED
     assert [(o.what, o.reason) for o in outcomes(ledger)] == [(OutcomeType.RESTORED, reasons.RESTORED)]
@@ -396,7 +396,7 @@ def test_a_topic_that_is_recreated_right_before_the_commit(client: Client, ledge
         make.delete_topic(again)
         make.topic(again, records=5)
 
-    result = restored(client, ledger, group, guard=Guard(at_lease=recreated))
+    result = restored(client, ledger, group, guard=Guard(at_lease=recreated, nth=3))
     # What was read of it no longer holds, so it is tried again, on what the topic is by then.
     assert {p.partition: p.reason for p in result.partitions} == {
         Partition(good, 0): reasons.VERIFIED,
@@ -422,7 +422,7 @@ def test_an_offset_of_another_topic_of_that_name_proves_nothing(client: Client, 
         make.topic(topic, records=5)
         make.simple(group, at(topic, 3))
 
-    result = restored(client, ledger, group, guard=Guard(at_lease=recreated))
+    result = restored(client, ledger, group, guard=Guard(at_lease=recreated, nth=3))
     assert (result.kind, result.reason, result.restored) == (Kind.WAITING, reasons.COMMIT_FAILED, 0)
 
 

@@ -427,13 +427,13 @@ RUNS = {
     **{
         user: Seen(refusal=reasons.LEDGER_UNAVAILABLE, refusal_message=f"needs {needed}")
         for user, needed in (
-            ("no-ledger", f"CREATE on the topic {LEDGERS}"),
+            ("no-ledger", f"WRITE and DESCRIBE on the transactional id {WRITERS}"),
             ("no-ledger-create", f"CREATE on the topic {LEDGERS}"),
             ("no-ledger-configs", f"DESCRIBE_CONFIGS on the topic {LEDGERS}"),
             ("no-ledger-read", f"READ on the topic {LEDGERS}"),
             ("no-ledger-write", f"WRITE on the topic {LEDGERS}"),
             ("no-ledger-transactions", f"WRITE and DESCRIBE on the transactional id {WRITERS}"),
-            ("ledger-reader", f"CREATE on the topic {LEDGERS}"),
+            ("ledger-reader", f"WRITE and DESCRIBE on the transactional id {WRITERS}"),
         )
     },
 }

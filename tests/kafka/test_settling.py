@@ -253,11 +253,11 @@ def test_a_deletion_is_counted_once(client: Client, make: Maker, topic: str, los
     asked: list[float] = []
 
     class LosesTheOutcome(Guard):
-        """It is asked for the second time when the intent is written."""
+        """It is asked for the fourth time right before the request."""
 
         def seconds_left(self) -> float:
             asked.append(60.0)
-            losing.loses = loses if len(asked) == 2 else ""
+            losing.loses = loses if len(asked) == 4 else ""
             return 60.0
 
     outcomes = scene.apply(plan, observation, LosesTheOutcome())

@@ -154,6 +154,6 @@ def test_a_process_that_died_leaves_the_commit_to_the_next(client: Client, make:
     assert saved(scene, group) == {topic: LATE}
     ended = scene.context.journal.entries(lambda key: key[:2] == ("outcome", group), soon())
     assert not isinstance(ended, Refusal)
-    assert [each.message for each in ended if isinstance(each, Outcome)] == [
-        "deleted; the process that did it was interrupted; offsets that it committed right before (1) are saved"
-    ]
+    (message,) = [each.message for each in ended if isinstance(each, Outcome)]
+    assert message.startswith("deleted; the process that did it was interrupted; ")
+    assert message.endswith("; offsets that it committed right before (1) are saved")

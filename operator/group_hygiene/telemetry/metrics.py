@@ -21,6 +21,7 @@ from group_hygiene.spec.policy import Policy
 from group_hygiene.status import ConnectionFacts
 
 _POLICY = ("namespace", "policy")
+_PLURALS = ("grouppolicies", "kafkaconnections", "grouprestores")
 _CONNECTION = ("namespace", "connection")
 
 
@@ -206,6 +207,9 @@ class Metrics:
             ("kind",),
             registry=registry,
         )
+        for plural in _PLURALS:
+            # Without a first value there is no increase.
+            self._status_refusals.labels(plural)
 
     def show_leadership(self, leads: Callable[[], bool]) -> None:
         """Ask `leads` at each scrape."""
