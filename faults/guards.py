@@ -143,8 +143,13 @@ def too_many_are_due(stage: Stage) -> None:
 
 
 GUARDS = (
-    Guard("lease+fresh+unedited+sole", "groups wrongly deleted", frozen_before_delete, lambda audit: len(audit.wrong)),
-    Guard("fresh", "groups wrongly deleted", changed_while_the_ledger_is_slow, lambda audit: len(audit.wrong)),
+    Guard(
+        "lease+fresh+window+unedited+sole",
+        "groups wrongly deleted",
+        frozen_before_delete,
+        lambda audit: len(audit.wrong),
+    ),
+    Guard("fresh+window", "groups wrongly deleted", changed_while_the_ledger_is_slow, lambda audit: len(audit.wrong)),
     Guard("fence", "groups wrongly deleted", marked_late, lambda audit: len(audit.wrong)),
     Guard("re-read", "groups wrongly deleted", races.changed_after_the_scan, lambda audit: len(audit.wrong)),
     Guard("backup", "backups missing", plainly, lambda audit: len(audit.no_backup)),

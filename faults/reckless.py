@@ -50,6 +50,11 @@ def fresh() -> None:
     _replace(deletion, "Deadline", lambda _: Deadline(_FOREVER))
 
 
+def window() -> None:
+    """The offsets log is not read again right before a deletion: it shows what `fresh` alone would miss."""
+    _replace(reconcile.window.Window, "read_on", lambda *_: {})
+
+
 def unedited() -> None:
     """A run ignores edits of its policy until its end.
 
@@ -152,6 +157,7 @@ def _replace(owner: Any, name: str, value: Any) -> None:
 CHANGES: dict[str, Callable[[], None]] = {
     "lease": lease,
     "fresh": fresh,
+    "window": window,
     "unedited": unedited,
     "sole": sole,
     "fence": fence,
