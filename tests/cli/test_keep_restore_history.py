@@ -169,7 +169,7 @@ def test_keep_counts_by_the_clock_of_the_broker(
 def test_keep_of_a_group_that_does_not_exist(
     on_ledger: Run, client: Client, ledger: Ledger, make: Maker, was: str, says: str
 ) -> None:
-    """It says so, and fails, though the request is written: nobody takes the group for protected."""
+    """`keep` reports it and fails, although the request is written: users must not rely on it."""
     group, topic = make.name(), make.topic(records=3)
     if was == "deleted":
         ledger.write(deleted(client, group, topic))

@@ -125,9 +125,9 @@ def test_a_grace_period_begins_when_users_can_see_the_mark(
         assert 'group_hygiene_status_refusals_total{kind="grouppolicies"}' in operator.http("/metrics")[1]
         if is_shown:
             assert deleted(kafka, group) >= first + GRACE
-            told = {event["reason"]: event["message"] for event in world.events(namespace)}
-            assert "will be deleted after 12s" in told["GroupsMarked"]
-            assert "frozen by the change board" in told["StatusRefused"]
+            messages = {event["reason"]: event["message"] for event in world.events(namespace)}
+            assert "will be deleted after 12s" in messages["GroupsMarked"]
+            assert "frozen by the change board" in messages["StatusRefused"]
         else:
             wait_for(lambda: dates(kafka, "mark", group, "since")[-1] > first + GRACE)
             assert not dates(kafka, "outcome", group, "at", what="Deleted")

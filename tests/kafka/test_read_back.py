@@ -203,7 +203,7 @@ def test_what_others_wrote_before_is_known_after_a_write(client: Client, make: M
 
 
 def test_a_write_behind_an_open_transaction_is_a_problem(client: Client, kafka: KafkaCluster, make: Maker) -> None:
-    """Whoever asked for it hears so, `keep` too; later it counts."""
+    """The writer gets the reason, as does `keep`; once it can be read, it counts."""
     topic = make.name("ledger")
     ledger = claimed(client, topic)
     theirs = transaction(kafka, topic, [pair(mark("theirs"))], make.name())
