@@ -7,6 +7,7 @@ import json
 import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, Literal
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
@@ -135,14 +136,14 @@ class Maker:
         consumer = KafkaConsumer(
             bootstrap_servers=self._config["bootstrap.servers"], group_id=group, enable_auto_commit=False
         )
-        consumer.assign([KafkaPartition(*place) for place in commit])
-        consumer.commit(
-            {
-                KafkaPartition(*place): OffsetAndMetadata(c.offset, c.metadata, c.leader_epoch)
-                for place, c in commit.items()
-            }
-        )
-        consumer.close()
+        positions = {
+            KafkaPartition(*place): OffsetAndMetadata(c.offset, c.metadata, c.leader_epoch)
+            for place, c in commit.items()
+        }
+        # A consumer that is left open has a thread, which draws random numbers amid the tests that come next.
+        with closing(consumer):
+            consumer.assign(list(positions))
+            consumer.commit(positions)
         return group
 
     def simple_groups(self, commits: Mapping[str, Offsets]) -> None:
