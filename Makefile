@@ -168,8 +168,8 @@ argocd-fixtures: $(STAMP) ## regenerate deploy/argocd/fixtures: objects of the c
 lock: ## update the pins of all dependencies, in requirements.lock and in those of the images
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install -q uv==0.13.8
-	$(VENV)/lock/bin/uv pip compile -q $(LOCKING) --extra aws --extra dev --extra docs --extra pipeline --extra tracing pyproject.toml -o requirements.lock
-	for image in operator:aws,tracing pipeline:aws,pipeline; do $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c requirements.lock $$(printf -- '--extra %s ' $$(echo $${image#*:} | tr , ' ')) pyproject.toml -o deploy/images/$${image%:*}.lock; done
+	$(VENV)/lock/bin/uv pip compile -q $(LOCKING) --extra aws --extra dev --extra docs --extra pipeline pyproject.toml -o requirements.lock
+	for image in operator:aws pipeline:aws,pipeline; do $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c requirements.lock $$(printf -- '--extra %s ' $$(echo $${image#*:} | tr , ' ')) pyproject.toml -o deploy/images/$${image%:*}.lock; done
 	cd "$$($(PYTHON) -c 'from sandbox.spark.jars import jars_of_the_image as jars; print(jars())')" && LC_ALL=C sha256sum *.jar > $(CURDIR)/deploy/images/jars.lock
 	echo 'setuptools>=77' | $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c requirements.lock - -o deploy/images/build.lock
 

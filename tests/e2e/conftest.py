@@ -217,7 +217,7 @@ class RunningOperator:
 
     @property
     def port(self) -> int:
-        found = wait_for(lambda: re.search(r"/metrics on port (\d+)\s", self.log()))
+        found = wait_for(lambda: re.search(r"/metrics on port (\d+)[\s\"]", self.log()))
         return int(found[1])
 
     def http(self, path: str) -> tuple[int, str]:

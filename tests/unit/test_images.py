@@ -171,7 +171,7 @@ def test_locks_pin_what_the_project_asks_for() -> None:
         return {re.split(r"[<>=~!; \[]", text)[0] for text in requirements}
 
     base = named(project["dependencies"])
-    for image, wanted in (("operator", ["aws", "tracing"]), ("pipeline", ["aws", "pipeline"])):
+    for image, wanted in (("operator", ["aws"]), ("pipeline", ["aws", "pipeline"])):
         pinned = {pin[0] for pin in _pins(IMAGES / f"{image}.lock")}
         assert base.union(*(named(extras[extra]) for extra in wanted)) <= pinned
         assert not pinned & {"pytest", "ruff", "mypy", "playwright", "mkdocs"}

@@ -99,7 +99,7 @@ def list_(target: Target, output: str, chosen: ListOptions) -> int:
       group-hygiene list --state Empty,Dead --match 'console-consumer-*' -o name
       group-hygiene list --regex 'console-consumer-[0-9]+' --sort-by coordinator -o csv
       group-hygiene list --state Stable --sort-by lag
-      group-hygiene list --type Consumer --connection main -n kafka -o jsonpath='{.groups[*].group}'
+      group-hygiene list --type Consumer --connection main -n kafka -o json
 
     Exit codes: 0 all groups are listed, 1 an error, or groups may be missing; the list has all groups that were found.
     """

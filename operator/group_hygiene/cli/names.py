@@ -1,4 +1,4 @@
-"""Group ids as lines of text: `-o name` and `-o jsonpath` print them, `--from-file` reads them. Pure.
+"""Group ids as lines of text: `-o name` prints them, `--from-file` reads them. Pure.
 
 Kafka accepts any string as a group id, also the empty one and ids with line breaks.
 """

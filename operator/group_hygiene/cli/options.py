@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -16,8 +16,8 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from group_hygiene.cli.names import text_of
-from group_hygiene.cli.output import JSONPATH, compiled_path, printable, set_verbose
-from group_hygiene.errors import SpecError, UsageError
+from group_hygiene.cli.output import printable, set_verbose
+from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
 from group_hygiene.spec.durations import parse_duration
 from group_hygiene.spec.fields import is_namespace
@@ -339,47 +339,20 @@ def grouped(name: str, record: type) -> Callable[[F], F]:
     return decorate
 
 
-_PATH = "PATH"
-
-
-class Format(click.Choice[str]):
-    """An output format: one of a list, or jsonpath=PATH, where PATH may have kubectl's braces."""
-
-    def __init__(self, *more: str) -> None:
-        super().__init__(("table", *more, "json", "yaml", "csv", f"{JSONPATH}{_PATH}"))
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        if text.startswith(JSONPATH):
-            try:
-                compiled_path(text)
-            except UsageError as error:
-                self.fail(str(error), param, ctx)
-        elif text not in self.choices:
-            self.fail(f"{_beginning(text)!r} is none of {', '.join(self.choices)}", param, ctx)
-        return text
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        formats = [name.removesuffix(_PATH) for name in self.choices]
-        return [CompletionItem(name) for name in formats if name.startswith(incomplete)]
-
-
-_FORMAT_HELP = (
-    "Output format; {more}csv has all columns, jsonpath='{{.groups[*].group}}' prints values of the JSON, one per line."
-)
+def _format_option(command: F, formats: Sequence[str], text: str) -> F:
+    kind = click.Choice(formats)
+    return click.option("-o", "--output", type=kind, default="table", show_default=True, help=text)(command)
 
 
 def output_option(command: F) -> F:
     """Add `-o`; the command gets it as `output`."""
-    text = _FORMAT_HELP.format(more="wide is a table with more columns, name prints only group ids, one per line, ")
-    kind = Format("wide", "name")
-    return click.option("-o", "--output", type=kind, default="table", show_default=True, help=text)(command)
+    text = "Output format; wide is a table with more columns, name prints only group ids, csv has all columns."
+    return _format_option(command, ("table", "wide", "name", "json", "yaml", "csv"), text)
 
 
 def short_output_option(command: F) -> F:
     """Add `-o` to a command without optional columns; the command gets it as `output`."""
-    text = _FORMAT_HELP.format(more="")
-    return click.option("-o", "--output", type=Format(), default="table", show_default=True, help=text)(command)
+    return _format_option(command, ("table", "json", "yaml", "csv"), "Output format; csv has all columns.")
 
 
 def groups_argument(command: F) -> F:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import re
 import sys
 import threading
 import time
@@ -17,11 +16,8 @@ from typing import Any, NamedTuple, TextIO
 import click
 
 from group_hygiene.cli.names import line_of
-from group_hygiene.errors import UsageError
 from group_hygiene.model import naming
 
-# The beginning of an output format that has a path.
-JSONPATH = "jsonpath="
 _PROGRESS_AFTER_S = 1.0
 _WIDTH_MAX = 150
 _VERBOSE = "group_hygiene.verbose"
@@ -94,8 +90,6 @@ def _print(report: Report, output_format: str) -> None:
     elif output_format == "name":
         for name in report.names:
             click.echo(line_of(name, sys.stdout.encoding))
-    elif output_format.startswith(JSONPATH):
-        _print_values(report, output_format)
     else:
         for number, table in enumerate(report.tables):
             if number:
@@ -104,34 +98,6 @@ def _print(report: Report, output_format: str) -> None:
                 _write_csv(table)
             else:
                 _show_table(table, output_format == "wide")
-
-
-def _print_values(report: Report, output_format: str) -> None:
-    try:
-        values = compiled_path(output_format).findall(report.document)
-    # The library does not catch what a filter leads to. The answer may be that of a deletion.
-    except Exception as error:
-        click.echo(json.dumps(report.document, indent=2))
-        raise UsageError(f"the path can't be evaluated, so the whole answer is printed: {error}") from error
-    for value in values:
-        click.echo(line_of(value, sys.stdout.encoding) if isinstance(value, str) else json.dumps(value))
-
-
-def compiled_path(output_format: str) -> Any:
-    """The path of an output format `jsonpath=PATH`, ready to search. Raises UsageError for one that is not valid."""
-    import jsonpath
-
-    text = path = output_format.removeprefix(JSONPATH).strip()
-    if text.startswith("{") and text.endswith("}"):
-        path = text[1:-1].strip()
-    if not path:
-        raise UsageError("the path is empty: give one like {.groups[*].group}")
-    try:
-        return jsonpath.compile(path if path.startswith("$") else f"${path}")
-    except (jsonpath.JSONPathError, ArithmeticError, ValueError, re.error) as error:
-        example = "{.groups[*].group} (several, and {range}, are not supported)"
-        cause = str(error).partition("\n")[0]
-        raise UsageError(f"{text!r} is not one JSONPath like {example}: {cause}") from None
 
 
 def note(text: str) -> None:

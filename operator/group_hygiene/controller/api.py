@@ -20,7 +20,6 @@ from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.secret import SecretRef
-from group_hygiene.telemetry.tracing import traced
 
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 CONNECTIONS, POLICIES, RESTORES = "kafkaconnections", "grouppolicies", "grouprestores"
@@ -108,7 +107,6 @@ class Api:
         arguments = (GROUP, VERSION, namespace, plural, name)
         return dict(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=TIMEOUT_S)))
 
-    @traced("patch status")
     def patch_status(self, plural: str, obj: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
         """Merge `patch` into the status of `obj`. Raises Conflict if the object changed since it was read."""
         metadata = obj["metadata"]

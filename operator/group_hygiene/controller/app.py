@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
@@ -36,7 +35,6 @@ from group_hygiene.errors import HygieneError
 from group_hygiene.network.egress import Egress
 from group_hygiene.process import memory
 from group_hygiene.spec.storage import Allowed
-from group_hygiene.telemetry import tracing
 from group_hygiene.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -127,7 +125,6 @@ class Operator:
         if tasks:
             await asyncio.wait(tasks, timeout=_RUNS_END_WITHIN_S)
         lead.cancel()
-        flushed = self._send_last_traces()
         # The thread of a cancelled task may still be running.
         in_flight = [task for task in tasks if not task.done() or task.cancelled()]
         if in_flight:
@@ -141,24 +138,13 @@ class Operator:
         await asyncio.wait([watch], timeout=_REST_ENDS_WITHIN_S)
         for task in (watch, beat, *tasks):
             task.cancel()
-        await asyncio.wait([watch, beat, lead, flushed, *tasks], timeout=_REST_ENDS_WITHIN_S)
+        await asyncio.wait([watch, beat, lead, *tasks], timeout=_REST_ENDS_WITHIN_S)
         workers.stop()
         log.info("stopped")
         if in_flight:
             _exit(0 if self._failure is None else 1)
         if self._failure is not None:
             raise self._failure
-
-    def _send_last_traces(self) -> asyncio.Task[Any]:
-        """Send traces while other parts end: a collector that hangs does not delay the stop beyond its limit."""
-        done, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def set_done() -> None:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(done.set)
-
-        tracing.stop(set_done)
-        return asyncio.create_task(done.wait(), name="last traces")
 
     async def _check_crds(self, api: Api) -> None:
         missing = await asyncio.to_thread(api.missing_crds)
@@ -286,7 +272,6 @@ def run(options: Options) -> None:
     """Run the operator until SIGTERM or SIGINT. Raises HygieneError."""
 
     memory.return_freed()
-    tracing.start()
 
     async def main() -> None:
         await Operator(options).run()

@@ -29,7 +29,6 @@ from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection, parse_access_only, parse_connection
-from group_hygiene.telemetry import tracing
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +114,7 @@ class ConnectionLoop:
     def _run_safely(self) -> float | None:
         """Call `run_due`, and try again after any error: one team's objects must not stop those of others."""
         try:
-            with runs.about(run=runs.new_id()), tracing.span("run"):
+            with runs.about(run=runs.new_id()):
                 return self._run_once()
         finally:
             self._link.end_run()

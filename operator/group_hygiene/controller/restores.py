@@ -23,7 +23,6 @@ from group_hygiene.restore.restoration import Restorer, Saved, Turn, Wanted, rea
 from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import Connection, nothing_granted
 from group_hygiene.status import connection_not_ready, redact_problem
-from group_hygiene.telemetry.tracing import traced
 
 # Pauses before a waiting restore is tried again: each try reads the whole ledger.
 _AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0
@@ -202,7 +201,6 @@ class Restores:
         at = self._clock.monotonic() + (0.0 if unfinished else pause)
         self._waiting[obj["metadata"]["uid"]] = _Waiting(at, pause, generation)
 
-    @traced("restore")
     def _try(
         self, context: reconcile.Context, asked: Asked, guard: reconcile.Guard, saved: Saved, turn: Turn
     ) -> Sequence[GroupResult] | Refusal:

@@ -25,7 +25,6 @@ from group_hygiene.kafka.protocol import (
 )
 from group_hygiene.model.groups import Fault, Group, Groups, GroupState, GroupType, Listed, Partition
 from group_hygiene.model.snapshot import Cluster, Description, Listing, Member
-from group_hygiene.telemetry.tracing import traced
 
 _DESCRIBE_CHUNK = 200
 # The share of a list's time to wait for leaders that are loading: the groups of the others are needed, too.
@@ -57,7 +56,6 @@ def unanswered(listing: Listing) -> list[str]:
     return problems
 
 
-@traced("list")
 def list_groups(
     client: Client,
     cluster: Cluster,

@@ -1,4 +1,4 @@
-"""The current run, and the objects that it processes: fields for log lines, statuses, Events and spans.
+"""The current run, and the objects that it processes: fields for log lines, statuses and Events.
 
 They are context variables: set at the start of an activity, and visible to everything that it calls in its thread or
 task. A new thread has them only if it is started by `inheriting`.

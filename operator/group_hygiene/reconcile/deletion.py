@@ -48,7 +48,6 @@ from group_hygiene.reconcile.settle import UNCLEAR, Done, Facts, Found, Request,
 from group_hygiene.reconcile.uses import Since, Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
 from group_hygiene.reconcile.window import Window, read_start
-from group_hygiene.telemetry.tracing import note, traced
 
 # An intent is valid for this long at most; a successor waits that long before it acts.
 INTENT_S = 10.0
@@ -82,7 +81,6 @@ class Batch(NamedTuple):
     is_stuck: bool = False
 
 
-@traced("apply")
 def apply(
     context: Context,
     plan: Plan,
@@ -99,7 +97,6 @@ def apply(
     """
     outcomes: list[Outcome] = []
     actions, cluster = list(plan.actions), observation.snapshot.cluster
-    note(due=len(actions))
     if actions:
         limit = kafka_cluster.offsets_write_bytes(context.client, context.deadline())
         context.memory.write_bytes = WRITE_BYTES if limit is None else min(limit, WRITE_BYTES)

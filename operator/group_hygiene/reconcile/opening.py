@@ -17,7 +17,6 @@ from group_hygiene.reconcile.executor import Ledger, open_ledger
 from group_hygiene.reconcile.preconditions import Case, Moment, refusals
 from group_hygiene.reconcile.recovery import has_unresolved
 from group_hygiene.spec.connection import Connection
-from group_hygiene.telemetry.tracing import traced
 
 
 class LedgerNeed(Enum):
@@ -54,7 +53,6 @@ def few_replicas(ledger: Ledger | None, connection: Connection) -> Refusal | Non
     return Refusal(reasons.FEW_REPLICAS, message)
 
 
-@traced("ledger")
 def open_journal(
     memory: Memory,
     client: Client,

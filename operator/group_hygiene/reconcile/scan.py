@@ -41,7 +41,6 @@ from group_hygiene.reconcile.sightings import new_notes
 from group_hygiene.reconcile.unread import read_records
 from group_hygiene.reconcile.uses import NOT_FOLLOWED, follow, grown_refusal
 from group_hygiene.spec.policy import Policy
-from group_hygiene.telemetry.tracing import note, traced
 
 _WRITE_S = 2.0
 # The memory of a group that a policy judges: its offsets, verdict, marks and history; and how often its id is in memory
@@ -71,7 +70,6 @@ class _Facts(Facts):
     seen: list[Seen] = field(default_factory=list)
 
 
-@traced("scan")
 def observe(context: Context, policies: Sequence[Policy], full: bool = False) -> Observation:
     """Scan the cluster once for all of `policies` and judge the groups that each selects.
 
@@ -90,7 +88,6 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     states, types = ((), ()) if full or memory.due_before else _filters(policies)
     # A broker that does not answer must not use up the time for the groups of the others.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
-    note(policies=len(policies), groups=len(listing.groups))
     selected = _select(context, policies, listing.groups, deadline)
     facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
@@ -214,7 +211,6 @@ def _undescribed(faults: Mapping[str, Fault]) -> tuple[str, ...]:
     return (f"the states of {len(faults)} groups are not known, so none of them is deleted: {name}: {fault}",)
 
 
-@traced("judge")
 def _judge_all(
     context: Context,
     policies: Sequence[Policy],
@@ -257,7 +253,6 @@ def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluste
         context.memory.retention_asked = True
 
 
-@traced("evidence")
 def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     evidence = tables.read_evidence(context, facts.cluster, groups, deadline, facts.older)
     facts.activity.update(evidence.groups)
@@ -267,7 +262,6 @@ def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts,
         context.journal.contents.apply([evidence.mark])
 
 
-@traced("offsets")
 def _read_offsets(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     coordinators = {name: group.coordinator for name, group in groups.items()}
     types = {name: group.type for name, group in groups.items()}

@@ -18,7 +18,6 @@ from group_hygiene.model.groups import Fault, Group, GroupType
 from group_hygiene.model.naming import truncated
 from group_hygiene.model.programs import Sighting, program_of
 from group_hygiene.reconcile.context import Context, Observation
-from group_hygiene.telemetry.tracing import traced
 
 # Groups described at once, and the most time for that: the groups that are left wait for the next scan. Measured on one
 # broker: 2,000 groups of one member take 0.15 s of CPU.
@@ -26,7 +25,6 @@ _GROUPS, _SECONDS, _WRITE_S = 5_000, 5.0, 2.0
 _CLIENT_ID_MAX = 200
 
 
-@traced("programs")
 def note_programs(context: Context, observation: Observation) -> None:
     """Describe groups with members that were not described since they had none before, and note their programs.
 

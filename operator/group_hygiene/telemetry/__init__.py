@@ -1,9 +1,7 @@
-"""Logs, metrics and spans. Decides nothing.
+"""Logs and metrics. Decides nothing.
 
-Labels and fields name policies and connections, never groups: their number has no bound. `tracing` alone imports
-OpenTelemetry.
+Labels and fields name policies and connections, never groups: their number has no bound.
 
     logs     log lines as text or JSON
     metrics  Prometheus metrics
-    tracing  spans over OTLP, if a collector is configured
 """
