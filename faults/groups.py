@@ -90,10 +90,13 @@ class Groups:
             for done in [pool.submit(work) for _ in range(min(_THREADS, len(groups)))]:
                 done.result()
 
-    def commit(self, group: str, offsets: Offsets) -> None:
-        """Commit as a consumer that uses `assign`: the group stays Empty."""
+    def commit(self, group: str, offsets: Offsets, retention_ms: int | None = None) -> None:
+        """Commit as a consumer that uses `assign`: the group stays Empty.
+
+        retention_ms: the offsets expire by then, as those of clients before KIP-211 do; None = by the broker's setting.
+        """
         with _Brokers(self.bootstrap) as brokers:
-            _commit(brokers, group, offsets, (-1, ""))
+            _commit(brokers, group, offsets, (-1, ""), retention_ms)
 
     def listed(self) -> set[str]:
         """All groups that the live brokers list; the groups of a dead one are listed by the new coordinators."""
@@ -283,7 +286,9 @@ def _join(brokers: _Brokers, group: str) -> tuple[int, str]:
     return member
 
 
-def _commit(brokers: _Brokers, group: str, offsets: Offsets, member: tuple[int, str]) -> None:
+def _commit(
+    brokers: _Brokers, group: str, offsets: Offsets, member: tuple[int, str], retention_ms: int | None = None
+) -> None:
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition_class = topic_class.OffsetCommitRequestPartition
     topics = [
@@ -302,8 +307,10 @@ def _commit(brokers: _Brokers, group: str, offsets: Offsets, member: tuple[int, 
         )
         for topic in dict.fromkeys(name for name, _ in offsets)
     ]
+    # Requests up to version 4 have a retention time.
+    retention = {"version": 8} if retention_ms is None else {"version": 4, "retention_time_ms": retention_ms}
     request = OffsetCommitRequest(
-        group_id=group, generation_id_or_member_epoch=member[0], member_id=member[1], topics=topics, version=8
+        group_id=group, generation_id_or_member_epoch=member[0], member_id=member[1], topics=topics, **retention
     )
     answer = brokers.ask(group, request, OffsetCommitResponse)
     for topic in answer.topics:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Right = tuple[AclOperation, ResourceType, str]
 _LEDGER = "the ledger's topic"
+# With committed offsets of all groups of a life.
+TOPIC = "the topic of a life"
 RIGHTS: dict[str, Right] = {
     "cluster-describe": (AclOperation.DESCRIBE, ResourceType.BROKER, "kafka-cluster"),
     "cluster-describe-configs": (AclOperation.DESCRIBE_CONFIGS, ResourceType.BROKER, "kafka-cluster"),
@@ -64,7 +66,7 @@ def denied(name: str, operation: AclOperation | None = None, topic: str = "") ->
 
 def _acl(run: Enforced, right: Right, permission: AclPermissionType) -> None:
     operation, kind, name = right
-    name = run.ledger_topic if name == _LEDGER else name
+    name = {_LEDGER: run.ledger_topic, TOPIC: run.topic}.get(name, name)
     binding = AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{USER}", "*", operation, permission)
     for made in run.groups.admin.create_acls([binding]).values():
         made.result()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
 
+from sandbox.cache import cached
 from sandbox.kafka.cluster import Alteration
 from worlds.life import Life
 from worlds.world import Change
@@ -68,6 +72,18 @@ def alter(life: Life, kind: ConfigResource.Type, name: str, settings: Mapping[st
         altered.result()
 
 
+def preloaded(source: str, **environment: str) -> dict[str, str]:
+    """The environment of a process in which this C source, beside this module, replaces functions of the C library."""
+    file = Path(__file__).with_name(source)
+
+    def build(into: Path) -> None:
+        command = ["cc", "-shared", "-fPIC", "-o", str(into / "library.so"), str(file), "-ldl"]
+        subprocess.run(command, check=True, capture_output=True)
+
+    folder = cached(f"{file.stem}-{hashlib.sha256(file.read_bytes()).hexdigest()[:8]}", build)
+    return {"LD_PRELOAD": str(folder / "library.so"), **environment}
+
+
 def without_broker(broker: int, *, kill: bool = False) -> Change:
     """A broker is stopped, and started again when the context ends."""
 
@@ -89,6 +105,14 @@ def restarted(life: Life, broker: int, alteration: Alteration | None = None) -> 
     life.kafka.start_broker(broker)
     # It answers before it has loaded its groups.
     life.groups.listed()
+
+
+@contextmanager
+def rolling_restart(life: Life) -> Iterator[None]:
+    """All brokers are restarted one by one."""
+    for broker in life.kafka.broker_ids:
+        restarted(life, broker)
+    yield
 
 
 @contextmanager

@@ -5,21 +5,17 @@ A broker's or a command's clock is set by a library that is loaded before the C 
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from confluent_kafka.cimpl import NewTopic
 
-from sandbox.cache import cached
 from sandbox.kafka.cluster import Alteration
-from worlds.changes import brokers_configured, restarted
+from worlds.changes import brokers_configured, preloaded, restarted
 from worlds.life import Life
 from worlds.world import Change, Cluster, Moment, Refuses, World, config
 
-_SOURCE = Path(__file__).with_name("skew.c")
 _HOURS = 2
 _LEDGER = {
     "cleanup.policy": "compact",
@@ -30,13 +26,7 @@ _LEDGER = {
 
 def _skewed(hours: float) -> dict[str, str]:
     """The environment of a process whose clock is this much ahead."""
-
-    def build(into: Path) -> None:
-        command = ["cc", "-shared", "-fPIC", "-o", str(into / "skew.so"), str(_SOURCE), "-ldl"]
-        subprocess.run(command, check=True, capture_output=True)
-
-    library = cached(f"skew-{abs(hash(_SOURCE.read_text()))}", build) / "skew.so"
-    return {"LD_PRELOAD": str(library), "SKEW_S": str(int(hours * 3600))}
+    return preloaded("skew.c", SKEW_S=str(int(hours * 3600)))
 
 
 def _broker_skewed(broker: int, hours: float, ledger_on: int | None = None) -> Change:

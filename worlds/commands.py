@@ -1,4 +1,7 @@
-"""Runs the command line in processes forked from one that has imported it: imports take most of a command's time."""
+"""Runs commands, and what may abort, in processes forked from one that has imported the command line.
+
+Imports take most of a command's time.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import importlib
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from faults.errors import FaultsError
 from group_hygiene.cli import main
@@ -28,14 +32,23 @@ _CONTEXT.set_forkserver_preload([__name__])
 def run(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
     """The exit code of a command, and its output. Raises FaultsError if it is not over in time."""
     with tempfile.NamedTemporaryFile() as output:
-        process = _CONTEXT.Process(target=_run, args=(list(arguments), output.name))
-        process.start()
-        process.join(seconds)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            raise FaultsError(f"{' '.join(arguments)}: not over after {seconds:.0f} s")
-        return process.exitcode, Path(output.name).read_text(errors="replace").strip()
+        code = apart(_run, (list(arguments), output.name), seconds, " ".join(arguments))
+        return code, Path(output.name).read_text(errors="replace").strip()
+
+
+def apart(function: Callable[..., None], arguments: tuple[Any, ...], seconds: float, what: str) -> int:
+    """The exit code of a process that calls a function; below 0 = ended by a signal.
+
+    Raises FaultsError if it is not over in time.
+    """
+    process = _CONTEXT.Process(target=function, args=arguments)
+    process.start()
+    process.join(seconds)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise FaultsError(f"{what}: not over after {seconds:.0f} s")
+    return process.exitcode
 
 
 def _run(arguments: list[str], output: str) -> None:

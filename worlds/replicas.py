@@ -12,7 +12,16 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as Place
 
 from sandbox.kafka.cluster import Alteration
-from worlds.changes import LEDGER, OFFSETS, brokers_configured, configured, repeatedly, restarted, without_broker
+from worlds.changes import (
+    LEDGER,
+    OFFSETS,
+    brokers_configured,
+    configured,
+    repeatedly,
+    restarted,
+    rolling_restart,
+    without_broker,
+)
 from worlds.life import Life
 from worlds.world import Cluster, Moment, Refuses, World, config
 
@@ -59,13 +68,6 @@ def _racks(life: Life) -> Iterator[None]:
     for broker in life.kafka.broker_ids:
         settings = {"broker.rack": f"rack-{broker}", "replica.selector.class": selector}
         restarted(life, broker, Alteration(config=settings))
-    yield
-
-
-@contextmanager
-def _rolling_restart(life: Life) -> Iterator[None]:
-    for broker in life.kafka.broker_ids:
-        restarted(life, broker)
     yield
 
 
@@ -125,7 +127,7 @@ WORLDS = (
         "brokers-restarted",
         "the three brokers are restarted one by one after the first deletions",
         _THREE,
-        change=_rolling_restart,
+        change=rolling_restart,
         moment=Moment.DELETED,
         alone=True,
     ),

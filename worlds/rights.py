@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka.admin import AclOperation
 
-from worlds.acls import denied
+from worlds.acls import TOPIC, denied
 from worlds.world import Change, Cluster, Moment, Refuses, World, config
 
 _USER = Cluster(user=True)
@@ -26,11 +26,18 @@ WORLDS = (
     _without("describe-cluster", denied("cluster-describe"), "SnapshotIncomplete", "DESCRIBE"),
     _without("describe-groups", denied("group", AclOperation.DESCRIBE), "SnapshotIncomplete", "DESCRIBE"),
     _without("delete-groups", denied("group", AclOperation.DELETE), "AuthorizationDenied", "DELETE"),
-    _without("describe-topics", denied("topic-describe"), "TopicsHidden", "DESCRIBE"),
-    _without("read-topics", denied("topic-read"), "LagUnknown", "READ"),
+    # Of all topics, it would be missing on the ledger, too.
+    _without("describe-topic", denied("topic-describe", topic=TOPIC), "TopicsHidden", "DESCRIBE"),
+    _without(
+        "describe-offsets-log",
+        denied("topic-describe", topic="__consumer_offsets"),
+        "SnapshotIncomplete",
+        "__consumer_offsets",
+    ),
+    _without("read-topic", denied("topic-read", topic=TOPIC), "LagUnknown", "READ"),
     _without(
         "read-offsets-log",
-        denied("topic-read", AclOperation.READ, "__consumer_offsets"),
+        denied("topic-read", topic="__consumer_offsets"),
         "EvidenceUnreadable",
         "__consumer_offsets",
         forced=True,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from sandbox.kafka.cluster import Alteration
 from sandbox.kafka.jars import VERSIONS
 from sandbox.kafka.layout import CONTROLLER_ID
-from worlds.changes import OFFSETS, configured, restarted
+from worlds.changes import OFFSETS, configured, restarted, rolling_restart
 from worlds.life import Life
 from worlds.world import Cluster, Moment, Refuses, World, config
 
@@ -29,6 +29,16 @@ WORLDS = (
         for version in VERSIONS[1:]
     ),
     World("versions", "kafka-2-8-2-of-3", "three brokers of Kafka 2.8.2 with ZooKeeper", Cluster("2.8.2", brokers=3)),
+    World("versions", "zookeeper-3-9-1", "Kafka 3.9.1 with ZooKeeper", Cluster("3.9.1", zookeeper=True)),
+    World(
+        "versions",
+        "zookeeper-3-9-1-of-3",
+        "three brokers of Kafka 3.9.1 with ZooKeeper, restarted one by one after the first deletions",
+        Cluster("3.9.1", brokers=3, zookeeper=True),
+        change=rolling_restart,
+        moment=Moment.DELETED,
+        alone=True,
+    ),
     World(
         "versions",
         "old-messages",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sandbox.kafka import KafkaCluster, Security
+from sandbox.kafka import KafkaCluster, Security, ZooKeeperCluster
 from sandbox.kafka.jars import VERSIONS
 
 if TYPE_CHECKING:
@@ -55,20 +55,22 @@ class Refuses:
 class Cluster:
     """Brokers. config: added to server.properties. user: whether the operator logs in as a user with ACLs.
 
-    Worlds of equal clusters share brokers, one after another.
+    zookeeper: of a version that could do without. Worlds of equal clusters share brokers, one after another.
     """
 
     version: str = VERSIONS[0]
     brokers: int = 1
     config: tuple[tuple[str, str], ...] = ()
     user: bool = False
+    zookeeper: bool = False
 
     def start(self) -> KafkaCluster:
         """A cluster with one door, to be entered."""
         security = Security(doors=1)
         if self.user:
             security = Security(sasl="PLAIN", users={USER: PASSWORD}, authorizer=True, doors=1)
-        return KafkaCluster(self.version, self.brokers, security=security, config=dict(self.config))
+        kind = ZooKeeperCluster if self.zookeeper else KafkaCluster
+        return kind(self.version, self.brokers, security=security, config=dict(self.config))
 
     @property
     def numbers(self) -> tuple[int, ...]:

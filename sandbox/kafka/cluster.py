@@ -43,6 +43,7 @@ class KafkaCluster(Service):
     """
 
     _what = "cluster"
+    _zookeeper = False
 
     def __init__(
         self,
@@ -291,7 +292,8 @@ class KafkaCluster(Service):
     def _make_layout(self) -> Layout:
         version = tuple(int(part) for part in self.version.split("."))
         scratch = self._scratch
-        alone = len(self.broker_ids) == 1 and uses_kraft(version)
+        kraft = uses_kraft(version) and not self._zookeeper
+        alone = len(self.broker_ids) == 1 and kraft
         ports = iter(self._ports.take((3 + 2 * self.security.doors) * len(self.broker_ids) + 1))
         brokers = tuple(
             Node(
@@ -300,7 +302,7 @@ class KafkaCluster(Service):
             )
             for broker in self.broker_ids
         )
-        if not uses_kraft(version):
+        if not kraft:
             return Layout(version, new_cluster_id(), brokers, zookeeper_port=next(ports))
         controller = None if alone else Node(CONTROLLER_ID, scratch / "controller", controller_port=next(ports))
         return Layout(version, new_cluster_id(), brokers, controller, address=self._place.address)
@@ -332,6 +334,12 @@ class KafkaCluster(Service):
         print(f"{what} ...", file=sys.stderr, flush=True)
         with KafkaCluster(self.version, jvm=Jvm(record_to=into)) as cluster:
             cluster.stop_broker(1)
+
+
+class ZooKeeperCluster(KafkaCluster):
+    """Brokers with ZooKeeper, of a version below 4.0 that has KRaft, too."""
+
+    _zookeeper = True
 
 
 def _properties(file: Path) -> dict[str, str]:

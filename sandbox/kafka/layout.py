@@ -48,8 +48,8 @@ class Layout:
 
     @property
     def kraft(self) -> bool:
-        """False if ZooKeeper is needed: KRaft is complete from 3.3 on."""
-        return uses_kraft(self.version)
+        """False if these brokers use ZooKeeper."""
+        return not self.zookeeper_port
 
     @property
     def nodes(self) -> tuple[Node, ...]:
