@@ -9,12 +9,12 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from kafka.protocol.admin import ListGroupsRequest, ListGroupsResponse
@@ -25,6 +25,8 @@ from kafka.protocol.consumer import (
     LeaveGroupResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -33,6 +35,8 @@ from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorRespo
 from faults.errors import FaultsError
 from sandbox.kafka.wire import known_brokers
 from sandbox.waiting import wait_for
+
+T = TypeVar("T")
 
 # (topic, partition) -> committed offset.
 Offsets = Mapping[tuple[str, int], int]
@@ -100,20 +104,23 @@ class Groups:
 
     def listed(self) -> set[str]:
         """All groups that the live brokers list; the groups of a dead one are listed by the new coordinators."""
+        return self._read(_Brokers.groups, "groups can't be listed")
+
+    def offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """The committed offsets of a group."""
+        return self._read(lambda brokers: brokers.offsets(group), f"offsets of {group} can't be read")
+
+    def _read(self, read: Callable[[_Brokers], T], problem: str) -> T:
+        """Read by new connections, until all brokers that are needed answer."""
         end = time.monotonic() + _SECONDS
         while True:
             try:
                 with _Brokers(self.bootstrap) as brokers:
-                    return brokers.groups()
+                    return read(brokers)
             except (_NotYet, OSError) as error:
                 if time.monotonic() > end:
-                    raise FaultsError(f"groups can't be listed: {error!r}") from error
+                    raise FaultsError(f"{problem}: {error!r}") from error
                 time.sleep(0.2)
-
-    def offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """The committed offsets of a group."""
-        answer = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
-        return {(place.topic, place.partition): place.offset for place in answer.topic_partitions}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Topic -> its id (KIP-516) as a UUID; brokers below 2.8 have none."""
@@ -204,6 +211,17 @@ class _Brokers:
             _check(answer.error_code)
             listed |= {group.group_id for group in answer.groups}
         return listed
+
+    def offsets(self, group: str) -> dict[tuple[str, int], int]:
+        """The committed offsets of a group."""
+        request = OffsetFetchRequest(group_id=group, topics=None, version=5)
+        answer = self.ask(group, request, OffsetFetchResponse)
+        _check(answer.error_code)
+        return {
+            (topic.name, place.partition_index): place.committed_offset
+            for topic in answer.topics
+            for place in topic.partitions
+        }
 
     def ask(self, group: str, request: Any, response: Any) -> Any:
         try:

@@ -1,8 +1,9 @@
 """Worlds: the same short life of some groups, in clusters that each differ in one setting. `make worlds`.
 
     table            all worlds
-    codecs, offsets_topic, ledger_topic, clocks, sizes, transactions, replicas, rights, listeners, mirrors,
-    versions         the worlds of one family, with their changes
+    codecs, offsets_topic, ledger_topic, clocks, sizes, transactions, replicas, disks, rights, listeners,
+    mirrors, versions
+                     the worlds of one family, with their changes
     world            a world as data: its cluster, its change, and the expected result
     changes          changes that several families use
     life             what happens in each world

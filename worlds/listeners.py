@@ -1,10 +1,9 @@
-"""Worlds with quotas, limits of connections, few threads, two disks, and topics that are created automatically."""
+"""Worlds with quotas, limits of connections, few threads, and topics that are created automatically."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from kafka.protocol.admin import AlterClientQuotasRequest
 
@@ -12,8 +11,7 @@ from faults.errors import FaultsError
 from group_hygiene.kafka.client import Call, Deadline, connect
 from group_hygiene.model.groups import Fault
 from group_hygiene.spec.connection import Settings
-from sandbox.kafka.cluster import Alteration
-from worlds.changes import brokers_configured, restarted
+from worlds.changes import brokers_configured
 from worlds.life import Life
 from worlds.world import Change, Cluster, Moment, World, config
 
@@ -42,22 +40,6 @@ def _alter_quotas(life: Life, quotas: dict[str, float], remove: bool) -> None:
         client.close()
     if isinstance(answer, Fault) or any(row.error_code for row in answer.entries):
         raise FaultsError(f"quotas could not be set: {answer}")
-
-
-def _second_folder(life: Life) -> Path:
-    """Restart the broker with a second log dir, in which it puts new partitions."""
-    first = life.kafka.log(1).parent / "data"
-    second = first.with_name("more")
-    second.mkdir(exist_ok=True)
-    folders = {"log.dirs": f"{first},{second}", "log.flush.offset.checkpoint.interval.ms": "1000"}
-    restarted(life, 1, Alteration(config=folders))
-    return second
-
-
-@contextmanager
-def _two_folders(life: Life) -> Iterator[None]:
-    _second_folder(life)
-    yield
 
 
 WORLDS = (
@@ -106,14 +88,5 @@ WORLDS = (
             ("consumed-bytes", {"consumer_byte_rate": 20_000.0}),
             ("requests", {"request_percentage": 5.0}),
         )
-    ),
-    World(
-        "listeners",
-        "disks-two",
-        "log.dirs has two folders",
-        change=_two_folders,
-        moment=Moment.FIRST,
-        settings=("log.dirs",),
-        alone=True,
     ),
 )

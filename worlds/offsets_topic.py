@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from confluent_kafka.admin import NewPartitions
 from kafka import KafkaAdminClient
 
+from faults.errors import Broken
 from sandbox.waiting import wait_for
 from worlds.changes import OFFSETS, brokers_configured, configured, restarted
 from worlds.life import Life
@@ -31,6 +32,30 @@ def _grown(*restart: int, count: int = 20) -> Change:
     return change
 
 
+@contextmanager
+def _expiring(life: Life) -> Iterator[None]:
+    """One marked group expires as a whole, and of another one half of its offsets, before the first deletion."""
+    run, topic = life.run, life.run.topic
+    gone, half = f"{run.name}-old-expires", f"{run.name}-old-expires-in-part"
+    places = {(topic, 0): 3, (topic, 1): 4}
+    left = {(topic, 1): 4}
+    life.groups.abandon({gone: places, half: places})
+    life.groups.commit(gone, places, _RETENTION_MS)
+    life.groups.commit(half, {(topic, 0): 3}, _RETENTION_MS)
+    run.until_marked([gone, half], _SECONDS)
+    wait_for(lambda: gone not in life.groups.listed(), "the group expires", _SECONDS)
+    wait_for(lambda: life.groups.offsets(half) == left, "offsets of the other group expire", _SECONDS)
+    # Its mark must begin again, and its backup is what is left.
+    run.truth.made({half: places})
+    run.truth.made({half: left})
+    life.made.unused["Classic, in part"], life.made.offsets[half] = half, left
+    run.run(seconds=_SECONDS)
+    run.until_marked([half], _SECONDS)
+    if run.marked([gone]) or run.auditor.recorded([gone]):
+        raise Broken(f"{gone} expired, and is still marked, or recorded as deleted: {run.summary()}")
+    yield
+
+
 def feature(name: str, level: int) -> Change:
     """A feature of the cluster at a lower level."""
 
@@ -47,6 +72,9 @@ def feature(name: str, level: int) -> Change:
     return change
 
 
+# How long offsets are there after a commit with a retention time: longer than it takes to mark their group.
+_RETENTION_MS = 30_000
+_SECONDS = 120.0
 _CLEANER = config(log_cleaner_backoff_ms="200", log_cleaner_threads="2")
 _OLD_COUNT = Refuses("OffsetsTopicGrown", "restart", ends=True, forced=True)
 
@@ -92,6 +120,25 @@ WORLDS = (
         "offsets-grown-2-brokers",
         "__consumer_offsets grew, and neither of two brokers was restarted",
         Cluster(brokers=2),
+        change=_grown(),
+        moment=Moment.MARKED,
+        expected=_OLD_COUNT,
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "offsets-grown-2-restarted",
+        "__consumer_offsets grew, and both brokers were restarted one by one, before there are groups",
+        Cluster(brokers=2),
+        change=_grown(1, 2),
+        moment=Moment.FIRST,
+        alone=True,
+    ),
+    World(
+        "offsets-topic",
+        "offsets-grown-3-brokers",
+        "__consumer_offsets grew, and none of three brokers was restarted",
+        Cluster(brokers=3),
         change=_grown(),
         moment=Moment.MARKED,
         expected=_OLD_COUNT,
@@ -157,8 +204,16 @@ WORLDS = (
     World(
         "offsets-topic",
         "offsets-retention-forever",
-        "offsets.retention.minutes at its most: committed offsets never expire",
+        "offsets.retention.minutes at its most: committed offsets never expire (brokers refuse -1)",
         Cluster(config=config(offsets_retention_minutes="2147483647", offsets_retention_check_interval_ms="1000")),
+    ),
+    World(
+        "offsets-topic",
+        "groups-expire",
+        "offsets that clients committed with a retention time expire while groups are marked",
+        Cluster(config=config(offsets_retention_check_interval_ms="1000")),
+        change=_expiring,
+        moment=Moment.MARKED,
     ),
     World(
         "offsets-topic",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from worlds import (
     clocks,
     codecs,
+    disks,
     ledger_topic,
     listeners,
     mirrors,
@@ -25,6 +26,7 @@ WORLDS: tuple[World, ...] = (
     *sizes.WORLDS,
     *transactions.WORLDS,
     *replicas.WORLDS,
+    *disks.WORLDS,
     *rights.WORLDS,
     *listeners.WORLDS,
     *mirrors.WORLDS,

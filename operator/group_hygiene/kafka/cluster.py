@@ -164,13 +164,13 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
         )
 
     on_disk, refused = set[str](), list[Fault]()
-    for found in retrying(calls, attempt, deadline).values():
+    for broker, found in retrying(calls, attempt, deadline).items():
         if not isinstance(found, Fault) and not found.error_code:
             on_disk |= found.topics
             continue
         fault = found if isinstance(found, Fault) else fault_of_code(found.error_code)
         if not is_refused(fault):
-            return fault
+            return Fault(fault.code, f"broker {broker} does not show its disks: {fault.message}", fault.retriable)
         refused.append(fault)
     if refused and on_disk:
         # No refusal that an attestation may replace: what the others show must not be ignored.
