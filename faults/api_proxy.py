@@ -6,11 +6,13 @@ The process uses HTTP without TLS, so that the proxy can read requests; the prox
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import threading
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +37,13 @@ def patches_status(method: str, path: str) -> bool:
     return method == "PATCH" and "/grouppolicies/" in path and path.partition("?")[0].endswith("/status")
 
 
+def refusing(code: int, *headers: str, message: str = "refused") -> bytes:
+    """An answer of the API server with this status code."""
+    body = json.dumps({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code})
+    lines = (f"HTTP/1.1 {code} {HTTPStatus(code).phrase}", "Content-Type: application/json", *headers)
+    return "\r\n".join((*lines, f"Content-Length: {len(body)}", "", body)).encode()
+
+
 class ApiProxy:
     """Listens on 127.0.0.1:`port`."""
 
@@ -42,11 +51,14 @@ class ApiProxy:
         self._server = server
         self._trust = ssl.create_default_context(cafile=str(authority))
         self._rules: list[ApiRule] = []
+        # The answer to a request in place of the API server's, by method and path; None = the API server answers.
+        self.answer: Callable[[str, str], bytes | None] = lambda method, path: None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
         self._flowing.set()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
         self._listener = self._ask(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.port = int(self._listener.sockets[0].getsockname()[1])
 
@@ -75,6 +87,8 @@ class ApiProxy:
 
         self._ask(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_START_SECONDS)
+        self._loop.close()
 
     def _ask(self, what: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(_START_SECONDS)
@@ -92,7 +106,7 @@ class ApiProxy:
             back = asyncio.create_task(self._back(server, to_client, stops))
             try:
                 while True:
-                    await self._forward(client, to_server, stops)
+                    await self._forward(client, to_client, to_server, stops)
             finally:
                 back.cancel()
                 to_server.close()
@@ -102,13 +116,19 @@ class ApiProxy:
             self._tasks.discard(task)
             to_client.close()
 
-    async def _forward(self, client: StreamReader, to_server: StreamWriter, stops: list[ApiRule]) -> None:
+    async def _forward(
+        self, client: StreamReader, to_client: StreamWriter, to_server: StreamWriter, stops: list[ApiRule]
+    ) -> None:
         head = await client.readuntil(b"\r\n\r\n")
         lines = head.decode("latin-1").split("\r\n")
         method, path, _ = lines[0].split(" ", 2)
         sizes = [int(line.partition(":")[2]) for line in lines if line.lower().startswith("content-length:")]
         body = await client.readexactly(sizes[0]) if sizes else b""
         await self._flowing.wait()
+        if (answer := self.answer(method, path)) is not None:
+            to_client.write(answer)
+            await to_client.drain()
+            return
         found = [rule for rule in self._rules if rule.matches(method, path)][:1]
         for rule in found:
             self._rules.remove(rule)

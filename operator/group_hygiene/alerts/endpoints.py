@@ -71,7 +71,8 @@ def _split(text: str) -> SplitResult | None:
         URL(text)
         parts = urlsplit(text)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
+    except (ValueError, IndexError):
+        # yarl raises IndexError for some, such as `http://][]@?@`.
         return None
     return parts if fits and not re.search(r"[\s\x00-\x1f]", text) else None
 

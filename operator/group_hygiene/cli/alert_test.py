@@ -27,7 +27,8 @@ from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.receivers import Receiver
 
 if TYPE_CHECKING:
-    from group_hygiene.controller.api import Api, Object
+    from group_hygiene.controller.api import Api
+from group_hygiene.controller.objects import Object
 
 # Alertmanager shows the test alert no longer than this.
 _SHOWN_FOR = timedelta(minutes=10)

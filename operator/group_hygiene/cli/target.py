@@ -28,7 +28,8 @@ from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.secret import SecretRef
 
 if TYPE_CHECKING:
-    from group_hygiene.controller.api import Api, Object
+    from group_hygiene.controller.api import Api
+from group_hygiene.controller.objects import Object
 
 _TIMEOUT = timedelta(seconds=30)
 

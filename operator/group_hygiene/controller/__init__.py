@@ -21,6 +21,7 @@ app, api, recorder, health, binding and guard import nothing from `kafka`.
     inspection     the requests of doctor to the API server
     status_writer  statuses and Events of a run
     recorder       Kubernetes Events
+    objects        the fields of objects that are input
     api            the requests to the API server that the operator needs
     requests       one request to the API server: time limit and errors
     health         /healthz, /readyz and /metrics

@@ -12,8 +12,10 @@ from typing import Any
 
 import kubernetes.client
 import kubernetes.config
+import urllib3
 
 from group_hygiene.controller.claims import ClaimReader
+from group_hygiene.controller.objects import Object, trimmed
 from group_hygiene.controller.requests import TIMEOUT_S, call
 from group_hygiene.errors import Forbidden, HygieneError, NotFound, SecretProblem, SpecError
 from group_hygiene.model import reasons
@@ -28,8 +30,6 @@ _MERGE_PATCH = "application/merge-patch+json"
 _LEASES = ("coordination.k8s.io", "v1")
 _POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-Object = dict[str, Any]
-
 
 def load_config(
     retries: bool = True, context: str | None = None, file: Path | None = None
@@ -39,7 +39,8 @@ def load_config(
     context: of the kubeconfig; None = its current one. file: the kubeconfig, instead of $KUBECONFIG and the pod's.
 
     retries: whether the client sends a failed request once more, as a server that restarts leaves stale connections.
-    False = a request takes no longer than its timeout.
+    False = a request takes no longer than its timeout. An answer is never waited for again: urllib3 would sleep for as
+    long as its Retry-After header says, up to six hours.
     """
     try:
         if context is None and file is None:
@@ -55,7 +56,7 @@ def load_config(
         raise HygieneError(message, reasons.API_SERVER_ERROR) from error
     configuration = kubernetes.client.Configuration.get_default_copy()
     # A run must not wait long for a server that is gone: a process that lost the lead waits for its runs to end.
-    configuration.retries = 1 if retries else False
+    configuration.retries = urllib3.Retry(1, respect_retry_after_header=False) if retries else False
     return kubernetes.client.ApiClient(configuration)
 
 
@@ -79,9 +80,15 @@ def refuse_terminating(obj: Mapping[str, Any]) -> None:
 
 
 def connection_of(obj: Mapping[str, Any]) -> tuple[str, str]:
-    """Namespace and name of the KafkaConnection that a GroupPolicy or GroupRestore refers to; empty name = none."""
-    reference = (obj.get("spec") or {}).get("connectionRef") or {}
-    return reference.get("namespace") or obj["metadata"]["namespace"], reference.get("name") or ""
+    """Namespace and name of the KafkaConnection that a GroupPolicy or GroupRestore refers to; empty name = none.
+
+    An object that was stored under a laxer CRD may have any shape.
+    """
+    spec = obj.get("spec")
+    reference = spec.get("connectionRef") if isinstance(spec, Mapping) else None
+    named = reference if isinstance(reference, Mapping) else {}
+    namespace, name = named.get("namespace") or obj["metadata"]["namespace"], named.get("name")
+    return (namespace, name) if isinstance(namespace, str) and isinstance(name, str) else ("", "")
 
 
 class Api:
@@ -98,14 +105,14 @@ class Api:
         everywhere = partial(self._custom.list_cluster_custom_object, GROUP, VERSION, plural)
         within = self._custom.list_namespaced_custom_object
         lists = [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
-        return [obj for ask in lists for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]]
+        return [trimmed(obj) for ask in lists for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]]
 
     def get(self, plural: str, namespace: str, name: str) -> Object:
         """One object of the operator's CRDs. Raises NotFound."""
         if self._namespaces and namespace not in self._namespaces:
             raise NotFound(f"the operator does not serve namespace {namespace}")
         arguments = (GROUP, VERSION, namespace, plural, name)
-        return dict(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=TIMEOUT_S)))
+        return trimmed(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=TIMEOUT_S)))
 
     def patch_status(self, plural: str, obj: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
         """Merge `patch` into the status of `obj`. Raises Conflict if the object changed since it was read."""

@@ -224,7 +224,8 @@ class Operator:
             self._seen[key] = version
         if resource.plural != CONNECTIONS:
             namespace, name = connection_of(body)
-        self._wake(namespace, name)
+        if name:
+            self._wake(namespace, name)
 
     def _wake(self, namespace: str, name: str) -> None:
         key = (namespace, name)

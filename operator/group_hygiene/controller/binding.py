@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from group_hygiene import status
-from group_hygiene.controller.api import POLICIES, Api, Object, connection_of, refuse_terminating
+from group_hygiene.controller.api import POLICIES, Api, connection_of, refuse_terminating
 from group_hygiene.controller.guard import Granted, read_grant
+from group_hygiene.controller.isolation import isolated
+from group_hygiene.controller.objects import Object
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, SpecError
 from group_hygiene.model import reasons
@@ -55,11 +57,13 @@ class Binding:
                 continue
             try:
                 refuse_terminating(obj)
-                policy = parse_policy(obj)
+                policy = isolated("policy {namespace}/{name}".format(**obj["metadata"]), parse_policy, obj)
             except SpecError as error:
-                self._writer.write_problem(POLICIES, obj, Refusal.of(error), is_active=False)
-                continue
-            bound.append(Bound(obj, policy))
+                policy = Refusal.of(error)
+            if isinstance(policy, Refusal):
+                self._writer.write_problem(POLICIES, obj, policy, is_active=False)
+            else:
+                bound.append(Bound(obj, policy))
         return bound
 
     def active(self, connection: Connection, bound: Sequence[Bound]) -> list[Admitted]:

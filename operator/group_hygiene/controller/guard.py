@@ -6,7 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import Protocol
 
-from group_hygiene.controller.api import KINDS, Api, Object
+from group_hygiene.controller.api import KINDS, Api
+from group_hygiene.controller.objects import Object
 from group_hygiene.errors import ApiError, NotFound
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal

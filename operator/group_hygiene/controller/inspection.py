@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import kubernetes.client
 
-from group_hygiene.controller.api import GROUP, KINDS, VERSION, Object
+from group_hygiene.controller.api import GROUP, KINDS, VERSION
 from group_hygiene.controller.claims import KEDA
+from group_hygiene.controller.objects import Object
 from group_hygiene.controller.requests import TIMEOUT_S, call
 from group_hygiene.errors import ApiError, NotFound
 

@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from group_hygiene.controller.api import Api, Object
+from group_hygiene.controller.api import Api
+from group_hygiene.controller.objects import Object
 from group_hygiene.errors import ApiError, Conflict, HygieneError, NotFound
 from group_hygiene.process.clock import elapsed
 from group_hygiene.spec.durations import timestamp

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from group_hygiene import reconcile, status
-from group_hygiene.controller.api import CONNECTIONS, Api, Object
+from group_hygiene.controller.api import CONNECTIONS, Api
 from group_hygiene.controller.evidence import Source
+from group_hygiene.controller.objects import Object
 from group_hygiene.errors import NotFound
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster

@@ -17,10 +17,11 @@ from group_hygiene import reconcile
 from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
 from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Object, refuse_terminating
+from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, refuse_terminating
 from group_hygiene.controller.binding import Admitted, Binding, Bound
 from group_hygiene.controller.isolation import internal_error
 from group_hygiene.controller.link import Link
+from group_hygiene.controller.objects import Object
 from group_hygiene.controller.policies import Policies
 from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.services import Services

@@ -17,7 +17,7 @@ TIMEOUT_S = 10
 _UNAVAILABLE = frozenset({401, 429, 502, 503, 504})
 _REFUSALS: Mapping[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 409: Conflict}
 
-_EXPLANATION_CHARS = 300
+_EXPLANATION_CHARS, _HEADER_CHARS = 300, 40
 
 T = TypeVar("T")
 
@@ -28,7 +28,10 @@ def call(request: Callable[[], T]) -> T:
         return request()
     except ApiException as error:
         kind = ApiError if error.status in _UNAVAILABLE else _REFUSALS.get(error.status, Refused)
-        raise kind(f"the API server answers {error.status} {error.reason}{_explanation(error)}") from error
+        # The back-off of the caller decides when to try again, not the server.
+        after = (error.headers or {}).get("Retry-After")
+        wait = f" (Retry-After: {message_shown(after[:_HEADER_CHARS])})" if after else ""
+        raise kind(f"the API server answers {error.status} {error.reason}{wait}{_explanation(error)}") from error
     except urllib3.exceptions.MaxRetryError as error:
         where = f" at {error.pool.host}:{error.pool.port}" if isinstance(error.pool, urllib3.HTTPConnectionPool) else ""
         raise ApiError(f"the API server does not answer{where}: {type(error.reason).__name__}") from error

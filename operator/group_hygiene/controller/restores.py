@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from group_hygiene import reconcile
-from group_hygiene.controller.api import RESTORES, Api, Object, connection_of, refuse_terminating
+from group_hygiene.controller.api import RESTORES, Api, connection_of, refuse_terminating
 from group_hygiene.controller.guard import Granted, read_grant
 from group_hygiene.controller.isolation import isolated
+from group_hygiene.controller.objects import Object
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
 from group_hygiene.model import reasons

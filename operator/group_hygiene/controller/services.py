@@ -6,8 +6,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from group_hygiene.controller.api import CONNECTIONS, Api, Object
+from group_hygiene.controller.api import CONNECTIONS, Api
 from group_hygiene.controller.guard import Granted, Guard, Leadership
+from group_hygiene.controller.objects import Object
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.workers import Workers
 from group_hygiene.network.egress import Egress

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from group_hygiene import status
-from group_hygiene.controller.api import KINDS, POLICIES, Api, Object
+from group_hygiene.controller.api import KINDS, POLICIES, Api
+from group_hygiene.controller.objects import Object
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
@@ -76,19 +77,21 @@ class StatusWriter:
         if not status.needs_write(old, new, self._clock.now()):
             return
         patch = status.merge_patch(old, status.signed(new, runs.current().get("run")))
-        for attempt in range(_WRITE_ATTEMPTS):
-            try:
-                api.patch_status(plural, obj, patch)
-                break
-            except NotFound:
-                return
-            except Conflict:
-                if attempt == _WRITE_ATTEMPTS - 1:
-                    raise
+        try:
+            for attempt in range(_WRITE_ATTEMPTS):
+                try:
+                    api.patch_status(plural, obj, patch)
+                    break
+                except Conflict:
+                    if attempt == _WRITE_ATTEMPTS - 1:
+                        raise
                 fresh = api.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"])
                 if fresh["metadata"]["uid"] != obj["metadata"]["uid"]:
                     return
                 obj = fresh
+        except NotFound:
+            # It was deleted since it was read, maybe after a conflict.
+            return
         self._metrics.status_written(plural)
         self._record_readiness(plural, obj, old, new)
 

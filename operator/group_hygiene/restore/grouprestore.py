@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from group_hygiene.errors import SpecError
+from msgspec import Meta, field
+
 from group_hygiene.model import reasons
 from group_hygiene.model.naming import id_shown, message_shown
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.restore.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
 from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import Decisive, ObjectRef, Part, Text, convert, require
 from group_hygiene.status import OWN, Status, is_stalled, redact
 
 RESULTS_MAX = 100
+_Time = Annotated[datetime, Meta(tz=True)]
 # Reasons whose messages concern only the group, its backup and its partitions.
 OWN_RESULTS = OWN | {
     *(reasons.RESTORED, reasons.PARTLY_RESTORED, reasons.VERIFIED, reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED),
@@ -26,44 +29,39 @@ OWN_RESULTS = OWN | {
 _URGENT = (Kind.WAITING, Kind.REFUSED, Kind.PARTLY, Kind.RESTORED)
 
 
+class _PolicyRef(Part, frozen=True):
+    name: Text
+
+
+class _Spec(Decisive, frozen=True, kw_only=True):
+    connection_ref: ObjectRef
+    groups: tuple[str, ...] = ()
+    policy_ref: _PolicyRef | None = None
+    deleted_after: _Time | None = None
+    at: _Time | None = None
+    out_of_range: OutOfRange = field(name="outOfRangeOffsets", default=OutOfRange.SKIP)
+    allow_unknown_topic_identity: bool = False
+
+    def __post_init__(self) -> None:
+        require(bool(self.groups) != (self.policy_ref is not None), "must have either groups or policyRef")
+        both = (self.policy_ref is None) == (self.deleted_after is None)
+        require(both, "deletedAfter must be given with policyRef, and only with it")
+
+
 def parse_restore(obj: Mapping[str, Any]) -> tuple[str, RestoreRequest]:
     """The connection's namespace/name and the request of a GroupRestore object. Raises SpecError."""
-    metadata, spec = obj["metadata"], obj["spec"]
-    here, ref, policy = metadata["namespace"], spec["connectionRef"], spec.get("policyRef")
-    groups = tuple(spec.get("groups") or ())
-    if bool(groups) == bool(policy):
-        raise SpecError("spec must have either groups or policyRef")
-    if bool(policy) != bool(spec.get("deletedAfter")):
-        raise SpecError("spec.deletedAfter must be given with policyRef, and only with it")
+    metadata, spec = obj["metadata"], convert(obj.get("spec"), _Spec, "spec")
+    here, ref, policy = metadata["namespace"], spec.connection_ref, spec.policy_ref
     request = RestoreRequest(
         id=metadata["uid"],
-        groups=groups,
-        policy=f"{here}/{policy['name']}" if policy else None,
-        deleted_after=_time(spec, "deletedAfter"),
-        at=_time(spec, "at"),
-        out_of_range=_out_of_range(spec.get("outOfRangeOffsets", "Skip")),
-        allow_unknown_topic_identity=spec.get("allowUnknownTopicIdentity", False),
+        groups=spec.groups,
+        policy=f"{here}/{policy.name}" if policy else None,
+        deleted_after=spec.deleted_after,
+        at=spec.at,
+        out_of_range=spec.out_of_range,
+        allow_unknown_topic_identity=spec.allow_unknown_topic_identity,
     )
-    return f"{ref.get('namespace') or here}/{ref['name']}", request
-
-
-def _out_of_range(value: Any) -> OutOfRange:
-    try:
-        return OutOfRange(value)
-    except ValueError as error:
-        raise SpecError(f"spec.outOfRangeOffsets must be one of {', '.join(OutOfRange)}, not {value!r}") from error
-
-
-def _time(spec: Mapping[str, Any], name: str) -> datetime | None:
-    if spec.get(name) is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(spec[name])
-    except ValueError as error:
-        raise SpecError(f"spec.{name} must be a time like 2030-01-31T12:00:00Z") from error
-    if moment.tzinfo is None:
-        raise SpecError(f"spec.{name} must have a time zone, like 2030-01-31T12:00:00Z")
-    return moment
+    return f"{ref.namespace or here}/{ref.name}", request
 
 
 def build_restore_status(obj: Mapping[str, Any], results: Sequence[GroupResult] | Refusal, now: datetime) -> Status:

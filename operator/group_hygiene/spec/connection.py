@@ -6,6 +6,7 @@ No I/O: the caller passes the function that reads Secrets.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -386,11 +387,11 @@ def parse_access_only(obj: Mapping[str, Any]) -> Connection:
 
     If its `access` is invalid, too, it admits only its own namespace.
     """
-    spec = obj.get("spec") or {}
-    try:
-        access = parse_access(spec.get("access") or [])
-    except SpecError:
-        access = ()
+    spec: Any = obj.get("spec")
+    access: tuple[Access, ...] = ()
+    if isinstance(spec, Mapping):
+        with suppress(SpecError):
+            access = parse_access(spec.get("access") or [])
     placeholder = {"bootstrapServers": ["unread:0"]}
     return replace(parse_connection({"metadata": obj.get("metadata"), "spec": placeholder}), access=access)
 

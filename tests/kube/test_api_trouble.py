@@ -1,0 +1,241 @@
+"""What the API server answers or holds may be anything: the operator goes on, and each object answers for itself."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from faults.api_proxy import ApiProxy, ApiRule, refusing
+from faults.kafka_proxy import When
+from group_hygiene.controller.api import POLICIES, Api, load_config
+from group_hygiene.controller.recorder import Recorder
+from group_hygiene.controller.status_writer import StatusWriter
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.process.clock import SystemClock
+from group_hygiene.telemetry.metrics import Metrics
+from sandbox.kubernetes import ApiServer
+from sandbox.manifests import install, operators_account, use_crds
+from sandbox.waiting import PATIENCE, wait_for
+from tests.e2e.conftest import ROOT, RunningOperator, World, connection, policy, running_operator
+
+_HOUR = "Retry-After: 3600"
+# Nothing listens there.
+_NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        install(server)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def world(server: ApiServer) -> World:
+    return World(server)
+
+
+@pytest.fixture
+def proxy(server: ApiServer) -> Iterator[ApiProxy]:
+    host, port = server.url.removeprefix("https://").split(":")
+    proxy = ApiProxy((host, int(port)), server.certificate)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def account(server: ApiServer, proxy: ApiProxy, tmp_path: Path) -> Path:
+    """A kubeconfig with the operator's rights that leads through the proxy."""
+    config = json.loads(operators_account(server).read_text())
+    config["clusters"] = [{"name": "sandbox", "cluster": {"server": f"http://127.0.0.1:{proxy.port}"}}]
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("list --connection main -n kafka", id="list"),
+        pytest.param("keep g --for 1h --why test --connection main -n kafka", id="keep"),
+        pytest.param("doctor --connection main -n kafka", id="doctor"),
+    ],
+)
+@pytest.mark.parametrize("code", [429, 503])
+def test_a_command_ends_that_is_told_to_come_back_in_an_hour(
+    proxy: ApiProxy, account: Path, code: int, command: str
+) -> None:
+    """It says what the server answered."""
+    proxy.answer = lambda method, path: refusing(code, _HOUR)
+    where = {"KUBECONFIG": str(account), "PYTHONPATH": str(ROOT / "operator")}
+    done = subprocess.run(
+        [sys.executable, "-m", "group_hygiene.cli", *command.split()],
+        env={**os.environ, **where},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode not in (0, None)
+    assert f"{code}" in done.stdout + done.stderr
+    assert "Retry-After: 3600" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_the_operator_goes_on_after_answers_that_ask_for_an_hour(
+    proxy: ApiProxy, account: Path, world: World, tmp_path: Path, code: int
+) -> None:
+    """It logs them, sees later edits of all namespaces within its own pauses, and stops with the Lease released."""
+    first, second = f"busy-{code}", f"other-{code}"
+    for namespace in (first, second):
+        world.namespace(namespace)
+        world.apply(connection(namespace, _NOWHERE))
+    refused: list[str] = []
+
+    def answer(method: str, path: str) -> bytes | None:
+        # The Lease is renewed, as with API priority and fairness.
+        if len(refused) >= 4 or "/leases" in path or "watch=true" in path or not refusals:
+            return None
+        refused.append(f"{method} {path}")
+        return refusing(code, _HOUR)
+
+    refusals = False
+    proxy.answer = answer
+    with running_operator(account, tmp_path / "log", "--lease-duration", "180") as operator:
+        for namespace in (first, second):
+            world.wait_ready("kconn", namespace, "main", "BrokersUnreachable")
+        refusals = True
+        for namespace in (first, second):
+            world.apply(policy(namespace, "p"))
+        wait_for(lambda: len(refused) >= 4, lambda: f"refused: {refused}")
+        for namespace in (first, second):
+            world.wait_ready("kgp", namespace, "p", "ConnectionNotReady")
+        assert "Retry-After: 3600" in operator.log()
+        assert operator.stop() == 0
+        assert "released Lease" in operator.log()
+    for namespace in (first, second):
+        world.clear(namespace)
+
+
+# Kind, name -> what of it does not have the form of the CRD.
+_MISSHAPEN: dict[tuple[str, str], Any] = {
+    ("GroupPolicy", "ref-is-text"): {"spec": {"connectionRef": "main"}},
+    ("GroupPolicy", "ref-is-list"): {"spec": {"connectionRef": ["main"]}},
+    ("GroupPolicy", "name-is-number"): {"spec": {"connectionRef": {"name": 7}}},
+    ("GroupPolicy", "name-is-object"): {"spec": {"connectionRef": {"name": {"main": True}}}},
+    ("GroupPolicy", "namespace-is-list"): {"spec": {"connectionRef": {"name": "main", "namespace": ["shapes"]}}},
+    ("GroupPolicy", "spec-is-text"): {"spec": "main"},
+    ("GroupPolicy", "no-spec"): {},
+    ("GroupPolicy", "match-is-text"): {"spec": {"connectionRef": {"name": "main"}, "match": "*"}},
+    ("GroupPolicy", "status-is-text"): {"spec": {"connectionRef": {"name": "main"}}, "status": "Ready"},
+    ("GroupPolicy", "conditions-are-text"): {
+        "spec": {"connectionRef": {"name": "main"}},
+        "status": {"conditions": "Ready", "sample": 7, "totals": [], "groups": "many", "lastRunTime": 7},
+    },
+    ("GroupRestore", "ref-is-text"): {"spec": {"connectionRef": "main", "groups": ["g"]}},
+    ("GroupRestore", "groups-are-numbers"): {"spec": {"connectionRef": {"name": "main"}, "groups": [7]}},
+    ("GroupRestore", "policy-is-text"): {"spec": {"connectionRef": {"name": "main"}, "policyRef": "p"}},
+    ("GroupRestore", "status-is-list"): {"spec": {"connectionRef": {"name": "main"}}, "status": [1]},
+    ("KafkaConnection", "spec-is-text"): {"spec": "main"},
+    ("KafkaConnection", "no-spec"): {},
+    ("KafkaConnection", "access-is-text"): {"spec": {"access": "all"}},
+    ("KafkaConnection", "url-of-brackets"): {
+        "spec": {
+            "bootstrapServers": [_NOWHERE],
+            "receivers": [{"name": "r", "webhook": {"address": "http://][]@?@"}}],
+        }
+    },
+}
+
+
+# They name no connection.
+_NO_CONNECTION = (
+    *("ref-is-text", "ref-is-list", "name-is-number", "name-is-object", "namespace-is-list", "spec-is-text", "no-spec"),
+    # Only its receiver can't be notified.
+    "url-of-brackets",
+)
+
+
+def test_objects_of_any_shape_stop_no_neighbour(server: ApiServer, world: World, account: Path, tmp_path: Path) -> None:
+    """Objects that were stored under a laxer CRD report InvalidSpec; other objects, also of their connection, run."""
+    world.namespace("shapes")
+    world.namespace("neighbour")
+    crds = [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "crds").glob("*.yaml"))]
+    lax = copy.deepcopy(crds)
+    for crd in lax:
+        for version in crd["spec"]["versions"]:
+            version["schema"] = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    objects = [
+        {"apiVersion": "grouphygiene.io/v1alpha1", "kind": kind, **shape}
+        | {"metadata": {"name": name, "namespace": "shapes"}}
+        for (kind, name), shape in _MISSHAPEN.items()
+    ]
+    try:
+        use_crds(server, *lax)
+        for obj in objects:
+            wait_for(partial(_stored, server, obj))
+    finally:
+        use_crds(server, *crds)
+    for namespace in ("shapes", "neighbour"):
+        world.apply(connection(namespace, _NOWHERE), policy(namespace, "good"))
+    with running_operator(account, tmp_path / "log", "--lease-duration", "180") as operator:
+        for namespace in ("neighbour", "shapes"):
+            world.wait_ready("kgp", namespace, "good", "ConnectionNotReady")
+        # The API server refuses statuses of such objects: then an Event and the log report it.
+        for kind, name in _MISSHAPEN:
+            if name not in _NO_CONNECTION:
+                found = f"{kind} shapes/{name}: Stalled True InvalidSpec"
+                wait_for(partial(_logged, operator, found), found)
+        assert "Traceback" not in operator.log()
+        assert operator.process.poll() is None
+    for namespace in ("neighbour", "shapes"):
+        world.clear(namespace)
+
+
+def _logged(operator: RunningOperator, text: str) -> bool:
+    return text in operator.log()
+
+
+def _stored(server: ApiServer, obj: dict[str, Any]) -> bool:
+    """Create the object, with its status; False = the API server still has the stricter CRD."""
+    apply = ("apply", "--validate=false", "-f", "-")
+    if server.kubectl(*apply, input=json.dumps(obj), check=False).returncode:
+        return False
+    if "status" in obj:
+        replace = ("replace", "--subresource=status", "--validate=false", "-f", "-")
+        server.kubectl(*replace, input=json.dumps(obj))
+    kind, name = obj["kind"], obj["metadata"]["name"]
+    stored = json.loads(server.kubectl("get", f"{kind}.grouphygiene.io", name, "-n", "shapes", "-o", "json").stdout)
+    return all(stored.get(key) == obj.get(key) for key in ("spec", "status"))
+
+
+def test_an_object_that_is_edited_and_deleted_aborts_no_round(
+    world: World, proxy: ApiProxy, account: Path, server: ApiServer
+) -> None:
+    """Its status has a conflict, and it is gone when it is read again: there is nothing left to write."""
+    world.namespace("churn")
+    world.apply(policy("churn", "p"))
+    api = Api(load_config(file=account))
+    read = api.get(POLICIES, "churn", "p")
+    world.apply(policy("churn", "p", interval="7s"))
+
+    def reads_again(method: str, path: str) -> bool:
+        return method == "GET" and path.endswith("/namespaces/churn/grouppolicies/p")
+
+    proxy.rule(ApiRule(reads_again, When.BEFORE, lambda: world.clear("churn")))
+    writer = StatusWriter(api, Recorder(api), Metrics(), SystemClock())
+    writer.write_problem(POLICIES, read, Refusal(reasons.CONNECTION_NOT_FOUND, "there is none"))
+    left = server.kubectl("get", "grouppolicies.grouphygiene.io", "-n", "churn", "-o", "name").stdout
+    assert left == ""
