@@ -103,6 +103,10 @@ bench-purge: $(STAMP) ## purge 50,000 groups: memory, ledger, effect on another 
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.purge --groups $(or $(GROUPS),50000) $(PURGE)
 
+bench-operator: $(STAMP) ## memory and time of the operator for 10,000 to 500,000 groups and 1 to 50 policies, about 2 hours (make bench-operator GROUPS="2000" POLICIES="1 3")
+	@$(BIN)/python -m sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m bench.operator $(if $(GROUPS),--groups $(GROUPS)) $(if $(POLICIES),--policies $(POLICIES)) $(if $(INTERVAL),--interval $(INTERVAL))
+
 bench-broker: $(STAMP) ## measure what 10,000 to 500,000 unused groups cost a broker (make bench-broker GROUPS="10000 50000")
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.broker $(if $(GROUPS),--groups $(GROUPS))
 

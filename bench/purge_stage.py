@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,9 +62,10 @@ class Watched:
 class PurgeStage:
     """Use it as a context manager; then `start`, `apply`, and `watch` to the end."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: Keeper, audit_log: bool = False) -> None:
         self._keeper = keeper
-        self._server = ApiServer()
+        self._server = ApiServer(audit_log=audit_log)
+        self.audit_events = self._server.audit_events
 
     def __enter__(self) -> Self:
         self._server.start()
@@ -81,26 +83,49 @@ class PurgeStage:
             self._operator.stop(_STOP_SECONDS)
         self._server.stop()
 
-    def start(self, nice: int) -> None:
+    def start(self, nice: int, memory_mb: int | None = None, health_port: int = 0) -> None:
         """The operator, with the rights that deploy/ gives it, and nothing between it and its servers.
 
-        nice: of the process. What it computes, it would compute on another machine than the broker's.
+        nice: of the process. What it computes, it would compute on another machine than the broker's. memory_mb: its
+        limit; None = none.
         """
         kubeconfig = operators_account(self._server)
-        command = ["nice", "-n", str(nice), sys.executable, "-m", "group_hygiene.cli", "operator"]
-        command += ["--health-port", "0", "--leader-election-namespace", _ACCOUNT]
+        command = [] if memory_mb is None else ["prlimit", f"--data={memory_mb << 20}", "--stack=1048576"]
+        command += ["nice", "-n", str(nice), sys.executable, "-m", "group_hygiene.cli", "operator"]
+        command += ["--health-port", str(health_port), "--leader-election-namespace", _ACCOUNT]
         path = os.pathsep.join(map(str, (ROOT / "operator", ROOT)))
         log = self._keeper.scratch / "operator.log"
         environment = {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": path}
+        log.unlink(missing_ok=True)
         self._operator = self._keeper.start("operator", Command(command, log, environment))
         wait_for(lambda: " leading: " in log.read_text(errors="replace"), "the operator leads")
 
     def apply(self, connection: Mapping[str, Any], policy: Mapping[str, Any]) -> float:
         """Apply a connection and a policy by their specs; the wall time."""
-        for kind, name, spec in (("KafkaConnection", "main", connection), ("GroupPolicy", "purge", policy)):
-            metadata = {"name": name, "namespace": NAMESPACE}
-            self._kube.apply({"apiVersion": _API, "kind": kind, "metadata": metadata, "spec": dict(spec)})
+        self.apply_object("KafkaConnection", "main", connection)
+        self.apply_object("GroupPolicy", "purge", policy)
         return time.time()
+
+    def apply_object(self, kind: str, name: str, spec: Mapping[str, Any]) -> None:
+        metadata = {"name": name, "namespace": NAMESPACE}
+        self._kube.apply({"apiVersion": _API, "kind": kind, "metadata": metadata, "spec": dict(spec)})
+
+    def stop(self) -> None:
+        """Stop the operator, which can be started again."""
+        self._operator.stop(_STOP_SECONDS)
+
+    @property
+    def pid(self) -> int:
+        return self._operator.pid
+
+    def exit_code(self) -> int | None:
+        return self._operator.exit_code()
+
+    def not_ready(self) -> dict[str, int]:
+        """The reasons of policies whose condition Ready is False, and how many have each."""
+        policies = self._kube.call("GET", f"/apis/{_API}/namespaces/{NAMESPACE}/grouppolicies")["items"]
+        conditions = [c for policy in policies for c in (policy.get("status") or {}).get("conditions") or []]
+        return dict(Counter(c["reason"] for c in conditions if c["type"] == "Ready" and c["status"] == "False"))
 
     def watch(self, groups: int, began: float, patience: float, on_deletion: Callable[[Watched], None]) -> Watched:
         """Look on until the policy's status says that so many groups are deleted.
