@@ -230,3 +230,24 @@ def test_each_partition_is_asked_once(scene: Scene, make: Maker, topic: str, kaf
     assert verdicts(observation, lost) == dict.fromkeys(groups, reasons.IN_RANGE)
     assert verdicts(observation, gone) == {groups[0]: reasons.TOPICS_EXIST}
     assert lists_of_offsets(kafka, mark) == {2}
+
+
+@pytest.mark.parametrize("size", [pytest.param(1, id="one-by-one"), pytest.param(3, id="threes")])
+def test_slices_change_nothing(scene: Scene, make: Maker, topic: str, size: int) -> None:
+    """Judged in slices or at once, each group has the same verdict, also of policies that read lag and count scans."""
+    for offset in range(RECORDS + 1):
+        make.abandoned(make.name("abandoned"), topic, commit=at(topic, offset) | at(topic, 0, partition=1))
+    make.simple(make.name("simple"), at(topic, RECORDS + 1))
+    policies = (
+        alert(f"{make.tag}*", lag={"atLeast": 3}),
+        alert(f"{make.tag}*", name="lost", offsets="OutOfRange"),
+        policy(f"{make.tag}*", name="unchanged"),
+    )
+    scene.observe(*policies)
+    whole = scene.observe(*policies, after=30)
+    shown = [verdicts(whole, each) for each in policies]
+    scene.memory.slice = size
+    sliced = scene.observe(*policies)
+    assert [verdicts(sliced, each) for each in policies] == shown
+    assert set(shown[2].values()) == {reasons.TOO_RECENT, reasons.SIMPLE}
+    assert sample(scene, sliced, policies[0]) == sample(scene, whole, policies[0])

@@ -166,5 +166,5 @@ def test_only_topics_that_the_connection_names_count(
     spec = {"bootstrapServers": ["a:1"], "mirrorMaker": {"checkpointTopics": topics}}
     context = Scene(client, need=LedgerNeed.READ).context
     context = replace(context, connection=parse_connection({"spec": spec}))
-    found = read_protections(context, cluster, (), {one: 2, forged: 2, plain: 1}, soon()).mirrored
+    found = read_protections(context, cluster, {}, {one: 2, forged: 2, plain: 1}, soon()).mirrored
     assert found == (None if mirrored is None else frozenset(mirrored))

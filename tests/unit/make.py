@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.plan import Conditions, Plan, make_plan
+from group_hygiene.decide.plan import Conditions, Plan, Verdicts, make_plan
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Activity, Deletion, Evidence, Protections, Unchanged
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, GroupType, Partition
@@ -160,7 +160,9 @@ def plan(
     if marks is None:
         enforced = policy.mode is Mode.ENFORCE and policy.action is Action.DELETE
         marks = {name: mark(policy, name) for name, verdict in by_name.items() if verdict.matches and enforced}
-    return make_plan(policy, by_name, marks, Conditions(**{"total": 100, "announced": NOW, **conditions}), NOW)
+    return make_plan(
+        policy, Verdicts.of(by_name.values()), marks, Conditions(**{"total": 100, "announced": NOW, **conditions}), NOW
+    )
 
 
 def cluster(**changes: Any) -> Cluster:

@@ -12,7 +12,7 @@ from group_hygiene.controller import policies
 from group_hygiene.controller.binding import Admitted
 from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.policies import Decision, Due, decide
-from group_hygiene.decide.plan import Conditions, Plan, make_plan
+from group_hygiene.decide.plan import Conditions, Plan, Verdicts, make_plan
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Protections
@@ -49,7 +49,7 @@ def _decide(
     announced: Mapping[str, datetime] | None = None,
 ) -> list[Decision]:
     """groups: name of a policy -> the groups that it matches, each marked long enough ago. announced: by Events."""
-    verdicts = {each.policy.key: {name: match(name) for name in groups[each.policy.name]} for each in due}
+    verdicts = {each.policy.key: Verdicts.of(map(match, groups[each.policy.name])) for each in due}
     conditions = Conditions(limits=Limits(50, 20), total=10)
     observation = Observation(snapshot(), verdicts, conditions, Protections(), None)
     marks = {each.policy.uid: _marks(each.policy, *groups[each.policy.name]) for each in active}
@@ -112,7 +112,7 @@ def test_a_mark_that_is_not_due_yet_counts_for_nothing() -> None:
     one, two = _entry("one"), _entry("two", delete={"gracePeriod": "48h"})
     observation = Observation(
         snapshot(),
-        {one.policy.key: {"a": match("a")}},
+        {one.policy.key: Verdicts.of([match("a")])},
         Conditions(limits=Limits(50, 10), total=10),
         Protections(),
         None,

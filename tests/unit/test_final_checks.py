@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.plan import Conditions, make_plan
+from group_hygiene.decide.plan import Conditions, Verdicts, make_plan
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
@@ -109,7 +109,7 @@ def _run(ledger: _Ledger, guard: _Guard) -> Any:
     journal = Journal(cast("Any", ledger), ledger.contents, {}, writable=True)
     journal.stamp = NOW
     context = Context(cast("Any", _Client()), _CONNECTION, Memory(), cast("Any", _Clock()), journal)
-    plan = make_plan(replace(delete(), uid=_OURS.policy_uid), {}, {}, Conditions(), NOW)
+    plan = make_plan(replace(delete(), uid=_OURS.policy_uid), Verdicts(), {}, Conditions(), NOW)
     return deletion._Run(context, plan, cast("Any", None), guard, Executor(context, guard), {}, cast("Any", None))
 
 
@@ -172,6 +172,6 @@ def test_a_run_ends_with_the_temporary_limits_by_which_it_was_planned(
     begins, ends = (NOW + timedelta(hours=each) for each in hours)
     limits = {"temporaryLimits": {"from": begins.isoformat(), "until": ends.isoformat(), "maxPerRun": 1_000}}
     policy = parse_policy(policy_object(mode="Enforce", delete=limits))
-    plan = make_plan(policy, {}, {}, Conditions(), NOW - timedelta(hours=1))
+    plan = make_plan(policy, Verdicts(), {}, Conditions(), NOW - timedelta(hours=1))
     stop = deletion._may_not_begin(_run(_Ledger([]), _Guard())._replace(plan=plan))
     assert (stop.reason if stop else None) == reason

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from group_hygiene.cli import plans
-from group_hygiene.decide.plan import Conditions
+from group_hygiene.decide.plan import Conditions, Verdicts
 from group_hygiene.model.evidence import Protections
 from group_hygiene.reconcile import Observation
 from group_hygiene.spec.policy import parse_policy
@@ -32,7 +32,7 @@ def test_temporary_limits_are_named_until_they_are_over(begins: int, ends: int, 
     times = {"from": (now + timedelta(hours=begins)).isoformat(), "until": (now + timedelta(hours=ends)).isoformat()}
     limits: dict[str, Any] = {"maxPerRun": 2, "temporaryLimits": {**times, "maxPerRun": 40, "maxPercent": percent}}
     policy = parse_policy(policy_object(mode="Enforce", delete=limits))
-    verdicts = {f"g{n}": match(f"g{n}") for n in range(50)}
+    verdicts = Verdicts.of(match(f"g{n}") for n in range(50))
     observation = Observation(snapshot(), {policy.key: verdicts}, Conditions(total=100), Protections(), None)
     planned = plans._plan_one(plans.Scan("kafka/main", [policy], observation), policy)
     would = plans._would(planned)

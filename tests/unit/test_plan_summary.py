@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from group_hygiene.cli.plan_summary import by_owner, first_clean_up, owner_line
-from group_hygiene.decide.plan import Conditions, make_plan, max_deletions
+from group_hygiene.decide.plan import Conditions, Verdicts, make_plan, max_deletions
 from group_hygiene.spec.policy import Limits, parse_policy
 from tests.unit.make import NOW, match, plan, policy_object
 
@@ -69,7 +69,7 @@ def test_first_clean_up(delete: dict[str, Any], limits: Limits | None, total: in
     """For 3,000 groups and interval 1h, from the first open window after the grace period of 24h on."""
     policy = parse_policy(policy_object(delete=delete, interval="1h"))
     conditions = Conditions(limits=limits, total=total)
-    made = make_plan(policy, {name: match(name) for name in map(str, range(3_000))}, {}, conditions, NOW)
+    made = make_plan(policy, Verdicts.of(map(match, map(str, range(3_000)))), {}, conditions, NOW)
     assert first_clean_up(made, conditions, NOW) == lines
 
 
@@ -77,7 +77,7 @@ def test_proposed_limits_are_enough() -> None:
     """With both, the first run deletes all groups, at any time that they name."""
     spec = policy_object(delete={"windows": _TUESDAYS})
     conditions = Conditions(limits=Limits(50, 10, min_groups=100), total=4_000)
-    verdicts = {name: match(name) for name in map(str, range(3_000))}
+    verdicts = Verdicts.of(map(match, map(str, range(3_000))))
     first, second = first_clean_up(make_plan(parse_policy(spec), verdicts, {}, conditions, NOW), conditions, NOW)
     temporary = yaml.safe_load(first.partition("windows: ")[2])["delete"]["temporaryLimits"]
     raised = yaml.safe_load(second.partition("deleted: ")[2])["limits"]

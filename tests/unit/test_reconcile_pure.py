@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import Fault, GroupState, GroupType, Offsets, Partition
+from group_hygiene.model.groups import Fault, GroupState, GroupType, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Listing
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
@@ -90,7 +90,7 @@ def test_applications_of_a_long_name_take_little() -> None:
 )
 def test_incomplete(before: Cluster, faults: Mapping[int, Fault], after: Cluster | Fault, problems: list[str]) -> None:
     """A scan is complete only when every broker answered and the same leaders led before and after."""
-    found = scan._incomplete(before, Listing({}, faults), after, {})
+    found = scan._incomplete(before, Listing({}, faults), after, [])
     assert len(found) == len(problems)
     assert all(problem in text for problem, text in zip(problems, found, strict=True))
 
@@ -98,16 +98,20 @@ def test_incomplete(before: Cluster, faults: Mapping[int, Fault], after: Cluster
 def test_incomplete_by_what_was_not_read() -> None:
     """A broker that is lost after the lists takes offsets along; one group's own fault concerns nobody else."""
     lost = replace(FAULT, code="NETWORK_EXCEPTION")
-    offsets: dict[str, Offsets | Fault] = {"a": {}, "b": DENIED, "c": lost, "d": lost}
-    (problem,) = scan._incomplete(cluster(), Listing({}, {}), cluster(), offsets)
+    facts = scan._Facts(cluster=cluster())
+    facts.offsets.update({"a": {}, "b": DENIED, "c": lost})
+    facts.end_slice()
+    facts.offsets.update({"d": lost})
+    facts.end_slice()
+    (problem,) = scan._incomplete(cluster(), Listing({}, {}), cluster(), facts.lost)
     assert "of 2 groups" in problem
-    assert scan._incomplete(cluster(), Listing({}, {}), cluster(), {"b": DENIED}) == ()
+    assert scan._incomplete(cluster(), Listing({}, {}), cluster(), []) == ()
 
 
 def test_incomplete_where_groups_have_no_topic() -> None:
     """A broker with old metadata may not know the offsets topic: then nobody knows who coordinates what."""
     groups = {"a": group("a")}
-    (problem,) = scan._incomplete(cluster(leaders={}), Listing(groups, {}), cluster(leaders={}), {})
+    (problem,) = scan._incomplete(cluster(leaders={}), Listing(groups, {}), cluster(leaders={}), [])
     assert "no topic __consumer_offsets" in problem
 
 

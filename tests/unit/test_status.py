@@ -11,6 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from group_hygiene.alerts.situation import assess
+from group_hygiene.decide.plan import SHOWN, Verdicts, make_plan
+from group_hygiene.decide.plan import Conditions as PlanConditions
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Bounds, GroupState, GroupType
 from group_hygiene.model.last_use import LastClient
@@ -864,3 +867,44 @@ def test_changed_conditions(before: tuple[str, str, str] | None, after: tuple[st
 
     new = status(after)
     assert changed_conditions({} if before is None else status(before), new) == (new["conditions"] if logged else [])
+
+
+_REASONS = (reasons.TOO_RECENT, reasons.DENIED, reasons.OFFSETS_UNKNOWN, reasons.NOT_EMPTY, None)
+
+
+@given(
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.sampled_from(_REASONS), max_size=39),
+    st.randoms(use_true_random=False),
+    st.sets(st.text("abc", min_size=1, max_size=3), max_size=5),
+)
+def test_a_reduced_scan_shows_what_a_whole_one_shows(
+    found: dict[str, str | None], order: Any, marked: set[str]
+) -> None:
+    """Whatever the order in which slices bring the groups: the same plan, status and alerts."""
+    judged = [match(name) if why is None else refused(name, why) for name, why in found.items()]
+    marks = {name: mark(_ENFORCE, name) for name in marked}
+    conditions = PlanConditions(total=1_000, announced=NOW)
+    made = []
+    for reduced in (False, True):
+        order.shuffle(judged)
+        verdicts = Verdicts(marks, whole=not reduced)
+        for verdict in judged:
+            verdicts.add(verdict)
+        assert len(verdicts) <= len(found)
+        ran = make_plan(_ENFORCE, verdicts, marks, conditions, NOW)
+        look = snapshot(incomplete=("a broker did not answer",))
+        situation = assess(ran, [], look)
+        # Whole plans differ in the order of their verdicts only.
+        made.append((replace(ran, verdicts=Verdicts()), build_status(_ENFORCE, {}, ran, [], look), replace(situation)))
+    assert made[0] == made[1]
+
+
+def test_a_reduced_scan_retains_little() -> None:
+    """Of each reason the first groups, besides matches and marked groups."""
+    verdicts = Verdicts({"z": mark(_ENFORCE, "z")})
+    for number in reversed(range(1_000)):
+        verdicts.add(refused(f"g{number:03}", reasons.OFFSETS_UNKNOWN if number % 2 else reasons.TOO_RECENT))
+    verdicts.add(refused("z"))
+    verdicts.add(match("m"))
+    assert sorted(verdicts) == [*(f"g{number:03}" for number in range(2 * SHOWN)), "m", "z"]
+    assert (len(verdicts.names), len(verdicts.unknown), verdicts.by_reason.total()) == (1_002, 500, 1_001)

@@ -40,14 +40,14 @@ def by_owner(plan: Plan, outcomes: Sequence[Outcome], owners: Owners) -> Iterato
     if not owners.notified:
         return
     found: dict[str, set[str]] = defaultdict(set)
-    for group in {*plan.verdicts, *plan.marked, *(outcome.group for outcome in outcomes)}:
+    for group in {*plan.verdicts.names, *plan.marked, *(outcome.group for outcome in outcomes)}:
         found[owners.of(group)].add(group)
     for owner in owners.notified:
         groups = found[owner.name]
         own = replace(
             plan,
             policy=of_owner(plan.policy, owner),
-            verdicts={group: verdict for group, verdict in plan.verdicts.items() if group in groups},
+            verdicts=plan.verdicts.changed(lambda verdict: verdict, groups),
             due=tuple(group for group in plan.due if group in groups),
             refusal=None,
             marking=plan.marking & groups,

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from group_hygiene.decide.lag import skipped_by_latest
-from group_hygiene.decide.plan import Plan, not_known
+from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Notice
 from group_hygiene.model.evidence import Activity
@@ -109,8 +109,8 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
         snapshot.taken_at,
         tuple(findings),
         deleted=Notice(snapshot.taken_at, len(deleted), named(deleted)) if deleted else None,
-        unknown=frozenset(digest_of(name) for name, verdict in plan.verdicts.items() if not_known(verdict)),
-        judged=None if snapshot.complete else frozenset(map(digest_of, plan.verdicts)),
+        unknown=frozenset(map(digest_of, plan.verdicts.unknown)),
+        judged=None if snapshot.complete else frozenset(map(digest_of, plan.verdicts.names)),
         client_of=lambda group: _last_client(plan, group),
     )
 

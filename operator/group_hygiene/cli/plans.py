@@ -14,7 +14,7 @@ from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up,
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.cli.validation import API_VERSION, PLURALS
 from group_hygiene.decide.lag import skipped_by_latest
-from group_hygiene.decide.plan import FAILURES, Conditions, Plan, make_plan, max_deletions
+from group_hygiene.decide.plan import FAILURES, Conditions, Plan, Verdicts, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.settings import LedgerSettings
@@ -116,7 +116,8 @@ def _validated(target: Target, files: Sequence[str]) -> Report:
 
 
 def _plan_one(scan: Scan, policy: Policy) -> _Planned:
-    verdicts = dict(sorted(scan.observation.verdicts[policy.key].items()))
+    found = scan.observation.verdicts[policy.key]
+    verdicts = Verdicts.of(found[name] for name in sorted(found))
     conditions = scan.observation.conditions
     # In a dry run, each match is due, as if the grace period had elapsed.
     dry = replace(policy, mode=Mode.DRY_RUN)
@@ -129,9 +130,7 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made), temporarily)
 
 
-def _plan_at(
-    policy: Policy, verdicts: Mapping[str, Verdict], conditions: Conditions, at: datetime
-) -> tuple[Plan, Sequence[str]]:
+def _plan_at(policy: Policy, verdicts: Verdicts, conditions: Conditions, at: datetime) -> tuple[Plan, Sequence[str]]:
     """The plan of a dry run with the limits of that time, and the groups that a run in mode Enforce would delete."""
     made = make_plan(policy, verdicts, {}, conditions, at)
     return made, made.due[: max_deletions(policy.limits_at(at), conditions)] if made.refusal is None else ()
@@ -177,7 +176,7 @@ def scan_clusters(
                     tables=open_tables(session, activity),
                     assume_unchanged=True,
                 )
-                observation = observe(context, [narrowed(policy) for policy in admitted], full)
+                observation = observe(context, [narrowed(policy) for policy in admitted], full, whole=True)
         except HygieneError as error:
             errors.append(f"GroupPolicy {', '.join(policy.key for policy in policies)}: {error}")
             continue

@@ -9,7 +9,9 @@ than half a cluster of unused groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -24,6 +26,8 @@ from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import Limits, Mode, Policy
 from group_hygiene.spec.windows import next_open
 
+# How many groups of each reason a status may name.
+SHOWN = 20
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 # Reasons of groups that could not be judged or deleted, as opposed to those that must stay.
@@ -60,6 +64,64 @@ _NO_MARKS = frozenset(
 )
 
 
+class Verdicts(dict[str, Verdict]):
+    """A policy's verdicts of one scan, by group id. Each is counted, and those that the run or users need stay.
+
+    These are the verdicts of matches and of `wanted` groups, and of each reason those of the first SHOWN ids; if
+    `whole`, all. The order in which they are added does not matter. names: all ids that were judged. by_reason: how
+    many groups don't match, by reason. unknown: ids of the groups that could not be judged now (`not_known`).
+    """
+
+    def __init__(self, wanted: Container[str] = (), whole: bool = False) -> None:
+        super().__init__()
+        self._wanted, self._whole = wanted, whole
+        self._first: dict[str, list[str]] = {}
+        self.names: list[str] = []
+        self.by_reason: Counter[str] = Counter()
+        self.unknown: list[str] = []
+
+    @classmethod
+    def of(cls, verdicts: Iterable[Verdict]) -> Verdicts:
+        """All of these verdicts, in their order."""
+        every = cls(whole=True)
+        for verdict in verdicts:
+            every.add(verdict)
+        return every
+
+    def add(self, verdict: Verdict) -> None:
+        name = verdict.group.id
+        self.names.append(name)
+        if verdict.refusal is None:
+            self[name] = verdict
+            return
+        reason = verdict.refusal.reason
+        self.by_reason[reason] += 1
+        if not_known(verdict):
+            self.unknown.append(name)
+        if self._whole or name in self._wanted:
+            self[name] = verdict
+            return
+        first = self._first.setdefault(reason, [])
+        if len(first) < SHOWN or name < first[-1]:
+            insort(first, name)
+            self[name] = verdict
+            if len(first) > SHOWN:
+                del self[first.pop()]
+
+    def changed(self, change: Callable[[Verdict], Verdict], groups: Container[str] | None = None) -> Verdicts:
+        """The same with each verdict changed, which may not change its reason. groups: only these."""
+        made = Verdicts()
+        made.update({name: change(each) for name, each in self.items() if groups is None or name in groups})
+        made.names = self.names if groups is None else [name for name in self.names if name in groups]
+        made.unknown = self.unknown if groups is None else [name for name in self.unknown if name in groups]
+        made.by_reason = (
+            self.by_reason
+            if groups is None
+            else Counter(each.refusal.reason for each in made.values() if each.refusal is not None)
+        )
+        return made
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The plan of a run of one policy.
@@ -74,7 +136,7 @@ class Plan:
     """
 
     policy: Policy
-    verdicts: Mapping[str, Verdict]
+    verdicts: Verdicts
     due: tuple[str, ...]
     actions: tuple[str, ...]
     refusal: Refusal | None
@@ -183,7 +245,7 @@ class Conditions:
 
 def make_plan(
     policy: Policy,
-    verdicts: Mapping[str, Verdict],
+    verdicts: Verdicts,
     marks: Mapping[str, Mark],
     conditions: Conditions,
     now: datetime,

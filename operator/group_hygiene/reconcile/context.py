@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from group_hygiene.decide import unchanged
-from group_hygiene.decide.plan import Conditions
+from group_hygiene.decide.plan import Conditions, Verdicts
 from group_hygiene.decide.unchanged import ScanHistory
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka import brokers
@@ -26,13 +26,14 @@ from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
 from group_hygiene.model.groups import INTERNAL_TOPICS, Bounds, Fault, Group, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Snapshot
-from group_hygiene.model.verdicts import Verdict
 from group_hygiene.process.clock import Clock
 from group_hygiene.spec.connection import Connection, Role
 from group_hygiene.spec.policy import Policy
 
 # At most this many groups are read again, saved and deleted at once.
 BATCH = 50
+# At most this many groups are judged at a time. What is read for one is about 5 KB.
+SLICE = 4_000
 
 
 @dataclass
@@ -53,6 +54,7 @@ class Memory:
     retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether it was requested.
     tail: reads the offsets log for the policies with `unchangedFor`; None = the last scan could not read it.
     grown: as of the last scan, see `kafka.growth`; grown_among: the leaders among which records were looked at for it.
+    slice: how many groups a scan judges at a time, at most.
     batch: how many groups can be read again and saved at once within FRESH_S.
     write_bytes: the most bytes of records that one request may make a coordinator write.
     """
@@ -76,6 +78,7 @@ class Memory:
     tail: Tail | None = None
     grown: dict[int, str] = field(default_factory=dict)
     grown_among: Mapping[int, tuple[int, int]] | None = None
+    slice: int = SLICE
     batch: int = BATCH
     write_bytes: int = kafka_offsets.WRITE_BYTES
 
@@ -132,7 +135,7 @@ class Observation:
     """
 
     snapshot: Snapshot
-    verdicts: Mapping[str, Mapping[str, Verdict]]
+    verdicts: Mapping[str, Verdicts]
     conditions: Conditions
     protections: Protections
     all_groups: Mapping[str, Group] | None
@@ -189,20 +192,20 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
 def read_protections(
     context: Context,
     cluster: Cluster,
-    groups: Collection[Group],
+    groups: Mapping[str, Group],
     topics: Mapping[str, int] | Fault,
     deadline: Deadline,
 ) -> Protections:
     """The protections by topics, checkpoints and Kubernetes objects. A source that can't be read protects all groups.
 
-    groups: those to judge. The versions of the brokers are read only for Streams groups.
+    groups: at least those to judge. The versions of the brokers are read only for Streams groups.
     """
     old: tuple[str, ...] | Fault = ()
-    if any(group.type is GroupType.STREAMS for group in groups):
+    if any(group.type is GroupType.STREAMS for group in groups.values()):
         old = brokers.without_streams(context.client, cluster, deadline)
     if isinstance(topics, Fault):
         return Protections(streams=None, mirrored=None, claimed=_claims(context), without_streams=old)
-    streams = _applications(topics, (group.id for group in groups))
+    streams = _applications(topics, groups)
     checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
     mirrored = context.memory.checkpoints.read(context.client, checkpoints, deadline)
     return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context), old)

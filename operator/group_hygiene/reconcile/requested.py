@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from group_hygiene.decide.checks import judge
-from group_hygiene.decide.plan import Plan, make_plan
+from group_hygiene.decide.plan import Plan, Verdicts, make_plan
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets import offsets_at
 from group_hygiene.ledger.journal import SKEW_MAX
@@ -71,7 +71,7 @@ class Judged(NamedTuple):
 def judge_requested(context: Context, request: DeletionRequest) -> Judged:
     """Scan, apply every check, and read the offsets log for recent uses. Changes nothing. Raises as `observe`."""
     policy, contents = _policy(request), context.journal.contents
-    observation = observe(context, [policy])
+    observation = observe(context, [policy], whole=True)
     verdicts = dict(observation.verdicts[policy.key])
     begun = Refusal(
         reasons.INTERRUPTED,
@@ -81,7 +81,8 @@ def judge_requested(context: Context, request: DeletionRequest) -> Judged:
     verdicts |= {name: replace(each, refusal=begun) for name, each in verdicts.items() if name in contents.intents}
     verdicts |= {name: _of_all_topics(each, policy, request, context) for name, each in verdicts.items()}
     # As if the marks were due.
-    trial = make_plan(replace(policy, mode=Mode.DRY_RUN), verdicts, {}, observation.conditions, context.clock.now())
+    dry = replace(policy, mode=Mode.DRY_RUN)
+    trial = make_plan(dry, Verdicts.of(verdicts.values()), {}, observation.conditions, context.clock.now())
     since = None
     if request.unused_for is not None and trial.due:
         cluster = observation.snapshot.cluster
@@ -118,7 +119,7 @@ def _plan(context: Context, judged: Judged) -> Plan:
     now, policy = context.clock.now(), judged.policy
     marks = context.journal.contents.marks.get(policy.uid, {})
     conditions = replace(judged.observation.conditions, announced=now)
-    return make_plan(policy, judged.verdicts, marks, conditions, now)
+    return make_plan(policy, Verdicts.of(judged.verdicts.values()), marks, conditions, now)
 
 
 def _of_all_topics(verdict: Verdict, policy: Policy, request: DeletionRequest, context: Context) -> Verdict:

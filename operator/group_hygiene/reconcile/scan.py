@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -10,7 +10,7 @@ import msgspec
 
 from group_hygiene.decide import checks, unchanged
 from group_hygiene.decide.checks.needed import ID_MAX
-from group_hygiene.decide.plan import Conditions
+from group_hygiene.decide.plan import Conditions, Verdicts
 from group_hygiene.errors import MemoryExhausted, Unreachable
 from group_hygiene.evidence import trust as tables
 from group_hygiene.kafka import cluster as kafka_cluster
@@ -18,12 +18,12 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import growth
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Covered, Removal, Seen, Watch
+from group_hygiene.model.entries import Change, Covered, Removal, Watch
 from group_hygiene.model.evidence import offsets_retention
-from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Offsets, fingerprint
+from group_hygiene.model.groups import Bounds, Fault, Group, GroupState, GroupType, fingerprint
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Coverage, Listing, Snapshot
-from group_hygiene.model.verdicts import Need, Verdict
+from group_hygiene.model.verdicts import Need
 from group_hygiene.process import memory as process_memory
 from group_hygiene.reconcile.context import (
     Context,
@@ -43,6 +43,8 @@ from group_hygiene.reconcile.uses import NOT_FOLLOWED, follow, grown_refusal
 from group_hygiene.spec.policy import Policy
 
 _WRITE_S = 2.0
+# By how much slices are larger if the tables are read.
+_TABLES_FACTOR = 10
 # The memory of a group that a policy judges: its offsets, verdict, marks and history; and how often its id is in memory
 # as JSON: in a request to the tables and while it is sent, in a ledger's key and value and their batch.
 _GROUP_BYTES, _ID_COPIES = 5_000, 4
@@ -57,8 +59,10 @@ class _Facts(Facts):
     """The evidence read so far, shared by all policies. covered: the tables' coverage, to be stored.
 
     older: read commits by topic only for groups with commits before this time; None = no policy needs them.
-    from_log: from the offsets log since the last scan: observations that end, as there is a record of the group, and
-        programs that used groups.
+    unread: policy key -> its Empty groups whose offsets could not be read, if it counts `unchangedFor`.
+    lost: of the groups whose offsets could not be read since a broker was lost.
+    notes: not in the ledger yet. First, from the offsets log since the last scan: observations that end, as there is a
+        record of the group, and programs that used groups.
     """
 
     cluster: Cluster = field(kw_only=True)
@@ -66,16 +70,26 @@ class _Facts(Facts):
     coverage: Coverage | None = None
     covered: Covered | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
-    from_log: list[Change] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
+    unread: dict[str, set[str]] = field(default_factory=dict)
+    lost: list[Fault] = field(default_factory=list)
+    notes: list[Change] = field(default_factory=list)
+
+    def end_slice(self) -> None:
+        """Forget the evidence about single groups."""
+        self.lost += (each for each in self.offsets.values() if isinstance(each, Fault) and each.code in _LOST)
+        self.activity.clear()
+        self.offsets.clear()
+        self.missing_topics.clear()
+        self.subscribed.clear()
 
 
-def observe(context: Context, policies: Sequence[Policy], full: bool = False) -> Observation:
+def observe(context: Context, policies: Sequence[Policy], full: bool = False, whole: bool = False) -> Observation:
     """Scan the cluster once for all of `policies` and judge the groups that each selects.
 
     One ListGroups per broker, which filters by the states and types of the policies (all groups when `full`). Offsets,
-    topics and bounds are read only for groups whose verdict depends on them. Raises ConnectError if no broker answers,
-    and MemoryExhausted if there are more groups than there is memory for.
+    topics and bounds are read only for groups whose verdict depends on them, for some thousand groups at a time.
+    whole: retain all verdicts. Raises ConnectError if no broker answers, and MemoryExhausted if there are more groups
+    than there is memory for.
     """
     client, clock, deadline = context.client, context.clock, context.deadline()
     attested = context.connection.topics_attested
@@ -88,27 +102,26 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     states, types = ((), ()) if full or memory.due_before else _filters(policies)
     # A broker that does not answer must not use up the time for the groups of the others.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
-    selected = _select(context, policies, listing.groups, deadline)
     facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
     facts.older = _old_enough(policies, memory.retention, clock.now())
-    _begin_scans(context, policies, selected, facts, deadline)
-    if any(selected.values()):
+    selecting = {policy.key for policy in policies if next(policy.match.select(listing.groups), None) is not None}
+    _begin_scans(context, policies, selecting, facts, deadline)
+    if selecting:
         topics = kafka_cluster.read_topics(client, deadline)
-        groups = {group.id: group for chosen in selected.values() for group in chosen}
-        facts.protections = read_protections(context, cluster, groups.values(), topics, deadline)
-    verdicts = _judge_all(context, policies, selected, facts, deadline)
+        facts.protections = read_protections(context, cluster, listing.groups, topics, deadline)
+    verdicts = _judge_all(context, policies, listing.groups, facts, deadline, whole)
     if facts.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
         # No verdict depended on the tables this time; the status still shows whether they are in order.
         _read_activity(context, {}, facts, deadline)
-    incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline, attested), facts.offsets)
+    incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline, attested), facts.lost)
     _find_growth(context, cluster, listing, full, deadline)
     if incomplete and (grown := grown_refusal(memory.grown)) is not None:
         # It is the cause: brokers disagree about the coordinators of groups.
         incomplete = (grown.message, *incomplete)
     notes = (*listing.notes, *_undescribed(listing.group_faults))
     snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, notes, clock.now(), facts.coverage)
-    _end_scans(context, policies, selected, snapshot, facts, deadline)
+    _end_scans(context, policies, snapshot, facts, deadline)
     unfiltered = listing.groups if not states and not types else None
     deleting = any(
         verdict.matches for policy in policies if policy.action.changes for verdict in verdicts[policy.key].values()
@@ -124,6 +137,13 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     total = None if unfiltered is None else len(unfiltered)
     conditions = Conditions(context.connection.limits, total, tuple(why_not), snapshot.complete)
     return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered, visible)
+
+
+def _slices(groups: Mapping[str, Group], size: int) -> Iterator[list[str]]:
+    """All ids in slices of at most `size`. Each slice has groups of all coordinators, which are asked at once."""
+    names = list(groups)
+    step = -(-len(names) // size)
+    return (names[first::step] for first in range(step))
 
 
 def _select(
@@ -171,15 +191,12 @@ def _old_enough(policies: Sequence[Policy], retention: timedelta | None, now: da
     return max(moments, default=None)
 
 
-def _incomplete(
-    cluster: Cluster, listing: Listing, after: Cluster | Fault, offsets: Mapping[str, Offsets | Fault]
-) -> tuple[str, ...]:
-    """Why groups or offsets may be missing; empty = none is."""
+def _incomplete(cluster: Cluster, listing: Listing, after: Cluster | Fault, lost: Sequence[Fault]) -> tuple[str, ...]:
+    """Why groups or offsets may be missing; empty = none is. lost: see `_Facts`."""
     moved = f"leaders of {kafka_cluster.OFFSETS_TOPIC} changed during the scan"
     problems = kafka_groups.list_problems(cluster, listing, after, moved)
     if listing.groups and not cluster.leaders and not cluster.samples:
         problems.append(f"there are groups, but the broker's metadata has no topic {kafka_cluster.OFFSETS_TOPIC}")
-    lost = [fault for fault in offsets.values() if isinstance(fault, Fault) and fault.code in _LOST]
     if lost:
         problems.append(f"a broker was lost while offsets were read, of {len(lost)} groups: {lost[0]}")
     return tuple(dict.fromkeys(problems))
@@ -214,34 +231,67 @@ def _undescribed(faults: Mapping[str, Fault]) -> tuple[str, ...]:
 def _judge_all(
     context: Context,
     policies: Sequence[Policy],
+    groups: Mapping[str, Group],
+    facts: _Facts,
+    deadline: Deadline,
+    whole: bool,
+) -> dict[str, Verdicts]:
+    """Judge the groups that the policies select, slice by slice. What was read for a slice is then forgotten."""
+    contents, size = context.journal.contents, context.memory.slice
+    if any(policy.when.asks_evidence for policy in policies):
+        # A process of its own reads the tables each time.
+        size *= _TABLES_FACTOR
+    verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in policies}
+    for names in _slices(groups, size):
+        selected = _select(context, policies, {name: groups[name] for name in names}, deadline)
+        _judge_slice(context, policies, selected, facts, deadline, verdicts)
+        for policy in policies:
+            if policy.uid in facts.watches:
+                facts.unread.setdefault(policy.key, set()).update(
+                    group.id
+                    for group in selected[policy.key]
+                    if group.state is GroupState.EMPTY and isinstance(facts.offsets.get(group.id), Fault)
+                )
+        facts.end_slice()
+        if len(facts.notes) >= size:
+            _note(context, facts, deadline)
+    return verdicts
+
+
+def _judge_slice(
+    context: Context,
+    policies: Sequence[Policy],
     selected: Mapping[str, list[Group]],
     facts: _Facts,
     deadline: Deadline,
-) -> dict[str, dict[str, Verdict]]:
+    verdicts: Mapping[str, Verdicts],
+) -> None:
     """Judge, read the evidence that verdicts need, and judge those groups again, until no verdict needs more."""
-    verdicts: dict[str, dict[str, Verdict]] = {policy.key: {} for policy in policies}
     open_groups = {policy.key: selected[policy.key] for policy in policies}
     done: set[tuple[Need, str]] = set()
     while True:
         wanted: dict[Need, dict[str, Group]] = {}
         for policy in policies:
+            judged, left = verdicts[policy.key], list[Group]()
             for group in open_groups[policy.key]:
                 verdict = checks.judge(policy, group, evidence_of(context, policy, group, facts), context.clock.now())
-                verdicts[policy.key][group.id] = verdict
                 need = verdict.need
-                if need is not None and (need, group.id) not in done:
+                if need is None or (need, group.id) in done:
+                    judged.add(verdict)
+                else:
                     wanted.setdefault(need, {})[group.id] = group
+                    left.append(group)
+            open_groups[policy.key] = left
         if not wanted:
-            return verdicts
+            return
         # Read last, so that each end is requested once, and no offset is newer than the end it is compared with.
-        waiting = wanted.pop(Need.BOUNDS, {}) if len(wanted) > 1 else {}
+        if len(wanted) > 1:
+            wanted.pop(Need.BOUNDS, None)
         for need, groups in wanted.items():
             _READERS[need](context, groups, facts, deadline)
         if Need.OFFSETS in wanted:
             _note_unchanged(context, policies, selected, facts)
         done |= {(need, name) for need, groups in wanted.items() for name in groups}
-        again = {name for groups in (*wanted.values(), waiting) for name in groups}
-        open_groups = {key: [group for group in groups if group.id in again] for key, groups in open_groups.items()}
 
 
 def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluster, full: bool) -> None:
@@ -256,7 +306,8 @@ def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluste
 def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     evidence = tables.read_evidence(context, facts.cluster, groups, deadline, facts.older)
     facts.activity.update(evidence.groups)
-    facts.coverage = evidence.coverage
+    if facts.coverage is None or facts.coverage.problem is None:
+        facts.coverage = evidence.coverage
     if evidence.mark is not None:
         facts.covered = evidence.mark
         context.journal.contents.apply([evidence.mark])
@@ -274,8 +325,16 @@ def _read_missing_topics(context: Context, groups: Mapping[str, Group], facts: _
 
 
 def _read_bounds(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    committed = [readable(facts.offsets.get(name)) for name in groups]
+    # An offset of this slice may be newer than an end that an earlier one read.
+    committed = [
+        [place for place, commit in offsets.items() if not _within(facts.bounds.get(place), commit.offset)]
+        for offsets in (readable(facts.offsets.get(name)) for name in groups)
+    ]
     facts.bounds.update(read_bounds(context.client, committed, deadline))
+
+
+def _within(known: Bounds | Fault | None, offset: int) -> bool:
+    return isinstance(known, Fault) or (known is not None and offset <= known.end)
 
 
 def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
@@ -296,16 +355,15 @@ _READERS: Mapping[Need, Callable[[Context, Mapping[str, Group], _Facts, Deadline
 
 
 def _begin_scans(
-    context: Context,
-    policies: Sequence[Policy],
-    selected: Mapping[str, list[Group]],
-    facts: _Facts,
-    deadline: Deadline,
+    context: Context, policies: Sequence[Policy], selecting: Collection[str], facts: _Facts, deadline: Deadline
 ) -> None:
-    """Record this scan for each policy with `unchangedFor`, and end the observations of groups used since the last."""
+    """Record this scan for each policy with `unchangedFor`, and end the observations of groups used since the last.
+
+    selecting: keys of the policies that select any group.
+    """
     contents, memory, clock = context.journal.contents, context.memory, context.clock
     watched = [policy for policy in policies if policy.when.unchanged_for is not None]
-    counting = [policy.uid for policy in watched if selected[policy.key] or contents.seen.get(policy.uid)]
+    counting = [policy.uid for policy in watched if policy.key in selecting or contents.seen.get(policy.uid)]
     # What is left of a long log is read by the next scans.
     followed = follow(context, facts.cluster, counting, Deadline(deadline.left / 4)) if counting else {}
     for policy in watched:
@@ -313,10 +371,10 @@ def _begin_scans(
         before, log = contents.watches.get(policy.uid), followed.get(policy.uid, NOT_FOLLOWED)
         watch = unchanged.record_scan(before, policy, clock.now(), clock.monotonic(), history, log.lost)
         facts.watches[policy.uid] = msgspec.structs.replace(watch, log=log.places) if log.places else watch
-        facts.from_log += [Removal(("seen", policy.uid, name)) for name in log.used]
+        facts.notes += [Removal(("seen", policy.uid, name)) for name in log.used]
     if memory.tail is not None:
-        facts.from_log += new_notes(contents.used_by, memory.tail.take_programs(), clock.now())
-    contents.apply(facts.from_log)
+        facts.notes += new_notes(contents.used_by, memory.tail.take_programs(), clock.now())
+    contents.apply(facts.notes)
 
 
 def _note_unchanged(
@@ -339,40 +397,37 @@ def _note_unchanged(
                 print_ = fingerprint(group, offsets)
                 seen = unchanged.seen_again(known.get(group.id), watch, history, group.id, print_, now)
                 if seen is not None:
-                    facts.seen.append(seen)
+                    facts.notes.append(seen)
                     contents.apply([seen])
 
 
 def _end_scans(
-    context: Context,
-    policies: Sequence[Policy],
-    selected: Mapping[str, list[Group]],
-    snapshot: Snapshot,
-    facts: _Facts,
-    deadline: Deadline,
+    context: Context, policies: Sequence[Policy], snapshot: Snapshot, facts: _Facts, deadline: Deadline
 ) -> None:
     """Write the observations of this scan.
 
     A Seen means Empty at every scan: it ends here if the group is listed in another state, or missing from a complete
     list.
     """
-    changes: list[Change] = [] if facts.covered is None else [facts.covered]
+    if facts.covered is not None:
+        facts.notes.append(facts.covered)
     for policy in policies:
         watch = facts.watches.get(policy.uid)
         if watch is None:
             continue
-        unread = {
-            group.id
-            for group in selected[policy.key]
-            if group.state is GroupState.EMPTY and isinstance(facts.offsets.get(group.id), Fault)
-        }
+        unread = facts.unread.get(policy.key, set())
         seen = context.journal.contents.seen.get(policy.uid, {})
         if not snapshot.complete:
             unread |= {name for name in seen if name not in snapshot.groups}
         watch, ended = unchanged.end_scan(watch, context.memory.scan_histories[policy.uid], seen, unread)
-        changes += [watch, *(Removal(("seen", policy.uid, name)) for name in ended)]
-    # A ledger whose broker hangs must not delay the scan by more than this.
-    context.journal.note([*facts.from_log, *facts.seen, *changes], Deadline(max(_WRITE_S, deadline.left)))
+        facts.notes += [watch, *(Removal(("seen", policy.uid, name)) for name in ended)]
+    _note(context, facts, deadline)
+
+
+def _note(context: Context, facts: _Facts, deadline: Deadline) -> None:
+    """Write the notes. A ledger whose broker hangs must not delay the scan by more than _WRITE_S."""
+    context.journal.note(facts.notes, Deadline(max(_WRITE_S, deadline.left)))
+    facts.notes.clear()
 
 
 def _refusals(context: Context, snapshot: Snapshot, visible: Refusal | None) -> list[Refusal]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from group_hygiene.decide.lag import lag_summary_of
-from group_hygiene.decide.plan import FAILURES, Plan
+from group_hygiene.decide.plan import FAILURES, SHOWN, Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.naming import id_shown, message_shown
@@ -18,7 +19,8 @@ from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.status.conditions import Conditions, Status, counted
 
-SAMPLE_SIZE = 20
+# Each reason's first SHOWN groups are known.
+SAMPLE_SIZE = SHOWN
 _TOPICS_SHOWN = 10
 # The reasons against deleting that may end without an edit.
 PASSING = frozenset(
@@ -44,7 +46,7 @@ def build_status(
     now = snapshot.taken_at
     by_group = {outcome.group: outcome for outcome in outcomes}
     deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-    failed = {name: v.refusal for name, v in plan.verdicts.items() if v.refusal and v.refusal.reason in FAILURES}
+    failed = sum(count for reason, count in plan.verdicts.by_reason.items() if reason in FAILURES)
     failed_outcomes = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.FAILED]
     conditions = Conditions(previous, policy.generation, now)
     blocked = plan.refusal if policy.enforced else None
@@ -54,7 +56,7 @@ def build_status(
         # In a dry run nothing would be deleted anyway, so nothing is wrong.
         conditions.not_ready(blocked, stalled=blocked.reason not in PASSING)
     elif failed or failed_outcomes:
-        conditions.not_ready(_first_failure(failed, failed_outcomes))
+        conditions.not_ready(_first_failure(plan, failed, failed_outcomes))
     else:
         reason, message = _success(plan, outcomes, snapshot)
         conditions.ready(reason, message)
@@ -78,16 +80,18 @@ def build_status(
             "marked": len(plan.marked) - deleted,
             **_due(plan),
             "deleted": deleted,
-            "skipped": sum(not verdict.matches for verdict in plan.verdicts.values()) - len(failed),
-            "failed": len(failed) + len(failed_outcomes),
+            "skipped": plan.verdicts.by_reason.total() - failed,
+            "failed": failed + len(failed_outcomes),
         },
         "totals": {"deleted": int((previous.get("totals") or {}).get("deleted", 0)) + unreported + deleted},
         **_last_marked(plan, previous),
         **({} if next_due is None else {"nextDueTime": timestamp(next_due)}),
         **({} if plan.next_expiry is None else {"nextExpiryTime": timestamp(plan.next_expiry)}),
-        "groupsByReason": counted("reason", _reasons(plan, by_group)),
+        "groupsByReason": counted(
+            "reason", plan.verdicts.by_reason + Counter(outcome.reason for outcome in by_group.values())
+        ),
         "sample": sample,
-        "truncated": len(plan.verdicts) > len(sample),
+        "truncated": len(plan.verdicts.names) > len(sample),
     }
 
 
@@ -151,7 +155,7 @@ def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> tup
 
 
 def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
-    matched, judged = len(plan.matched), len(plan.verdicts)
+    matched, judged = len(plan.matched), len(plan.verdicts.names)
     text = f"{matched} of {judged} groups match"
     if plan.policy.action is Action.ALERT or not matched:
         return text
@@ -188,18 +192,17 @@ def _access(policy: Policy) -> str:
     )
 
 
-def _first_failure(failed: Mapping[str, Refusal], outcomes: Sequence[Outcome]) -> Refusal:
-    """The most urgent failure: a denied permission, which a user must grant, comes before failures that may pass."""
-    all_failures = [(refusal.reason, name, refusal.message) for name, refusal in failed.items()]
-    all_failures += [(outcome.reason, outcome.group, outcome.message) for outcome in outcomes]
-    reason, name, message = min(all_failures, key=lambda failure: (failure[0] != reasons.DENIED, failure[1]))
-    more = f" (and {len(all_failures) - 1} more groups)" if len(all_failures) > 1 else ""
-    return Refusal(reason, f"group {name!r}: {message}{more}")
+def _first_failure(plan: Plan, failed: int, outcomes: Sequence[Outcome]) -> Refusal:
+    """The most urgent failure: a denied permission, which a user must grant, comes before failures that may pass.
 
-
-def _reasons(plan: Plan, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
-    yield from (verdict.refusal.reason for verdict in plan.verdicts.values() if verdict.refusal is not None)
-    yield from (outcome.reason for outcome in outcomes.values())
+    failed: how many groups could not be judged.
+    """
+    refusals = {name: v.refusal for name, v in plan.verdicts.items() if v.refusal and v.refusal.reason in FAILURES}
+    failures = [(refusal.reason, name, refusal.message) for name, refusal in refusals.items()]
+    failures += [(outcome.reason, outcome.group, outcome.message) for outcome in outcomes]
+    reason, name, message = min(failures, key=lambda failure: (failure[0] != reasons.DENIED, failure[1]))
+    others = failed + len(outcomes) - 1
+    return Refusal(reason, f"group {name!r}: {message}" + (f" (and {others} more groups)" if others else ""))
 
 
 def _sample(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:

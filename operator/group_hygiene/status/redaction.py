@@ -86,7 +86,7 @@ def redact_run(
 
     shown = replace(
         plan,
-        verdicts={name: verdict(each) for name, each in plan.verdicts.items()},
+        verdicts=plan.verdicts.changed(verdict),
         refusal=None if plan.refusal is None else redact(plan.refusal, connection),
         unmarking={name: redact(why, connection) for name, why in plan.unmarking.items()},
     )

@@ -265,9 +265,8 @@ class Metrics:
         self._last_run.labels(*labels).set(timestamp)
         expiry = plan.next_expiry
         _show(self._expiry, labels, None if expiry is None else expiry.timestamp())
-        counts = Tally(verdict.refusal.reason for verdict in plan.verdicts.values() if verdict.refusal is not None)
         self._skipped.remove_by_labels({"namespace": labels[0], "policy": labels[1]})
-        for reason, count in counts.items():
+        for reason, count in plan.verdicts.by_reason.items():
             self._skipped.labels(*labels, reason).set(count)
         for outcome in outcomes:
             reason = "" if outcome.kind is OutcomeKind.DELETED else outcome.reason
