@@ -145,3 +145,24 @@ def test_only_a_mark_that_users_could_see_deletes(
     (decision,) = _decide([entry], [entry], {"one": ["a"]}, announced)
     assert isinstance(decision.plan, Plan)
     assert (decision.plan.actions, decision.plan.marking) == ((("a",), frozenset()) if is_deleted else ((), {"a"}))
+
+
+def test_a_policy_that_is_left_out_deletes_nothing() -> None:
+    """It has no plan, only why; its marked groups count for the connection's limit as if it did not run."""
+    one, two = _entry("one"), _entry("two")
+    why = Refusal(reasons.TOO_MANY_GROUPS, "too little memory")
+    conditions = Conditions(limits=Limits(50, 10), total=10)
+    found = Observation(
+        snapshot(),
+        {one.policy.key: Verdicts.of([match("a")])},
+        conditions,
+        Protections(),
+        None,
+        left_out={two.policy.key: why},
+    )
+    marks = {each.policy.uid: _marks(each.policy, each.policy.name, "a") for each in (one, two)}
+    first, second = decide(Due({}, [one, two], [one, two], full=False), found, marks, {}, NOW)
+    assert (first.entry, first.plan, first.due) == (two, why, frozenset())
+    assert isinstance(second.plan, Plan)
+    assert second.plan.refusal is not None
+    assert second.plan.refusal.reason == reasons.LIMIT_EXCEEDED

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from group_hygiene.decide.checks.needed import ID_MAX
+from group_hygiene.decide.plan import Verdicts
 from group_hygiene.errors import MemoryExhausted
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.model import reasons
 from group_hygiene.model.groups import Group
 from group_hygiene.process import memory
 from group_hygiene.reconcile import scan
+from group_hygiene.reconcile.context import Memory
 from group_hygiene.reconcile.scan import _GROUP_BYTES, _group_bytes
 from group_hygiene.spec.policy import Policy
-from tests.unit.make import delete, group
+from tests.unit.make import cluster, delete, group, match
 
 
 @pytest.fixture
@@ -33,9 +38,22 @@ def _limit(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(memory, "_reserved", memory._Reserved())
 
 
-def _select(intake: memory.Intake, policies: list[Policy], groups: dict[str, Group]) -> dict[str, list[Group]]:
-    context: Any = SimpleNamespace(client=SimpleNamespace(intake=intake))
-    return scan._select(context, policies, groups, Deadline(0.1))
+def _reserved(
+    intake: memory.Intake, policies: list[Policy], groups: dict[str, Group], judged: int = 0, whole: bool = False
+) -> tuple[list[str], scan._Facts]:
+    """The policies that fit into the memory, each with so many earlier matches."""
+    journal = SimpleNamespace(contents=Contents())
+    connection = SimpleNamespace(namespace="kafka")
+    client = SimpleNamespace(intake=intake)
+    context: Any = SimpleNamespace(client=client, journal=journal, memory=Memory(), connection=connection)
+    facts = scan._Facts(cluster=cluster())
+    verdicts = {each.key: Verdicts(whole=whole) for each in policies}
+    for each in verdicts.values():
+        for number in range(judged):
+            each.add(match(str(number)))
+    selected = {each.key: list(groups.values()) for each in policies}
+    fit = scan._reserve(context, policies, selected, verdicts, facts, Deadline(0.1))
+    return [each.key for each in fit], facts
 
 
 @pytest.mark.parametrize(
@@ -53,20 +71,42 @@ def test_more_groups_than_there_is_memory_for_are_not_judged(
     _limit(monkeypatch, 11 * size)
     groups = {f"{name[:-2]}{index:02}": group(f"{name[:-2]}{index:02}") for index in range(11)}
     with pytest.raises(MemoryExhausted, match="11 groups to be judged"):
-        _select(intake, [delete()], groups)
+        _reserved(intake, [delete()], groups)
 
 
-def test_policies_share_what_is_left(intake: memory.Intake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each policy's groups are counted before the next policy's are looked for."""
+def _of(namespace: str, name: str) -> Policy:
+    return replace(delete(), namespace=namespace, name=name)
+
+
+@pytest.mark.parametrize(
+    ("policies", "room", "fit"),
+    [
+        pytest.param(["kafka/a", "kafka/b"], 9, ["kafka/a", "kafka/b"], id="all-fit"),
+        pytest.param(["kafka/a", "team/a", "team/b"], 2, ["kafka/a", "team/b"], id="first-those-of-others"),
+        pytest.param(["team/a", "one/a", "one/b", "one/c"], 2, ["team/a", "one/c"], id="first-who-takes-most"),
+        pytest.param(["kafka/a", "kafka/b"], 1, ["kafka/b"], id="last-the-connections-own"),
+    ],
+)
+def test_policies_that_do_not_fit_are_left_out(
+    policies: list[str], room: int, fit: list[str], intake: memory.Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on; each that is left out has a reason of its own, and its counts begin again."""
+    every = [_of(*each.split("/")) for each in policies]
     groups = {name: group(name) for name in ("a", "b", "c")}
-    every = 3 * _group_bytes("a")
-    first, second = delete(), delete()
-    _limit(monkeypatch, 2 * every)
-    with pytest.raises(MemoryExhausted, match="3 groups to be judged"):
-        _select(intake, [first, second], groups)
-    _limit(monkeypatch, 3 * every)
-    (selected,) = _select(intake, [first], groups).values()
-    assert selected == list(groups.values())
+    matches = Verdicts.of(match(str(number)) for number in range(100))
+    here, each = 3 * _group_bytes("a"), scan._held(every[0], matches)
+    _limit(monkeypatch, (here + room * each + each // 2) * 20 // 19 * 16 // 15)
+    found, facts = _reserved(intake, every, groups, judged=100)
+    assert sorted(found) == sorted(fit)
+    assert set(facts.left_out) == set(policies) - set(fit)
+    assert {why.reason for why in facts.left_out.values()} <= {reasons.TOO_MANY_GROUPS}
+
+
+def test_a_command_leaves_nothing_out(intake: memory.Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user asks for is answered whole, or not at all."""
+    _limit(monkeypatch, 10_000)
+    with pytest.raises(MemoryExhausted):
+        _reserved(intake, [_of("kafka", "a"), _of("team", "b")], {"a": group("a")}, judged=100, whole=True)
 
 
 def test_an_id_that_is_too_long_is_repeated_nowhere() -> None:

@@ -56,7 +56,10 @@ class Due:
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision for one policy. plan: a Refusal = an internal error. due: groups to delete, without limits."""
+    """The decision for one policy. plan: a Refusal = it does not run, or an internal error.
+
+    due: groups to delete, without limits.
+    """
 
     entry: Admitted
     plan: Plan | Refusal
@@ -93,13 +96,19 @@ def decide(
         for entry in due.active
         if entry.policy.enforced and outside_window(entry.policy, now) is None
     }
-    for entry in due.policies:
+    judged = [entry for entry in due.policies if entry.policy.key not in observation.left_out]
+    for entry in judged:
         policy = entry.policy
         names = due_groups(policy, observation.verdicts[policy.key], marks.get(policy.uid, {}), now)
         may_delete = policy.mode is Mode.ENFORCE and outside_window(policy, now) is None
         groups[policy.uid] = frozenset(names if may_delete else ())
-    decisions = []
-    for entry in due.policies:
+    left_out = observation.left_out
+    decisions = [
+        Decision(entry, left_out[entry.policy.key], frozenset())
+        for entry in due.policies
+        if entry.policy.key in left_out
+    ]
+    for entry in judged:
         policy = entry.policy
         elsewhere = frozenset[str]().union(*(names for uid, names in groups.items() if uid != policy.uid))
         shown = filter(None, (status.last_marked(entry.status, policy), announced.get(policy.uid)))

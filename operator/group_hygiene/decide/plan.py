@@ -74,7 +74,7 @@ class Verdicts(dict[str, Verdict]):
 
     def __init__(self, wanted: Container[str] = (), whole: bool = False) -> None:
         super().__init__()
-        self._wanted, self._whole = wanted, whole
+        self._wanted, self.whole = wanted, whole
         self._first: dict[str, list[str]] = {}
         self.names: list[str] = []
         self.by_reason: Counter[str] = Counter()
@@ -98,7 +98,7 @@ class Verdicts(dict[str, Verdict]):
         self.by_reason[reason] += 1
         if not_known(verdict):
             self.unknown.append(name)
-        if self._whole or name in self._wanted:
+        if self.whole or name in self._wanted:
             self[name] = verdict
             return
         first = self._first.setdefault(reason, [])

@@ -136,6 +136,7 @@ SECRET_KEY_MISSING: Final = "SecretKeyMissing"
 SECRET_INVALID: Final = "SecretInvalid"
 SECRET_FORBIDDEN: Final = "SecretForbidden"
 API_SERVER_ERROR: Final = "ApiServerError"
+TOO_MANY_GROUPS: Final = "TooManyGroups"
 MEMORY_EXHAUSTED: Final = "MemoryExhausted"
 INTERNAL_ERROR: Final = "InternalError"
 

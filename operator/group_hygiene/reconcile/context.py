@@ -131,6 +131,8 @@ class Context:
 class Observation:
     """The result of one scan: the snapshot, each due policy's verdicts, and the conditions for the run's deletions.
 
+    left_out: key of a policy that was not judged, and has no verdicts -> why.
+
     topics: whether the user may DESCRIBE all topics, as reason and message; None = this scan did not check it.
     """
 
@@ -140,6 +142,7 @@ class Observation:
     protections: Protections
     all_groups: Mapping[str, Group] | None
     topics: Refusal | None = None
+    left_out: Mapping[str, Refusal] = field(default_factory=dict)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -45,9 +46,13 @@ from group_hygiene.spec.policy import Policy
 _WRITE_S = 2.0
 # By how much slices are larger if the tables are read.
 _TABLES_FACTOR = 10
-# The memory of a group that a policy judges: its offsets, verdict, marks and history; and how often its id is in memory
-# as JSON: in a request to the tables and while it is sent, in a ledger's key and value and their batch.
+# The memory of a group while it is judged; and how often its id is in memory as JSON: in a request to the tables and
+# while it is sent, in a ledger's key and value and their batch.
 _GROUP_BYTES, _ID_COPIES = 5_000, 4
+# What stays of a group that a policy judged: its id in a list; its verdict, perhaps; and what counts its scans.
+_NAME_BYTES, _VERDICT_BYTES, _SEEN_BYTES = 8, 1_500, 500
+# So many policies judge a whole slice; more have smaller ones.
+_POLICIES = 10
 # A group is judged at most this long after the tables are read.
 _SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
@@ -59,6 +64,7 @@ class _Facts(Facts):
     """The evidence read so far, shared by all policies. covered: the tables' coverage, to be stored.
 
     older: read commits by topic only for groups with commits before this time; None = no policy needs them.
+    reserved: bytes of memory. left_out: key of a policy for whose groups there is too little memory -> the refusal.
     unread: policy key -> its Empty groups whose offsets could not be read, if it counts `unchangedFor`.
     lost: of the groups whose offsets could not be read since a broker was lost.
     notes: not in the ledger yet. First, from the offsets log since the last scan: observations that end, as there is a
@@ -70,6 +76,8 @@ class _Facts(Facts):
     coverage: Coverage | None = None
     covered: Covered | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
+    reserved: int = 0
+    left_out: dict[str, Refusal] = field(default_factory=dict)
     unread: dict[str, set[str]] = field(default_factory=dict)
     lost: list[Fault] = field(default_factory=list)
     notes: list[Change] = field(default_factory=list)
@@ -111,6 +119,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
         topics = kafka_cluster.read_topics(client, deadline)
         facts.protections = read_protections(context, cluster, listing.groups, topics, deadline)
     verdicts = _judge_all(context, policies, listing.groups, facts, deadline, whole)
+    policies = [policy for policy in policies if policy.key in verdicts]
     if facts.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
         # No verdict depended on the tables this time; the status still shows whether they are in order.
         _read_activity(context, {}, facts, deadline)
@@ -136,7 +145,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
         unfiltered = None if kafka_groups.unanswered(every) else every.groups
     total = None if unfiltered is None else len(unfiltered)
     conditions = Conditions(context.connection.limits, total, tuple(why_not), snapshot.complete)
-    return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered, visible)
+    return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered, visible, facts.left_out)
 
 
 def _slices(groups: Mapping[str, Group], size: int) -> Iterator[list[str]]:
@@ -144,25 +153,6 @@ def _slices(groups: Mapping[str, Group], size: int) -> Iterator[list[str]]:
     names = list(groups)
     step = -(-len(names) // size)
     return (names[first::step] for first in range(step))
-
-
-def _select(
-    context: Context, policies: Sequence[Policy], groups: Mapping[str, Group], deadline: Deadline
-) -> dict[str, list[Group]]:
-    """The groups that each policy selects, once there is memory to judge them. Raises MemoryExhausted."""
-    made: dict[str, Group] = {}
-    selected: dict[str, list[Group]] = {}
-    for policy in policies:
-        # By name first: a group that several policies select is created once.
-        names = [group.id for group in policy.match.select(groups)]
-        needed = sum(map(_group_bytes, names))
-        try:
-            context.client.intake.reserve(needed, f"{len(names)} groups to be judged", deadline.left / 2)
-        except process_memory.TooMuch as error:
-            raise MemoryExhausted(str(error)) from error
-        made.update((name, groups[name]) for name in names if name not in made)
-        selected[policy.key] = [made[name] for name in names]
-    return selected
 
 
 def _group_bytes(name: str) -> int:
@@ -236,14 +226,19 @@ def _judge_all(
     deadline: Deadline,
     whole: bool,
 ) -> dict[str, Verdicts]:
-    """Judge the groups that the policies select, slice by slice. What was read for a slice is then forgotten."""
-    contents, size = context.journal.contents, context.memory.slice
+    """Judge the groups that the policies select, slice by slice. What was read for a slice is then forgotten.
+
+    Without the policies in `facts.left_out`. whole: none is left out. Raises MemoryExhausted.
+    """
+    contents, size = context.journal.contents, context.memory.slice // (1 + len(policies) // _POLICIES)
     if any(policy.when.asks_evidence for policy in policies):
         # A process of its own reads the tables each time.
         size *= _TABLES_FACTOR
     verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in policies}
-    for names in _slices(groups, size):
-        selected = _select(context, policies, {name: groups[name] for name in names}, deadline)
+    for names in _slices(groups, max(size, 1)):
+        some = {name: groups[name] for name in names}
+        selected = {policy.key: list(policy.match.select(some)) for policy in policies}
+        policies = _reserve(context, policies, selected, verdicts, facts, deadline)
         _judge_slice(context, policies, selected, facts, deadline, verdicts)
         for policy in policies:
             if policy.uid in facts.watches:
@@ -255,7 +250,65 @@ def _judge_all(
         facts.end_slice()
         if len(facts.notes) >= size:
             _note(context, facts, deadline)
-    return verdicts
+    return {policy.key: verdicts[policy.key] for policy in policies}
+
+
+def _reserve(
+    context: Context,
+    policies: Sequence[Policy],
+    selected: Mapping[str, list[Group]],
+    verdicts: Mapping[str, Verdicts],
+    facts: _Facts,
+    deadline: Deadline,
+) -> Sequence[Policy]:
+    """Reserve memory for a slice, and for what stays of earlier ones. Returns the policies that fit.
+
+    Policies of other namespaces are left out before the connection's own, of the namespace that takes most, and there
+    the largest. Raises MemoryExhausted if none fits, or if verdicts are `whole`.
+    """
+    left, own = list(policies), context.connection.namespace
+    while True:
+        held = {policy.key: _held(policy, verdicts[policy.key]) for policy in left}
+        here = {group.id for policy in left for group in selected[policy.key]}
+        needed = sum(held.values()) + sum(map(_group_bytes, here))
+        try:
+            if needed > facts.reserved:
+                more = needed - facts.reserved
+                context.client.intake.reserve(more, f"{len(here)} groups to be judged", deadline.left / 2)
+                facts.reserved = needed
+            return left
+        except process_memory.TooMuch as error:
+            if len(left) < 2 or any(verdicts[policy.key].whole for policy in left):
+                raise MemoryExhausted(str(error)) from error
+        of_namespaces = Counter[str]()
+        for policy in left:
+            of_namespaces[policy.namespace] += held[policy.key]
+        weights = [(each.namespace != own, of_namespaces[each.namespace], held[each.key]) for each in left]
+        largest = left[weights.index(max(weights))]
+        left.remove(largest)
+        _leave_out(context, largest, len(verdicts[largest.key].names), facts)
+        verdicts[largest.key].clear()
+
+
+def _held(policy: Policy, verdicts: Verdicts) -> int:
+    """The bytes that stay of these verdicts until the run ends, and of what the policy remembers of its groups."""
+    judged = len(verdicts.names)
+    remembered = judged * _SEEN_BYTES if policy.when.unchanged_for is not None else 0
+    return judged * _NAME_BYTES + len(verdicts) * _VERDICT_BYTES + remembered
+
+
+def _leave_out(context: Context, policy: Policy, judged: int, facts: _Facts) -> None:
+    """Forget the policy's counts, too: they begin again when it runs."""
+    facts.left_out[policy.key] = Refusal(
+        reasons.TOO_MANY_GROUPS,
+        f"the operator has too little memory for the groups that this policy selects, beside those of other policies: "
+        f"it stopped after {judged}. Narrow match.groups, or raise the operator's memory limit",
+    )
+    contents = context.journal.contents
+    contents.seen.pop(policy.uid, None)
+    context.memory.scan_histories.pop(policy.uid, None)
+    if facts.watches.pop(policy.uid, None) is not None:
+        facts.notes.append(Removal(("watch", policy.uid)))
 
 
 def _judge_slice(
