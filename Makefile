@@ -161,10 +161,6 @@ test-node: $(STAMP) ## test the images and the chart on a real Kubernetes node o
 	@$(BIN)/python -m sandbox prepare $(if $(GIVEN),,--node)
 	@NODE_KUBECONFIG=$(GIVEN) NODE_ADDRESS=$(ADDRESS) NODE_REPOSITORY=$(REPOSITORY) $(BIN)/python -m pytest tests/node $(PYTEST_ARGS)
 
-release-fixtures: $(STAMP) ## regenerate tests/releases/<version>: the ledger and the tables that this version writes
-	@$(BIN)/python -m sandbox prepare
-	@PYTHONPATH=operator:. $(BIN)/python -m tests.releases.make
-
 argocd-fixtures: $(STAMP) ## regenerate deploy/argocd/fixtures: objects of the current operator and API server
 	@$(BIN)/python -m sandbox prepare
 	@WRITE_FIXTURES=1 $(BIN)/python -m pytest tests/e2e/test_gitops_health.py $(PYTEST_ARGS)

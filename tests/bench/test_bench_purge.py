@@ -95,7 +95,9 @@ def _fewer(value: Any) -> Any:
             id="two-outcomes",
         ),
         pytest.param(
-            edited("outcome", lambda v: v | {"what": "Kept"}), "0 outcomes say that it was deleted", id="outcome-kept"
+            edited("outcome", lambda v: v | {"what": "NotDeleted"}),
+            "0 outcomes say that it was deleted",
+            id="outcome-not-deleted",
         ),
         pytest.param(without("intent", False), "left after its deletion: intent", id="intent-open"),
         pytest.param(without("mark", False), "left after its deletion: mark", id="mark-left"),

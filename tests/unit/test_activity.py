@@ -7,9 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from msgspec import structs
 
 from group_hygiene.evidence.reader import Covered, Reading, Tables, _Reader, refused
@@ -76,7 +75,7 @@ A = {"client_id": "billing-7", "host": "10.1.2.3", "instance_id": None, "rack_id
 
 
 def test_the_last_client_comes_back(warehouse: Warehouse) -> None:
-    """One of those in the last record that names any; a table of an older pipeline knows none."""
+    """One of those in the last record that names any."""
     at = now() - timedelta(hours=200)
     clients = [A | {"client_id": "c"}, A, A | {"client_id": None}]
     known = idle("known", last_clients=clients, last_clients_at=at)
@@ -88,13 +87,6 @@ def test_the_last_client_comes_back(warehouse: Warehouse) -> None:
         "alone": LastClient("billing-7", "10.1.2.3", None, "a", 0, at),
         "none": None,
     }
-    old = pa.table({field: [value] for field, value in idle("old").items()})
-    old = old.append_column("cluster_id", [["cluster-1"]]).append_column("log_partition", [pa.array([0], pa.int32())])
-    write_deltalake(warehouse.folder / "activity", old, mode="overwrite", schema_mode="overwrite")
-    warehouse.cover()
-    reading = _read(warehouse, "old")
-    assert isinstance(reading, Reading), reading
-    assert reading.groups["old"].last_client is None
 
 
 @pytest.mark.parametrize(

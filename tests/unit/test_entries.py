@@ -439,13 +439,6 @@ def test_what_is_removed_is_gone(log: list[Entry]) -> None:
     assert not contents.alerts
 
 
-def test_what_0_1_0_noted_of_alerts_is_ignored() -> None:
-    """It is nothing that could not be read."""
-    contents = Contents()
-    contents.take(b'["told","uid-1","chat"]', b'{"kind":"told","v":1,"policy_uid":"uid-1","receiver":"chat"}')
-    assert contents == Contents()
-
-
 def test_damage_holds_its_group_until_it_is_mended() -> None:
     """By a readable entry or by a tombstone in its place, and not by one of two."""
     contents = Contents()

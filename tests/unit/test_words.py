@@ -236,8 +236,6 @@ ALLOWED = {
     ("operator/group_hygiene/controller/claims.py identifiers", "KINDS"): "kinds of the Kubernetes API",
     ("operator/group_hygiene/controller/claims.py identifiers", "kinds"): "kinds of the Kubernetes API",
     ("operator/group_hygiene/controller/inspection.py identifiers", "kinds"): "kinds of the Kubernetes API",
-    ("operator/group_hygiene/ledger/contents.py strings", "told"): "ledgers of 0.1.0 store this type of entry",
-    ("operator/group_hygiene/model/entries.py strings", "Kept"): "ledgers store this outcome",
 }
 
 

@@ -86,10 +86,6 @@ _ACTIVITY = (
     "last_clients",
     "last_clients_at",
 )
-# Tables of release 0.1.0 lack these columns: they read as null (unknown).
-_ADDED = frozenset(
-    {"leader_epoch", "last_commit_after", "state_after", "topics_after", "last_clients", "last_clients_at"}
-)
 
 
 class _Unreadable(Exception):
@@ -362,12 +358,7 @@ def _groups(
 def _coverage(table: DeltaTable, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Raises ValueError for more rows than an offsets topic can have partitions."""
     _check_files(table)
-    existing = _existing(table, columns)
-    rows = [
-        dict.fromkeys(columns) | row
-        for batch in _batches(table, existing, f"LIMIT {_COVERAGE_MAX + 1}")
-        for row in _dicts(batch, existing)
-    ]
+    rows = [row for batch in _batches(table, columns, f"LIMIT {_COVERAGE_MAX + 1}") for row in _dicts(batch, columns)]
     if len(rows) > _COVERAGE_MAX:
         raise ValueError(f"coverage has more than {_COVERAGE_MAX} rows")
     return rows
@@ -379,18 +370,11 @@ def _rows(
     """The rows of these groups of a cluster. Names are compared here, and never become part of a query."""
     from arro3.core import Array, DataType
 
-    existing = _existing(table, columns)
-    for batch in _batches(table, existing, f'WHERE "cluster_id" = {_quoted(cluster)}'):
-        names = batch.column(existing.index("group")).to_pylist()
+    for batch in _batches(table, columns, f'WHERE "cluster_id" = {_quoted(cluster)}'):
+        names = batch.column(columns.index("group")).to_pylist()
         hits = [index for index, name in enumerate(names) if name in groups]
-        for row in _dicts(batch.take(Array(hits, DataType.uint64())), existing) if hits else ():
-            yield dict.fromkeys(columns) | row
-
-
-def _existing(table: DeltaTable, columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns that this table has: tables of release 0.1.0 lack some, which then read as null."""
-    names = {field.name for field in table.schema().fields}
-    return tuple(column for column in columns if column in names or column not in _ADDED)
+        if hits:
+            yield from _dicts(batch.take(Array(hits, DataType.uint64())), columns)
 
 
 def _batches(table: DeltaTable, columns: Sequence[str], rest: str) -> Iterator[RecordBatch]:

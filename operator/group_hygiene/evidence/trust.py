@@ -245,8 +245,7 @@ def _cut_off(topic: str, place: Covered, end: int | Fault | None) -> Refusal | N
     if place.leader_epoch is None:
         return Refusal(
             reasons.EVIDENCE_INCOMPLETE,
-            f"the tables lack the leader epoch in which {topic} was read, as an older release wrote them: upgrade the "
-            "pipeline, and let it run",
+            f"the tables lack the leader epoch in which {topic} was read: run the pipeline again",
         )
     if end is None or isinstance(end, Fault):
         return Refusal(

@@ -29,9 +29,6 @@ from group_hygiene.model.entries import (
 )
 from group_hygiene.model.evidence import Deletion
 
-# What receivers had been sent, as 0.1.0 wrote it.
-_FORMER = ("told",)
-
 
 @dataclass
 class Contents:
@@ -88,8 +85,6 @@ class Contents:
         group: str | None = None
         try:
             key = decode_key(raw_key)
-            if key[:1] == _FORMER:
-                return
             group = group_of(key)
             change: Change = Removal(key) if value is None else decode(key, value)
         except Unreadable as error:

@@ -28,8 +28,7 @@ class OutcomeType(StrEnum):
 
     DELETED = "Deleted"
     OFFSETS_DELETED = "OffsetsDeleted"
-    # As ledgers store it.
-    NOT_DELETED = "Kept"
+    NOT_DELETED = "NotDeleted"
     FAILED = "Failed"
     UNMARKED = "Unmarked"
     RESTORED = "Restored"

@@ -6,8 +6,8 @@ offsets then start again; `batch` is the number of the batch, over all eras; `lo
 `record_time` are the record's own. They are first because Delta has minima and maxima of the first columns only, and
 later reads filter by them.
 
-Existing tables may lack columns that were added after release 0.1.0: they read as null, and the first write adds them.
-A column that is NOT NULL here never holds a null, but Delta does not enforce that.
+Tables may lack columns that a later release added: they read as null, and the first write adds them. A column that is
+NOT NULL here never holds a null, but Delta does not enforce that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _POSITION = """
 """
 _INDEXED = 5
 # Time of the previous complete read of the partition, which did not find the record, or found its transaction open: the
-# record was written later, whatever its own times are. null = there was no such read, or release 0.1.0 read it.
+# record was written later, whatever its own times are. null = there was no such read.
 _WRITTEN_AFTER = "written_after TIMESTAMPTZ"
 
 # Every commit of an offset, and every tombstone of one (committed_offset and commit_ms are null). aborted: its
@@ -82,7 +82,7 @@ QUARANTINE = Table(
 
 # One row per log partition: every record of that era before `covered_to` is in the three tables above, and no later
 # record was written before `read_at` (with an open transaction, the time of its first record; null = never completely
-# read). leader_epoch: of the partition at that read, -1 = its log has none, null = release 0.1.0 read it. batch: the
+# read). leader_epoch: of the partition at that read, -1 = its log has none. batch: the
 # last completed one, 0 = none; rows of a later one will be written again. complete_since: records from before this time
 # were lost unread, in whole or in part (null = none). first_read_at: time of the first complete read; of older records,
 # compaction had left only the last ones. topic_id: null = a broker before 2.8, which has none. stream: not

@@ -1,1 +1,0 @@
-"""What each release wrote, one folder each: its ledger, and the tables of its pipeline. `make` writes that of today."""
