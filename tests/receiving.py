@@ -33,13 +33,14 @@ class Receiver:
     """Serves on 127.0.0.1 until the end of its `with`. Each path has the answer of `answers`, else 200.
 
     An answer is a status, a status with headers, or None for one that never comes. then: what to do when a request
-    has arrived at a path, before the answer.
+    has arrived at a path, before the answer. limit: longer bodies are answered with 413.
     """
 
     certificate: Certificate | None = None
     answers: dict[str, int | tuple[int, Mapping[str, str]] | None] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     then: dict[str, Callable[[], object]] = field(default_factory=dict)
+    limit: int | None = None
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -66,7 +67,7 @@ class Receiver:
         return [request for request in list(self.requests) if request.path == path]
 
     async def _start(self) -> None:
-        app = web.Application()
+        app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -85,12 +86,15 @@ class Receiver:
         await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _serve(self, request: web.Request) -> web.Response:
-        self.requests.append(Request(request.path_qs, dict(request.headers), await request.read()))
+        body = await request.read()
+        self.requests.append(Request(request.path_qs, dict(request.headers), body))
         if request.path_qs in self.then:
             self.then[request.path_qs]()
         answer = self.answers.get(request.path_qs, 200)
         if answer is None:
             await asyncio.sleep(3600)
             return web.Response()
+        if self.limit is not None and len(body) > self.limit:
+            answer = 413
         status, headers = (answer, {}) if isinstance(answer, int) else answer
         return web.Response(status=status, headers=headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.alerts.delivery import post
-from group_hygiene.alerts.endpoints import Endpoint
-from group_hygiene.alerts.messages import body
-from group_hygiene.alerts.queue import Queue
-from group_hygiene.alerts.situation import AlertType, Finding, Situation, digest_of
+from group_hygiene.alerts.delivery import Endpoint, post
+from group_hygiene.alerts.outbox import Lane, Outbox
+from group_hygiene.alerts.state import AlertType, Finding, Situation, digest_of
 from group_hygiene.network.egress import parse_egress
 from group_hygiene.spec.receivers import Kind
 from group_hygiene.spec.secret import Hidden
@@ -51,25 +50,26 @@ def alertmanager(people: Receiver) -> Iterator[Alertmanager]:
 
 
 class Sender:
-    """A queue with one receiver, which gets what it is to be sent."""
+    """An outbox with one receiver, which gets what it is to be sent."""
 
     def __init__(self, alertmanager: Alertmanager) -> None:
-        self.queue = Queue("kafka/main")
+        self.outbox = Outbox("kafka/main")
         to = Endpoint("am", Kind.ALERTMANAGER, Hidden(alertmanager.url + "/api/v2/alerts"))
-        self.queue.bind([replace(alert(), interval=timedelta(minutes=10))], {"am": to})
+        self.outbox.bind("uid-c", [replace(alert(), interval=timedelta(minutes=10))], {"am": to})
 
     def tell(self, *groups: str, then: timedelta = timedelta()) -> int:
         """How many alerts were posted; `then`: as if so much time had passed."""
         now = datetime.now(UTC)
         finding = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
-        self.queue.publish([Situation("uid-1", now, (finding,))])
-        message = self.queue.message("am", now + then)
+        self.outbox.publish([Situation("uid-1", now, (finding,))])
+        lane = Lane("am", "kafka")
+        message = self.outbox.message(lane, now + then)
         if message is None:
             return 0
-        failure, _ = asyncio.run(post(message.to, body(message.to.kind, message.items, message.at), now, EGRESS))
-        assert failure is None
-        self.queue.sent("am", message, None)
-        return len(message.items)
+        result = asyncio.run(post(message.to, message.content, now, EGRESS))
+        assert result.failure is None
+        self.outbox.delivered(lane, message)
+        return len(json.loads(message.content))
 
 
 def received(people: Receiver) -> list[list[str]]:

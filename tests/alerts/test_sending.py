@@ -16,11 +16,9 @@ from typing import Any
 import pytest
 
 from group_hygiene.alerts import delivery
-from group_hygiene.alerts.delivery import post
-from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
+from group_hygiene.alerts.delivery import Endpoint, post, read_endpoint
 from group_hygiene.alerts.messages import body
-from group_hygiene.alerts.situation import AlertType
-from group_hygiene.alerts.state import Item, Status
+from group_hygiene.alerts.state import AlertType, Item, Status
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
@@ -45,7 +43,7 @@ def firing(*groups: str) -> Item:
         policy="kafka/unused",
         connection="kafka/main",
         since=NOW,
-        groups=groups,
+        groups=dict.fromkeys(groups, ""),
         total=len(groups),
         new=len(groups),
         action="Alert",
@@ -66,10 +64,10 @@ def send_and_wait(to: Endpoint, *groups: str, allowed: tuple[str, ...] = LOOPBAC
     content = body(to.kind, [firing(*groups)], NOW)
 
     async def sent() -> tuple[Refusal | None, float]:
-        answer = await post(to, content, NOW, parse_egress(allowed))
+        failure, wait, *_ = await post(to, content, NOW, parse_egress(allowed))
         # A handshake that was given up closes its connection a little later: in the operator the loop goes on.
         await asyncio.sleep(0.1)
-        return answer
+        return failure, wait
 
     return asyncio.run(sent())
 

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from faults.errors import FaultsError
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.ledger.settings import LedgerSettings
-from group_hygiene.model.entries import DeliveryState, Notice, Receipt
+from group_hygiene.model.entries import Delivered, Notice, PolicyAlerts
 from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
@@ -232,7 +232,7 @@ def test_a_client_that_fences_the_ledgers_writer(kafka: KafkaCluster, groups: Gr
 def test_a_time_in_a_ledger_that_no_sum_may_have(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Somebody writes it into a ledger of their own: it is unreadable, and the operator goes on, also after a start."""
     namespace, topic = "far-future", "far-future-ledger"
-    far = Notice(datetime.max.replace(tzinfo=UTC), 1, ["g"])
+    far = Notice(datetime.max.replace(tzinfo=UTC), 1, {"g": ""})
     with new_world() as world:
         account = operators_account(world.server)
         world.namespace(namespace)
@@ -240,19 +240,19 @@ def test_a_time_in_a_ledger_that_no_sum_may_have(kafka: KafkaCluster, tmp_path: 
         with running_operator(account, tmp_path / "log-1") as operator:
             world.apply(policy(namespace, "p", match={"groups": ["none-*"]}, mode="Enforce"))
             world.wait_ready("kgp", namespace, "p", "Succeeded")
-            receipt = Receipt(
+            alerts = PolicyAlerts(
                 connection_uid=world.get("kconn", namespace, "main")["metadata"]["uid"],
-                receiver="r",
                 policy_uid="u",
-                digest="d",
-                delivery=DeliveryState("ns/p", {}, far),
+                policy="ns/p",
+                firing={},
+                delivered={"r": Delivered("d", {}, far)},
                 expires=datetime.now(UTC) + timedelta(days=1),
             )
             client = connect(Settings((kafka.plaintext_bootstrap,)))
             settings = LedgerSettings(installation=None, writer="somebody", topic=topic)
             ledger = open_ledger(client, settings, Deadline(PATIENCE), create=False, claim=True)
             assert ledger is not None
-            ledger.write([receipt])
+            ledger.write([alerts])
             client.close()
             wait_for(lambda: world.get("kconn", namespace, "main")["status"]["ledger"].get("unreadableRecords"))
             assert operator.stop() == 0

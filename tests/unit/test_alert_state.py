@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from group_hygiene.alerts.situation import AlertType, Finding, Situation, assess, digest_of
-from group_hygiene.alerts.state import Item, Status, added, advance, pending, remaining
+from group_hygiene.alerts.state import (
+    AlertType,
+    Finding,
+    Item,
+    Situation,
+    Status,
+    added,
+    advance,
+    assess,
+    digest_of,
+    pending,
+    received,
+)
 from group_hygiene.ledger.codec import encode_value
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import DeliveryState, Firing, Notice, PolicyAlerts
+from group_hygiene.model.entries import Delivered, Firing, Notice, PolicyAlerts
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from tests.unit.make import NOW, P0, P1, alert, delete, mark, match, plan, refused, snapshot
@@ -23,6 +35,7 @@ MATCHED, MARKED, BLOCKED, DELETED = (
     AlertType.GROUPS_DELETED,
 )
 LATER = NOW + timedelta(minutes=10)
+BLANK = Item(Status.FIRING, AlertType.TEST, "kafka/unused", "kafka/main", NOW)
 
 
 def matching(groups: Iterable[str], at_least: int = 1, **changes: object) -> Situation:
@@ -36,7 +49,7 @@ class Receiver:
 
     def __init__(self, *situations: Situation | None) -> None:
         self.firing: dict[str, Firing] = {}
-        self.delivery = DeliveryState("kafka/unused", {})
+        self.delivery = Delivered("", {})
         for situation in situations:
             self.run(situation)
 
@@ -44,13 +57,13 @@ class Receiver:
         """What it gets after a run. situation: None = the policy is suspended, or gone."""
         self.firing = {} if situation is None else advance(self.firing, situation)
         items = self.pending(situation is None, renew)
-        self.delivery = DeliveryState(
-            self.delivery.policy, {kind: firing.since for kind, firing in self.firing.items()}
-        )
+        for item in items:
+            self.delivery = received(self.delivery, item)
         return items
 
     def pending(self, gone: bool = False, renew: bool = False) -> list[Item]:
-        return pending(None if gone else alert(), "kafka/main", self.firing, self.delivery, LATER, renew)
+        policy = None if gone else alert()
+        return list(pending(policy, BLANK, self.firing, self.delivery, LATER, lambda _type: renew))
 
 
 def kinds(items: Sequence[Item]) -> list[tuple[Status, AlertType]]:
@@ -61,7 +74,7 @@ A, AB, B, NONE = matching("a"), matching("ab"), matching("b"), matching("")
 UNKNOWN = matching("", unknown=frozenset({digest_of("a")}))
 UNSEEN = matching("", judged=frozenset())
 SEEN = matching("", judged=frozenset({digest_of("a")}))
-FIRES, ENDS, REPLACED = (Status.FIRING, MATCHED), (Status.RESOLVED, MATCHED), (Status.REPLACED, MATCHED)
+FIRES, ENDS = (Status.FIRING, MATCHED), (Status.RESOLVED, MATCHED)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +83,10 @@ FIRES, ENDS, REPLACED = (Status.FIRING, MATCHED), (Status.RESOLVED, MATCHED), (S
         pytest.param([], NONE, [], id="nothing-matches"),
         pytest.param([], A, [FIRES], id="first-match"),
         pytest.param([A], A, [], id="the-same-again"),
-        pytest.param([A], AB, [REPLACED, FIRES], id="one-more-is-a-change"),
+        pytest.param([A], AB, [FIRES], id="one-more-is-a-change"),
         pytest.param([AB], A, [], id="one-less-is-none"),
-        pytest.param([AB, A], AB, [REPLACED, FIRES], id="one-that-comes-back-is-a-change"),
-        pytest.param([A], B, [REPLACED, FIRES], id="another-one-instead"),
+        pytest.param([AB, A], AB, [FIRES], id="one-that-comes-back-is-a-change"),
+        pytest.param([A], B, [FIRES], id="another-one-instead"),
         pytest.param([A], NONE, [ENDS], id="none-left"),
         pytest.param([A, NONE], NONE, [], id="resolved-once"),
         pytest.param([A, NONE], A, [FIRES], id="again-after-it-was-resolved"),
@@ -95,7 +108,7 @@ FIRES, ENDS, REPLACED = (Status.FIRING, MATCHED), (Status.RESOLVED, MATCHED), (S
 def test_what_follows_what(
     before: list[Situation | None], now: Situation | None, says: list[tuple[Status, AlertType]]
 ) -> None:
-    """A change is sent once, and what only goes on is not. Only an Alertmanager gets what was REPLACED."""
+    """A change is sent once, and what only goes on is not."""
     receiver = Receiver(*before)
     assert kinds(receiver.run(now)) == says
     assert receiver.pending(now is None) == []
@@ -103,8 +116,8 @@ def test_what_follows_what(
 
 def test_an_alert_that_changed_is_another_one_to_an_alertmanager() -> None:
     """It tells alerts apart by their labels, and would notify of no other group in the same one."""
-    old, new = Receiver(A).run(AB)
-    assert (old.since, new.since) == (NOW, NOW + timedelta(seconds=1)), "also in the same second"
+    (new,) = Receiver(A).run(AB)
+    assert (new.replaces, new.since) == (NOW, NOW + timedelta(seconds=1)), "also in the same second"
     (ended,) = Receiver(A, AB).run(NONE)
     assert ended.since == new.since
 
@@ -139,7 +152,7 @@ def threshold(groups: str, **changes: object) -> Situation:
 )
 def test_with_a_threshold_each_doubling_is_a_change(before: list[Situation], now: Situation, new: int | None) -> None:
     """A program that makes a group at each start would else be reported at each run."""
-    items = [item for item in Receiver(*before).run(now) if item.status is not Status.REPLACED]
+    items = Receiver(*before).run(now)
     assert [(item.status, item.new) for item in items] == ([] if new is None else [(Status.FIRING, new)])
 
 
@@ -169,7 +182,7 @@ def test_new_groups_come_first_and_are_counted() -> None:
     receiver.firing = advance(receiver.firing, matching([*old, "new-1", "new-2"]))
     receiver.firing = advance(receiver.firing, matching([*old[1:], "new-2"]))
     (item,) = [item for item in receiver.pending() if item.status is Status.FIRING]
-    assert item.groups == ("new-2", *old[1:20])
+    assert list(item.groups) == ["new-2", *old[1:20]]
     assert (item.total, item.new) == (30, 2)
     receiver.firing = advance(receiver.firing, matching(["new-2"]))
     assert [(item.total, item.new) for item in receiver.pending()][-1] == (1, 1)
@@ -179,26 +192,31 @@ def test_what_is_remembered_is_bounded() -> None:
     """A sample of many groups stands for all: nothing is sent twice, and more of them still are a change."""
     many = [f"many-{i}" for i in range(25_000)]
     receiver = Receiver(matching(many))
-    entry = PolicyAlerts(connection_uid="c", policy_uid="u", firing=receiver.firing, expires=NOW)
+    ids: Any = {"connection_uid": "c", "policy_uid": "u", "policy": "kafka/unused"}
+    entry = PolicyAlerts(**ids, firing=receiver.firing, delivered={}, expires=NOW)
     assert len(encode_value(entry)) < 150_000
     assert receiver.run(matching(many)) == []
     more = receiver.run(matching([*many, *(f"more-{i}" for i in range(50))]))
-    assert kinds(more) == [REPLACED, FIRES]
-    assert more[1].total == 25_050
+    assert kinds(more) == [FIRES]
+    assert more[0].total == 25_050
 
 
 def test_deletions_are_added_up() -> None:
     """A receiver that is away for long gets their number, with some names: of what it has, no more."""
-    first, second = Notice(NOW, 2, ["a", "b"]), Notice(LATER, 1, ["c"])
+    first, second = Notice(NOW, 2, {"a": "", "b": ""}), Notice(LATER, 1, {"c": ""})
     both = added(added(None, first), second)
-    assert both == Notice(LATER, 3, ["a", "b", "c"])
-    assert remaining(both, first) == second
-    assert remaining(both, both) is None
-    assert remaining(first, None) == first
-    many: Notice | None = both
+    assert both == Notice(LATER, 3, {"a": "", "b": "", "c": ""})
+
+    def left(of: Notice, sent: Notice) -> Notice | None:
+        (item,) = pending(None, BLANK, {}, Delivered("", {}, sent), NOW)
+        return received(Delivered("", {}, of), item).deleted
+
+    assert left(both, first) == second
+    assert left(both, both) is None
+    many = both
     for number in range(100):
-        many = added(many, Notice(LATER, 50, [f"g-{number}-{i}" + "x" * 30_000 for i in range(50)]))
-    assert many is not None
+        groups = {f"g-{number}-{i}" + "x" * 190: "" for i in range(20)}
+        many = added(many, Notice(LATER, 50, groups))
     assert (many.total, len(many.groups)) == (5_003, 20)
     assert sum(map(len, many.groups)) < 5_000
 
@@ -206,9 +224,9 @@ def test_deletions_are_added_up() -> None:
 def test_deletions_are_sent_late_as_well() -> None:
     """After a day without an answer an Alertmanager gets an alert that still holds: one that is over is silent."""
     then = NOW + timedelta(days=1)
-    delivery = DeliveryState("kafka/unused", {}, Notice(NOW, 2, ["a", "b"]))
-    (item,) = pending(delete(enforce=True), "kafka/main", {}, delivery, then, False)
-    assert (item.type, item.status, item.total, item.groups) == (DELETED, Status.NOTICE, 2, ("a", "b"))
+    delivery = Delivered("", {}, Notice(NOW, 2, {"a": "", "b": ""}))
+    (item,) = pending(delete(enforce=True), BLANK, {}, delivery, then)
+    assert (item.type, item.status, item.total, list(item.groups)) == (DELETED, Status.NOTICE, 2, ["a", "b"])
     assert item.since == NOW
     assert item.until is not None
     assert item.until > then
@@ -245,7 +263,7 @@ def test_enforce_finds_what_waits_and_what_went() -> None:
     found = assess(plan(policy, [match("a"), match("b")], marks), [gone], snapshot())
     (marked,) = found.findings
     assert (marked.type, list(marked.groups.values()), marked.first_due) == (MARKED, ["a"], earlier.due)
-    assert found.deleted == Notice(NOW, 1, ["b"])
+    assert found.deleted == Notice(NOW, 1, {"b": ""})
     assessed = assess(plan(policy, [match("a")], {"a": later}), [], snapshot())
     assert assessed.findings[0].groups.keys().isdisjoint(marked.groups)
 
@@ -277,7 +295,7 @@ def test_a_refusal_is_found_by_its_reason() -> None:
     assert receiver.run(refused(reasons.TOPICS_HIDDEN, "4 topics")) == []
     firing = receiver.firing[BLOCKED]
     assert "4 topics" in firing.detail, "a renewal shows the latest"
-    assert (firing.groups, firing.total, firing.new) == (["a"], 1, 0), "the groups that are due"
+    assert (list(firing.groups), firing.total, firing.new) == (["a"], 1, 0), "the groups that are due"
     receiver.run(refused(reasons.TOPICS_HIDDEN, "x" * 1_000_000))
     assert len(receiver.firing[BLOCKED].detail) < 1_100, "a broker takes no record beyond a megabyte"
     assert (Status.FIRING, BLOCKED) in kinds(receiver.run(refused(reasons.CLOCK_SKEW, "off")))

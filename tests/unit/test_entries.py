@@ -16,7 +16,7 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, whole
 from group_hygiene.model.entries import (
     Covered,
-    DeliveryState,
+    Delivered,
     Entry,
     Firing,
     Intent,
@@ -29,7 +29,6 @@ from group_hygiene.model.entries import (
     OutcomeType,
     Owner,
     PolicyAlerts,
-    Receipt,
     Removal,
     Seen,
     UsedBy,
@@ -43,7 +42,7 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
 KINDS: tuple[type[Entry], ...] = (
     *(Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome),
-    *(PolicyAlerts, Receipt, UsedBy),
+    *(PolicyAlerts, UsedBy),
 )
 
 # Text as Kafka has it: any but lone surrogates, which no UTF-8 holds.
@@ -100,17 +99,22 @@ fields: dict[Any, Any] = {
             total=whole_numbers,
             reported=whole_numbers,
             new=whole_numbers,
-            groups=st.lists(texts, max_size=3),
+            groups=st.dictionaries(texts, texts, max_size=3),
             detail=texts,
             first_due=st.none() | times,
         ),
         max_size=3,
     ),
-    "delivery": st.builds(
-        DeliveryState,
-        policy=texts,
-        since=st.dictionaries(texts, times, max_size=3),
-        deleted=st.none() | st.builds(Notice, times, whole_numbers, st.lists(texts, max_size=3)),
+    "delivered": st.dictionaries(
+        texts,
+        st.builds(
+            Delivered,
+            digest=texts,
+            since=st.dictionaries(texts, times, max_size=3),
+            deleted=st.none() | st.builds(Notice, times, whole_numbers, st.dictionaries(texts, texts, max_size=3)),
+            unconfirmed=st.booleans(),
+        ),
+        max_size=3,
     ),
 }
 
@@ -252,14 +256,11 @@ def test_a_key_that_is_none_of_ours_is_unreadable(key: bytes | None) -> None:
         decode_key(key)
 
 
-def receipt(deleted: Notice | None = None) -> Receipt:
-    delivery = DeliveryState("ns/tidy", {"GroupsMatched": NOW}, deleted)
-    return Receipt(connection_uid="c", receiver="r", policy_uid="u", digest="d", delivery=delivery, expires=NOW)
-
-
-def alerts() -> PolicyAlerts:
-    firing = Firing(NOW, b"", total=1, reported=1, new=1, groups=["g"], first_due=NOW)
-    return PolicyAlerts(connection_uid="c", policy_uid="u", firing={"GroupsMarked": firing}, expires=NOW)
+def alerts(deleted: Notice | None = None) -> PolicyAlerts:
+    firing = {"GroupsMarked": Firing(NOW, b"", total=1, reported=1, new=1, groups={"g": ""}, first_due=NOW)}
+    delivered = {"r": Delivered("d", {"GroupsMatched": NOW}, deleted)}
+    ids: Any = {"connection_uid": "c", "policy_uid": "u", "policy": "ns/tidy"}
+    return PolicyAlerts(**ids, firing=firing, delivered=delivered, expires=NOW)
 
 
 @pytest.mark.parametrize("year", [1, 1969, 2300, 9999])
@@ -267,9 +268,8 @@ def alerts() -> PolicyAlerts:
 @pytest.mark.parametrize(
     "entry",
     [
-        pytest.param(receipt(), id="receipt"),
-        pytest.param(receipt(Notice(NOW, 1, ["g"])), id="receipt-of-deletions"),
         pytest.param(alerts(), id="alerts"),
+        pytest.param(alerts(Notice(NOW, 1, {"g": ""})), id="alerts-with-deletions"),
         pytest.param(mark(), id="mark"),
         pytest.param(msgspec.structs.replace(mark(), topics={"t": NOW}), id="mark-of-a-topic"),
         pytest.param(outcome(), id="outcome"),

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.alerts.messages import body, summary
-from group_hygiene.alerts.situation import AlertType
-from group_hygiene.alerts.state import Item, Status
+from group_hygiene.alerts.messages import MESSAGE_MAX, body, fitting, summary
+from group_hygiene.alerts.state import AlertType, Item, Status
 from group_hygiene.spec.receivers import Kind
 from tests.unit.make import NOW
 
@@ -21,7 +20,7 @@ ITEM = Item(
     policy="kafka/unused",
     connection="kafka/main",
     since=NOW,
-    groups=("a", "b"),
+    groups={"a": "", "b": ""},
     total=2,
     new=2,
     action="Alert",
@@ -69,37 +68,38 @@ def test_summary(changes: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_messages_are_bounded(kind: Kind) -> None:
     """Kafka takes ids of 32,767 bytes: what is shown of each is cut; and Slack takes so many characters."""
-    long = replace(ITEM, groups=tuple(f"{i}" + "x" * 32_000 for i in range(20)), total=5_000, detail="y" * 9_000)
+    long = replace(ITEM, groups={f"{i}" + "x" * 32_000: "" for i in range(20)}, total=5_000, detail="y" * 9_000)
     assert len(body(kind, [long], NOW)) < 12_000
-    if kind is Kind.SLACK:
-        text = json.loads(body(kind, [long] * 500, NOW))["text"]
-        assert len(text) < 40_000
-        assert text.endswith("more")
+    content, sent = fitting(kind, [long] * 500, NOW)
+    assert 1 <= len(sent) < 500
+    assert len(content) <= (30_000 if kind is Kind.SLACK else MESSAGE_MAX)
+    assert content == body(kind, sent, NOW)
 
 
-def test_slack_drops_names_before_alerts() -> None:
-    """Each alert is there, and urgent ones with their groups, wherever they stand in the message."""
-    common = replace(ITEM, groups=tuple(f"{i}" + "x" * 190 for i in range(10)), total=10)
-    urgent = [
-        replace(common, type=each, policy=f"kafka/z-{each}", groups=(f"group of {each}",), total=1, new=1)
-        for each in (AlertType.GROUPS_MARKED, AlertType.DELETION_BLOCKED)
-    ]
-    over = replace(ITEM, status=Status.RESOLVED, policy="kafka/over")
-    many = [replace(common, policy=f"kafka/p{i}") for i in range(100)]
-    text = json.loads(body(Kind.SLACK, [over, *many, *urgent], NOW))["text"]
-    assert all(f"policy kafka/{name}:" in text for name in ("over", *(f"p{i}" for i in range(100))))
-    assert all(f"`group of {each}`" in text for each in (AlertType.GROUPS_MARKED, AlertType.DELETION_BLOCKED))
-    assert text.index("policy kafka/p5:") < text.index("policy kafka/z-GroupsMarked:")
-    text = json.loads(body(Kind.SLACK, [over, *many * 10, *urgent], NOW))["text"]
-    assert all(summary(item) in text for item in urgent)
-    kept = text.count("*[")
-    assert text.endswith(f"... and {1003 - kept} more")
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("limit", [1, 2_000, 40_000, MESSAGE_MAX])
+def test_many_alerts_are_several_messages(kind: Kind, limit: int) -> None:
+    """Each within the limit as long as that can be, in order, and all alerts arrive once. One alert that is too long
+    has no groups, but their number.
+    """
+    long = replace(ITEM, groups={f"{i}" + "\x01" * 190: "y" * 200 for i in range(20)}, total=20, detail="z" * 900)
+    items = [replace(long, policy=f"kafka/p-{i:02}") if i % 3 else replace(ITEM, policy="kafka/p") for i in range(60)]
+    left, arrived = items, list[Item]()
+    while left:
+        content, sent = fitting(kind, left, NOW, limit)
+        assert len(content) <= min(limit, 30_000 if kind is Kind.SLACK else limit) or len(sent) == 1
+        assert sent == left[: len(sent)]
+        assert "x01" not in content.decode() or len(content) <= limit
+        assert "consumer groups match" in content.decode()
+        arrived, left = arrived + sent, left[len(sent) :]
+    assert arrived == items
+    assert fitting(kind, [], NOW, limit)[1] == []
 
 
 def test_markdown_in_a_group_or_a_detail_is_code() -> None:
     """Mattermost reads Markdown in what is made for Slack: no name may end the code that it stands in."""
     name, detail = "`@channel` ![x](http://evil)", "broker said `\n\n@all"
-    item = replace(ITEM, groups=(name, ""), total=2, detail=detail)
+    item = replace(ITEM, groups={name: "", "": ""}, total=2, detail=detail)
     text = json.loads(body(Kind.SLACK, [item], NOW))["text"]
     assert text.splitlines()[1:] == ["`broker said '\\n\\n@all`", "• `'@channel' ![x](http://evil)`", "• ` `"]
 
@@ -137,15 +137,15 @@ def test_the_shape_of_a_webhook() -> None:
 
 def test_last_clients_are_named() -> None:
     """Of each group whose last client is known, and no client can forge a line or notify a channel."""
-    item = replace(ITEM, clients=("client 'b-7' from 10.1.2.3", ""))
+    item = replace(ITEM, groups={"a": "client 'b-7' from 10.1.2.3", "b": ""})
     (webhook,) = json.loads(body(Kind.WEBHOOK, [item], NOW))["alerts"]
     assert webhook["lastClients"] == {"a": "client 'b-7' from 10.1.2.3"}
-    # A restarted process does not know them: it is the same message.
+    # The next run may know other ones: it is the same message.
     assert len({json.loads(body(Kind.WEBHOOK, [each], NOW))["id"] for each in (item, ITEM)}) == 1
     (alert,) = json.loads(body(Kind.ALERTMANAGER, [item], NOW))
     assert alert["annotations"]["description"].endswith("a (client 'b-7' from 10.1.2.3), b")
     assert json.loads(body(Kind.SLACK, [item], NOW))["text"].endswith("• `a` `client 'b-7' from 10.1.2.3`\n• `b`")
-    hostile = replace(ITEM, clients=("x`\n• `<!channel>", "y" * 9_000))
+    hostile = replace(ITEM, groups={"a": "x`\n• `<!channel>", "b": "y" * 9_000})
     text = json.loads(body(Kind.SLACK, [hostile], NOW))["text"]
     assert "• `a` `x'\\n• '&lt;!channel&gt;`" in text.splitlines()
     assert len(text.splitlines()) == 3
@@ -155,12 +155,16 @@ def test_last_clients_are_named() -> None:
 def test_a_surrogate_in_a_group_is_no_crash() -> None:
     """Bytes that are no UTF-8 reach us as such."""
     for kind in Kind:
-        assert body(kind, [replace(ITEM, groups=("a\udcff", "\x1b[31m"))], NOW)
+        assert body(kind, [replace(ITEM, groups={"a\udcff": "", "\x1b[31m": ""})], NOW)
 
 
 @pytest.mark.parametrize("kind", Kind)
 def test_only_an_alertmanager_gets_what_was_replaced(kind: Kind) -> None:
     """To the others it would be the end of an alert that goes on."""
-    content = body(kind, [replace(ITEM, status=Status.REPLACED), ITEM], NOW).decode()
+    content = body(kind, [replace(ITEM, replaces=NOW - timedelta(hours=1))], NOW).decode()
     assert ("newer alert" in content) is (kind is Kind.ALERTMANAGER)
     assert "2 consumer groups match" in content
+    if kind is Kind.ALERTMANAGER:
+        before, after = json.loads(content)
+        assert before["labels"] == after["labels"] | {"since": "2030-01-31T11:00:00Z"}
+        assert before["endsAt"] == "2030-01-31T12:00:00.000Z"

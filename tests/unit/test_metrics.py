@@ -12,8 +12,8 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
 from group_hygiene import __version__
-from group_hygiene.alerts.courier import Courier, CourierContext
-from group_hygiene.alerts.queue import Queue
+from group_hygiene.alerts.outbox import Outbox
+from group_hygiene.alerts.sender import Sender, SenderContext
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.binding import Bound
@@ -329,9 +329,9 @@ def _of_policies(metrics: Metrics) -> set[str]:
 def test_alerting_is_of_those_that_alert() -> None:
     """Whoever does not run any more, or got another action, is not shown as one that alerts, or does not."""
     metrics, api, clock = Metrics(), Api(ApiClient()), SystemClock()
-    context = CourierContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
-    courier = Courier("kafka/main", Queue("kafka/main"), context)
-    alerting = Alerting(api, metrics, clock, StatusWriter(api, Recorder(api), metrics, clock), courier)
+    context = SenderContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
+    sender = Sender("kafka/main", Outbox("kafka/main"), context)
+    alerting = Alerting(api, metrics, clock, StatusWriter(api, Recorder(api), metrics, clock), sender)
 
     def run(policy: Policy) -> float | None:
         made = plan(policy, [match("a")])

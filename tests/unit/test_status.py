@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from group_hygiene.alerts.situation import assess
+from group_hygiene.alerts.state import assess
 from group_hygiene.decide.plan import SHOWN, Verdicts, make_plan
 from group_hygiene.decide.plan import Conditions as PlanConditions
 from group_hygiene.model import reasons

@@ -1,6 +1,7 @@
-"""The bodies of messages to Alertmanager, Slack and webhooks. Pure; docs/alerts.md shows each.
+"""The bodies of messages to Alertmanager, Slack and webhooks. Pure; docs/receivers.md shows each.
 
-Any Kafka client may have chosen the texts in them, so they are on one line, truncated, and never markup.
+Any Kafka client may have chosen the texts in them, so they are on one line, truncated, and never markup. An owner gets
+with each group how to prevent its deletion: a link, and a command that the owner pastes into a shell.
 """
 
 from __future__ import annotations
@@ -8,43 +9,67 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from group_hygiene import __version__
-from group_hygiene.alerts.instructions import Instruction, instructions
-from group_hygiene.alerts.situation import DETAIL_MAX, NAME_MAX, AlertType
-from group_hygiene.alerts.state import Item, Status
+from group_hygiene.alerts.state import DETAIL_MAX, NAME_MAX, AlertType, Item, Status
 from group_hygiene.model.naming import printable
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import Action
 from group_hygiene.spec.receivers import Kind
 
-# Slack truncates a text at 40,000 characters.
-_SLACK_MAX, _SLACK_NAMES = 30_000, 10
-_OWNERS_WHOLE = 50
+# Bytes of a message. Many proxies and receivers take 1 MB, nginx by default. Slack truncates a text at 40,000
+# characters.
+MESSAGE_MAX, _SLACK_MAX = 256_000, 30_000
+_SLACK_NAMES = 10
 _SEVERITY = {AlertType.GROUPS_DELETED: "info", AlertType.TEST: "info"}
+_KEEP_PERIOD = "30d"
+# Names that need no quotes in any shell.
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.:@+-]*")
+_LINK_MAX = 1_500
+
+
+class Instruction(NamedTuple):
+    """How to keep one group: a command for a shell, and a URL. "" = there is none."""
+
+    group: str
+    command: str
+    link: str
+
+
+def fitting(kind: Kind, items: Iterable[Item], now: datetime, limit: int = MESSAGE_MAX) -> tuple[bytes, list[Item]]:
+    """The body of a message of at most `limit` bytes, and which of the first items it has; without items, none.
+
+    An alert that is too long for a message of its own is sent without its groups.
+    """
+    limit = min(limit, _SLACK_MAX) if kind is Kind.SLACK else limit
+    taken: list[Item] = []
+    left = limit
+    for item in items:
+        content = body(kind, [item], now)
+        left -= len(content)
+        if left < 0:
+            if taken:
+                break
+            return body(kind, [replace(item, groups={})], now), [item]
+        taken.append(item)
+    return body(kind, taken, now), taken
 
 
 def body(kind: Kind, items: Sequence[Item], now: datetime) -> bytes:
-    """One message that holds all of `items`, as the body of one POST; JSON in UTF-8.
-
-    Of many items for owners, all but the first name no groups: a connection may have many owners and policies.
-    """
-    of_owners = count()
-    items = [
-        replace(item, groups=(), clients=()) if item.owner and next(of_owners) >= _OWNERS_WHOLE else item
-        for item in items
-    ]
-    others = [item for item in items if item.status is not Status.REPLACED]
-    content: Any = _webhook(others, now)
+    """One message that holds all of `items`, as the body of one POST; JSON in UTF-8."""
     if kind is Kind.ALERTMANAGER:
-        content = [_alert(item, now) for item in items]
+        content: Any = [alert for item in items for alert in _alerts(item, now)]
     elif kind is Kind.SLACK:
-        content = {"text": _slack(others)}
+        content = {"text": "\n".join(map(_slack, items))}
+    else:
+        content = _webhook(items, now)
     return json.dumps(content).encode()
 
 
@@ -57,15 +82,12 @@ def signed(content: bytes, key: str, now: datetime) -> dict[str, str]:
 
 def summary(item: Item) -> str:
     """A one-line summary."""
-    subject = f"policy {item.policy}" if item.policy else f"KafkaConnection {item.connection}"
-    subject += f", owner {item.owner}" if item.owner else ""
+    subject = _subject(item)
     groups = f"{item.total} consumer group{'s' if item.total != 1 else ''}"
     if item.action:
         groups = Action(item.action).describe_targets(groups)
     if item.type is AlertType.TEST:
         return f"This is only a test: alerts of {subject} arrive here. Nothing needs to be done."
-    if item.status is Status.REPLACED:
-        return f"{subject}: {item.type}: a newer alert took its place"
     if item.status is Status.RESOLVED:
         return f"{subject}: {item.type}: resolved"
     match item.type:
@@ -84,86 +106,72 @@ def summary(item: Item) -> str:
             return f"{subject}: {groups} deleted"
 
 
+def _subject(item: Item) -> str:
+    subject = f"policy {item.policy}" if item.policy else f"KafkaConnection {item.connection}"
+    return subject + (f", owner {item.owner}" if item.owner else "")
+
+
 def _new_suffix(item: Item) -> str:
     return f", {item.new} of them new" if 0 < item.new < item.total else ""
 
 
-def _alert(item: Item, now: datetime) -> dict[str, Any]:
-    """One alert of Alertmanager's API v2. Its labels identify it: each change of an alert has its own `since`."""
-    ends = item.until if item.status in (Status.FIRING, Status.NOTICE) else max(now, item.since)
+def _alerts(item: Item, now: datetime) -> list[dict[str, Any]]:
+    """Alerts of Alertmanager's API v2. Labels identify an alert, and each change has its own `since`: so a changed
+    alert ends the one before.
+    """
     detail = [_cut(item.detail, DETAIL_MAX)] if item.detail else []
+    more = f" and {item.total - len(item.groups)} more" if item.groups and item.total > len(item.groups) else ""
+    named = (f"{shown(group)} ({shown(client)})" if client else shown(group) for group, client in item.groups.items())
     keep = [" ".join(filter(None, (each.command, each.link))) for each in instructions(item)]
-    description = "\n".join([summary(item), *detail, _names(item), *filter(None, keep)])
+    description = "\n".join([summary(item), *detail, ", ".join(named) + more, *filter(None, keep)]).strip()
     labels = {
         "alertname": str(item.type),
         "app": "group-hygiene",
         "severity": _SEVERITY.get(item.type, "warning"),
         "connection": item.connection,
-        "since": timestamp(item.since),
     }
     if item.policy:
         namespace, _, name = item.policy.partition("/")
         labels |= {"namespace": namespace, "policy": name}
     if item.owner:
         labels["owner"] = item.owner
-    return {
-        "labels": labels,
-        "annotations": {"summary": summary(item), "description": description.strip()},
-        "startsAt": timestamp(item.since, "milliseconds"),
-        **({} if ends is None else {"endsAt": timestamp(ends, "milliseconds")}),
-    }
+
+    def alert(since: datetime, ends: datetime | None, texts: dict[str, str]) -> dict[str, Any]:
+        times = {"startsAt": timestamp(since, "milliseconds")}
+        times |= {} if ends is None else {"endsAt": timestamp(ends, "milliseconds")}
+        return {"labels": labels | {"since": timestamp(since)}, "annotations": texts, **times}
+
+    ends = max(now, item.since) if item.status is Status.RESOLVED else item.until
+    alerts = [alert(item.since, ends, {"summary": summary(item), "description": description})]
+    if item.replaces is not None:
+        replaced = f"{_subject(item)}: {item.type}: a newer alert took its place"
+        texts = {"summary": replaced, "description": replaced}
+        alerts.insert(0, alert(item.replaces, max(now, item.replaces), texts))
+    return alerts
 
 
-def _slack(items: Sequence[Item]) -> str:
-    """Slack's mrkdwn. If it is too long, names are omitted first, then less urgent alerts, which are counted."""
-    by_urgency = sorted(range(len(items)), key=lambda at: _urgency(items[at]))
-    blocks: dict[int, str] = {}
-    left = _SLACK_MAX
-    for block_of in (_slack_line, _slack_block):
-        for at in by_urgency:
-            block = block_of(items[at])
-            longer = len(block) + 1 - (len(blocks[at]) + 1 if at in blocks else 0)
-            if longer <= left:
-                blocks[at] = block
-                left -= longer
-    more = [f"... and {len(items) - len(blocks)} more"] if len(blocks) < len(items) else []
-    return "\n".join([*(blocks[at] for at in sorted(blocks)), *more])
-
-
-def _urgency(item: Item) -> int:
-    """0 = a user may want to stop what it reports."""
-    if item.status is Status.RESOLVED:
-        return 2
-    return 0 if item.type in (AlertType.GROUPS_MARKED, AlertType.DELETION_BLOCKED) else 1
-
-
-def _slack_line(item: Item) -> str:
-    return f"*[{item.status.upper()}] {item.type}* {_escaped(summary(item))}"
-
-
-def _slack_block(item: Item) -> str:
-    lines = [_slack_line(item)]
+def _slack(item: Item) -> str:
+    """Slack's mrkdwn."""
+    lines = [f"*[{item.status.upper()}] {item.type}* {_escaped(summary(item))}"]
     if item.detail:
         lines.append(_code(_cut(printable(item.detail), DETAIL_MAX)))
-    named = _with_clients(item)[:_SLACK_NAMES]
-    keep = {each.group: _slack_instruction(each) for each in instructions(item)}
-    for group, client in named:
+    keep = {each.group: each for each in instructions(item)}
+    for group, client in list(item.groups.items())[:_SLACK_NAMES]:
         lines.append(" ".join(["•", _code(shown(group)), *([_code(shown(client))] if client else [])]))
-        lines += filter(None, [keep.get(group)])
-    if item.groups and item.total > len(named):
-        lines.append(f"• and {item.total - len(named)} more")
+        how = keep.get(group)
+        if how is not None and (how.command or how.link):
+            command = [_code(how.command)] if how.command else []
+            lines.append(" ".join([*command, *([f"<{_escaped(how.link)}>"] if how.link else [])]))
+    more = item.total - min(len(item.groups), _SLACK_NAMES)
+    if item.groups and more > 0:
+        lines.append(f"• and {more} more")
     return "\n".join(lines)
-
-
-def _slack_instruction(how: Instruction) -> str:
-    command = [_code(how.command)] if how.command else []
-    return " ".join([*command, *([f"<{_escaped(how.link)}>"] if how.link else [])])
 
 
 def _webhook(items: Sequence[Item], now: datetime) -> dict[str, Any]:
     alerts = [_webhook_alert(item) for item in items]
     # A hash of the content: a message that is sent again after a lost response has the same id. Without the clients,
-    # which a restarted process does not know.
+    # which the next run may know.
     content = [{name: value for name, value in alert.items() if name != "lastClients"} for alert in alerts]
     id_ = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
     test = any(item.type is AlertType.TEST for item in items)
@@ -188,7 +196,7 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
         "summary": summary(item),
         "detail": _cut(item.detail, DETAIL_MAX) or None,
         "groups": [_cut(group, NAME_MAX) for group in item.groups],
-        "lastClients": {_cut(group, NAME_MAX): shown(client) for group, client in _with_clients(item) if client},
+        "lastClients": {_cut(group, NAME_MAX): shown(client) for group, client in item.groups.items() if client},
         "keepCommands": {each.group: each.command for each in keep if each.command},
         "keepLinks": {each.group: each.link for each in keep if each.link},
         "total": item.total,
@@ -203,15 +211,40 @@ def shown(text: str) -> str:
     return _cut(printable(text), NAME_MAX)
 
 
-def _names(item: Item) -> str:
-    more = f" and {item.total - len(item.groups)} more" if item.groups and item.total > len(item.groups) else ""
-    named = (f"{shown(group)} ({shown(client)})" if client else shown(group) for group, client in _with_clients(item))
-    return ", ".join(named) + more
+def instructions(item: Item) -> list[Instruction]:
+    """For each named group that will be deleted, or would be without the dry run; only in a message to an owner."""
+    warns = item.type is AlertType.GROUPS_MARKED or (item.type is AlertType.GROUPS_MATCHED and item.action != "Alert")
+    if not item.owner or not warns or item.status is not Status.FIRING:
+        return []
+    return [
+        Instruction(group, keep_command(group, item.owner, item.connection), keep_link(group, item.keep_link))
+        for group in item.groups
+    ]
 
 
-def _with_clients(item: Item) -> list[tuple[str, str]]:
-    """Its groups with their last clients, "" = not known."""
-    return list(zip(item.groups, item.clients or ("",) * len(item.groups), strict=True))
+def keep_command(group: str, owner: str, connection: str) -> str:
+    """The command that keeps a group for 30 days. owner: for its reason. connection: namespace/name.
+
+    "" = the name is truncated, or has a character that some shell interprets. Quotes differ between sh, fish,
+    PowerShell and cmd.
+    """
+    if len(group) > NAME_MAX or not _PLAIN.fullmatch(group):
+        return ""
+    namespace, _, name = connection.partition("/")
+    options = ["--for", _KEEP_PERIOD, "--why", f"needed by {owner}", "--connection", name, "-n", namespace]
+    words = [*options, "--", group] if group.startswith("-") else [group, *options]
+    return shlex.join(["group-hygiene", "keep", *words])
+
+
+def keep_link(group: str, template: str) -> str:
+    """The URL of a group. template: `keepLink` of the connection.
+
+    "" = there is none, the name is truncated or a step of a path, or the URL would be long.
+    """
+    if len(group) > NAME_MAX or group in (".", ".."):
+        return ""
+    link = template.replace("{group}", quote(group.encode("utf-8", "surrogatepass"), safe=""))
+    return link if len(link) <= _LINK_MAX else ""
 
 
 def _escaped(text: str) -> str:

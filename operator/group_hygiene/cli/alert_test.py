@@ -11,12 +11,10 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from group_hygiene.alerts.delivery import post
-from group_hygiene.alerts.endpoints import read_endpoint
+from group_hygiene.alerts.delivery import post, read_endpoint
 from group_hygiene.alerts.messages import body
-from group_hygiene.alerts.queue import receiver_not_found
-from group_hygiene.alerts.situation import AlertType
-from group_hygiene.alerts.state import Item, Status
+from group_hygiene.alerts.outbox import receiver_not_found
+from group_hygiene.alerts.state import AlertType, Item, Status
 from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.errors import Forbidden, HygieneError, NotFound, UsageError
 from group_hygiene.model import reasons
@@ -96,8 +94,7 @@ async def _send(api: Api, recipient: _Recipient, item: Item, egress: Egress) -> 
         denied = f"you may not read the Secrets that it names in namespace {recipient.namespace}"
         return Refusal(error.reason, denied if error.reason == reasons.SECRET_FORBIDDEN else str(error))
     now = datetime.now(UTC)
-    failure, _ = await post(endpoint, body(endpoint.kind, [item], now), now, egress)
-    return failure
+    return (await post(endpoint, body(endpoint.kind, [item], now), now, egress)).failure
 
 
 def _api(wanted: Wanted) -> Api:

@@ -10,7 +10,7 @@ from functools import partial
 from io import StringIO
 from typing import NamedTuple
 
-from group_hygiene.alerts.endpoints import read_endpoint
+from group_hygiene.alerts.delivery import read_endpoint
 from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.validation import PLURALS, fields_of, fields_of_schema, load_crd

@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from group_hygiene import status
-from group_hygiene.alerts.courier import Courier
-from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
-from group_hygiene.alerts.of_owners import by_owner, of_owner
-from group_hygiene.alerts.situation import AlertType, Situation, assess
-from group_hygiene.alerts.state import advance
+from group_hygiene.alerts.delivery import Endpoint, read_endpoint
+from group_hygiene.alerts.sender import Sender
+from group_hygiene.alerts.state import AlertType, Situation, advance, assess, by_owner, of_owner
 from group_hygiene.controller.api import POLICIES, Api
 from group_hygiene.controller.binding import Bound
 from group_hygiene.controller.status_writer import StatusWriter
@@ -60,9 +58,9 @@ class _Secrets:
 class Alerting:
     """The alerts of one connection. Only the thread of its runs may call this."""
 
-    def __init__(self, api: Api, metrics: Metrics, clock: Clock, writer: StatusWriter, courier: Courier) -> None:
-        self._metrics, self._clock, self._writer, self._courier = metrics, clock, writer, courier
-        self._queue = courier.queue
+    def __init__(self, api: Api, metrics: Metrics, clock: Clock, writer: StatusWriter, sender: Sender) -> None:
+        self._metrics, self._clock, self._writer, self._sender = metrics, clock, writer, sender
+        self._outbox = sender.outbox
         self._secrets = _Secrets(api, clock)
         # The contents of the ledger, with entries that the journal has not written yet.
         self._contents = Contents()
@@ -77,7 +75,7 @@ class Alerting:
     @property
     def unwritten(self) -> bool:
         """Whether notifications wait to be written into the ledger."""
-        return bool(self._queue.unwritten(self._contents.alerts, self._clock.now()))
+        return bool(self._outbox.changes(self._contents.alerts, self._clock.now()))
 
     @property
     def needs_ledger(self) -> bool:
@@ -92,24 +90,24 @@ class Alerting:
         self._notifying = {policy.uid for policy in policies if notified or receivers_of(connection, policy)}
         endpoints = {receiver.name: self._endpoint(connection.namespace, receiver) for receiver in connection.receivers}
         of_owners = (each for policy in policies for each in self._of_owners(policy))
-        self._queue.bind([*policies, *of_owners], endpoints, connection.keep_link)
+        self._outbox.bind(connection.uid, [*policies, *of_owners], endpoints, connection.keep_link)
         names = {(policy.namespace, policy.name) for policy in policies}
         for namespace, name in self._shown - names:
             self._metrics.alerting(namespace, name, None)
         self._shown &= names
-        self._courier.wake()
+        self._sender.wake()
 
     def release(self) -> None:
         """The connection is gone: its policies no longer notify a receiver."""
         self._notifying = set()
-        self._queue.bind([], {})
-        self._courier.wake()
+        self._outbox.bind("", [], {})
+        self._sender.wake()
 
     def begin(self, context: Context) -> None:
         """Before policies run: write what was delivered since the last run, and use what earlier processes wrote."""
-        before, self._contents = self._contents, context.journal.contents
-        entries = self._contents.alerts.values()
-        changes = self._queue.remember(context.connection.uid, entries, before.alerts, self._clock.now())
+        self._contents = context.journal.contents
+        self._outbox.adopt(self._contents.alerts.values())
+        changes = self._outbox.changes(self._contents.alerts, self._clock.now())
         if changes:
             context.journal.note(changes)
 
@@ -132,7 +130,7 @@ class Alerting:
         found = next((found for found in self._found if found.uid == uid), None)
         if found is None:
             return False
-        before = self._queue.firing(uid)
+        before = self._outbox.firing(uid)
         if AlertType.GROUPS_MATCHED not in before:
             # After a restart without a ledger its groups are unknown: any group that can't be judged may be one.
             return not found.is_complete
@@ -157,12 +155,12 @@ class Alerting:
 
     def _publish(self) -> None:
         found, self._found = self._found, []
-        self._queue.publish(found)
+        self._outbox.publish(found)
 
     def _send(self, journal: Journal) -> None:
         self._publish()
         self._note(journal)
-        self._courier.wake()
+        self._sender.wake()
 
     def note_last(self, journal: Journal) -> Refusal | None:
         """After all runs: write what the ledger lacks, so that the next process does not repeat it.
@@ -182,10 +180,10 @@ class Alerting:
 
     def _failures(self, policy: Policy) -> Mapping[str, Refusal | None]:
         """Receiver -> why it can't be notified; None = it can."""
-        failures = self._queue.failures(policy)
+        failures = self._outbox.failures(policy)
         if not policy.crosses_namespace:
             for each in self._of_owners(policy):
-                failures |= self._queue.failures(each)
+                failures |= self._outbox.failures(each)
         for name, failure in failures.items():
             if failure is not None:
                 message = f"receiver {name}: {failure.message}"
@@ -206,4 +204,4 @@ class Alerting:
             return Refusal.of(error)
 
     def _note(self, journal: Journal, deadline: Deadline | None = None) -> None:
-        journal.note(self._queue.unwritten(self._contents.alerts, self._clock.now()), deadline)
+        journal.note(self._outbox.changes(self._contents.alerts, self._clock.now()), deadline)

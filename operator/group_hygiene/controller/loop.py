@@ -14,8 +14,8 @@ from functools import partial
 from typing import TypeVar
 
 from group_hygiene import reconcile
-from group_hygiene.alerts.courier import Courier, CourierContext
-from group_hygiene.alerts.queue import Queue
+from group_hygiene.alerts.outbox import Outbox
+from group_hygiene.alerts.sender import Sender, SenderContext
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, refuse_terminating
 from group_hygiene.controller.binding import Admitted, Binding, Bound
@@ -67,10 +67,9 @@ class ConnectionLoop:
         self._restores = Restores(services.api, self._writer, services.clock, namespace, name)
         self._link = Link(namespace, name, services.api, services.installation, services.activity)
         where, count = f"{namespace}/{name}", partial(services.metrics.alert_sent, namespace, name)
-        self._courier = Courier(
-            where, Queue(where), CourierContext(services.egress, services.may_send, self._wake.set, count)
-        )
-        self._alerts = Alerting(services.api, services.metrics, services.clock, self._writer, self._courier)
+        sending = SenderContext(services.egress, services.may_send, self._wake.set, count)
+        self._sender = Sender(where, Outbox(where), sending)
+        self._alerts = Alerting(services.api, services.metrics, services.clock, self._writer, self._sender)
         self._policies = Policies(services, self._link, self._writer, self._alerts)
         self._backoff = _BACKOFF_START_S
 
@@ -85,7 +84,7 @@ class ConnectionLoop:
     async def _run_rounds(self) -> None:
         stopping = self._services.stopping
         wait: float | None = 0.0
-        sending = asyncio.create_task(self._courier.run(), name=f"alerts of {self.namespace}/{self.name}")
+        sending = asyncio.create_task(self._sender.run(), name=f"alerts of {self.namespace}/{self.name}")
         try:
             while not stopping.is_set() and wait is not None:
                 try:
@@ -98,12 +97,12 @@ class ConnectionLoop:
                 if not stopping.is_set():
                     wait = await self._in_thread(self._run_safely)
                 if wait is None:
-                    await self._courier.finish(_LAST_MESSAGES_S)
+                    await self._sender.finish(_LAST_MESSAGES_S)
                 if wait is None and self._wake.is_set():
                     # A user applied an object while this round found nothing left.
                     wait = 0.0
             if stopping.is_set():
-                await self._courier.finish(_IN_FLIGHT_S)
+                await self._sender.finish(_IN_FLIGHT_S)
                 await self._in_thread(self._note_last)
         finally:
             sending.cancel()

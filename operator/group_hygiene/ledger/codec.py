@@ -25,7 +25,6 @@ from group_hygiene.model.entries import (
     Outcome,
     Owner,
     PolicyAlerts,
-    Receipt,
     Seen,
     UsedBy,
     Watch,
@@ -39,9 +38,9 @@ class Unreadable(msgspec.ValidationError):
     """A record that is no entry, or of a version that this program does not know."""
 
 
-_ENTRY_TYPES = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, PolicyAlerts, Receipt, UsedBy)
+_ENTRY_TYPES = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, PolicyAlerts, UsedBy)
 _ANY = msgspec.json.Decoder(
-    Owner | Watch | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | PolicyAlerts | Receipt | UsedBy
+    Owner | Watch | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | PolicyAlerts | UsedBy
 )
 # The fields of each kind that contain times, at any depth.
 _TIMES_IN: dict[type[msgspec.Struct], tuple[str, ...]] = {
@@ -112,4 +111,4 @@ def expires(entry: Any) -> datetime | None:
     """Until when an entry is retained; None = until another entry ends it."""
     if isinstance(entry, KeepRequest):
         return entry.until
-    return entry.expires if isinstance(entry, Backup | Outcome | Covered | PolicyAlerts | Receipt) else None
+    return entry.expires if isinstance(entry, Backup | Outcome | Covered | PolicyAlerts) else None

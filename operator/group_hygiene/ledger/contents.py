@@ -21,7 +21,6 @@ from group_hygiene.model.entries import (
     OutcomeType,
     Owner,
     PolicyAlerts,
-    Receipt,
     Removal,
     Seen,
     UsedBy,
@@ -64,7 +63,7 @@ class Contents:
     contested: set[str] = field(default_factory=set, compare=False)
     damaged: dict[str, str] = field(default_factory=dict)
     hidden: dict[int, str] = field(default_factory=dict)
-    alerts: dict[Key, PolicyAlerts | Receipt] = field(default_factory=dict)
+    alerts: dict[Key, PolicyAlerts] = field(default_factory=dict)
     _unreadable_keys: dict[bytes, str | None] = field(default_factory=dict)
 
     @property
@@ -127,7 +126,7 @@ class Contents:
                 self.seen.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
             case Mark():
                 self.marks.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
-            case PolicyAlerts() | Receipt():
+            case PolicyAlerts():
                 self.alerts[entry.key] = entry
             case KeepRequest():
                 self.keeps[entry.group] = entry
@@ -176,7 +175,7 @@ class Contents:
                 self.seen.get(uid, {}).pop(group, None)
             case ("mark", uid, group):
                 self.marks.get(uid, {}).pop(group, None)
-            case ("alerts" | "receipt", *_):
+            case ("policy-alerts", *_):
                 self.alerts.pop(key, None)
             case ("keep", group):
                 self.keeps.pop(group, None)

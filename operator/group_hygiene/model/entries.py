@@ -255,8 +255,8 @@ class Firing(NamedTuple):
     """A firing alert of a policy.
 
     since: the time of its latest change. digests: of its groups, see `alerts.state`. total: how many groups.
-    reported, new: how many it had at its latest change, and how many of these were new. groups: names of some, new ones
-    first. detail, first_due: as of `alerts.situation.Finding`.
+    reported, new: how many it had at its latest change, and how many of these were new. groups: the names of some, new
+    ones first, each with its last client in words ("" = not known). detail, first_due: see `alerts.state.Finding`.
     """
 
     since: Time
@@ -264,63 +264,50 @@ class Firing(NamedTuple):
     total: int
     reported: int
     new: int
-    groups: list[str]
+    groups: dict[str, str]
     detail: str = ""
     first_due: Time | None = None
 
 
-class PolicyAlerts(Entry, frozen=True, kw_only=True, gc=False, tag="alerts"):
-    """The alerts of a policy after its latest run, by type, so that a restart repeats none.
-
-    policy_uid: with `/NAME`, those of the groups of the owner with this name.
-    """
-
-    connection_uid: str
-    policy_uid: str
-    firing: dict[str, Firing]
-    expires: Time
-
-    @property
-    def key(self) -> Key:
-        return ("alerts", self.connection_uid, self.policy_uid)
-
-
 class Notice(NamedTuple):
-    """Groups that were deleted: when the last of them, how many, and the names of some."""
+    """Groups that were deleted: when the last of them, how many, and some of them as in `Firing.groups`."""
 
     at: Time
     total: int
-    groups: list[str]
+    groups: dict[str, str]
 
 
-class DeliveryState(NamedTuple):
-    """The alerts of a policy (namespace/name) that a receiver has received.
+class Delivered(NamedTuple):
+    """The alerts of a policy that a receiver has.
 
-    since: by type, `Firing.since` of the alert that it received last. deleted: the deletions that it has not received.
+    digest: of the receiver's address, see Receiver.digest. since: by type, `Firing.since` of the alert that it received
+    last. deleted: the deletions that it has not received. unconfirmed: it answered none of several messages, which are
+    not sent again.
     """
 
-    policy: str
+    digest: str
     since: dict[str, Time]
     deleted: Notice | None = None
+    unconfirmed: bool = False
 
 
-class Receipt(Entry, frozen=True, kw_only=True, gc=False, tag="receipt"):
-    """A DeliveryState, so that a restart repeats nothing. receiver: its name. digest: see Receiver.digest.
+class PolicyAlerts(Entry, frozen=True, kw_only=True, gc=False, tag="policy-alerts"):
+    """The alerts of a policy after its latest run, by type, and what each receiver has of them, by its name.
 
-    policy_uid: as in PolicyAlerts.
+    So a restart repeats none. policy_uid: with `/NAME`, those of the groups of the owner with this name. policy:
+    namespace/name.
     """
 
     connection_uid: str
-    receiver: str
     policy_uid: str
-    digest: str
-    # As ledgers store it.
-    delivery: DeliveryState = msgspec.field(name="got")
+    policy: str
+    firing: dict[str, Firing]
+    delivered: dict[str, Delivered]
     expires: Time
 
     @property
     def key(self) -> Key:
-        return ("receipt", self.connection_uid, self.receiver, self.policy_uid)
+        return ("policy-alerts", self.connection_uid, self.policy_uid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ async def send(request: Request) -> Answer:
         guarded = {"resolver": request.gate, "use_dns_cache": False, "socket_factory": request.gate.socket}
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=request.context, force_close=True, **guarded),
-        timeout=aiohttp.ClientTimeout(total=request.seconds),
+        # A connection has less time than the whole request, so that ConnectionTimeoutError says that nothing was sent.
+        timeout=aiohttp.ClientTimeout(total=request.seconds, connect=request.seconds * 0.9),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         trust_env=False,

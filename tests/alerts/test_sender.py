@@ -1,4 +1,4 @@
-"""The courier with real receivers: who waits for whom, what is tried again, and who may not send."""
+"""The sender with real receivers: who waits for whom, what is tried again, and who may not send."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.alerts import courier as module
-from group_hygiene.alerts import state
-from group_hygiene.alerts.courier import Courier, CourierContext
-from group_hygiene.alerts.endpoints import Endpoint
-from group_hygiene.alerts.queue import Message, Queue
-from group_hygiene.alerts.situation import AlertType, Finding, Situation, digest_of
-from group_hygiene.model.entries import Notice, PolicyAlerts, Receipt
+from group_hygiene.alerts import delivery, state
+from group_hygiene.alerts import sender as module
+from group_hygiene.alerts.delivery import Endpoint
+from group_hygiene.alerts.messages import MESSAGE_MAX
+from group_hygiene.alerts.outbox import Lane, Message, Outbox
+from group_hygiene.alerts.sender import Sender, SenderContext
+from group_hygiene.alerts.state import AlertType, Finding, Situation, digest_of
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Notice, PolicyAlerts
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.egress import Egress, parse_egress
 from group_hygiene.spec.policy import Policy
@@ -38,17 +40,17 @@ def policy(uid: str = "uid-1") -> Policy:
 def situation(groups: Iterable[str], uid: str = "uid-1", deleted: tuple[str, ...] = ()) -> Situation:
     now = datetime.now(UTC)
     found = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
-    return Situation(uid, now, (found,), Notice(now, len(deleted), list(deleted)) if deleted else None)
+    return Situation(uid, now, (found,), Notice(now, len(deleted), dict.fromkeys(deleted, "")) if deleted else None)
 
 
 class Scene:
-    """A queue with webhooks of one server, and a courier that runs in the test's event loop."""
+    """An outbox with webhooks of one server, and a sender that runs in the test's event loop."""
 
     def __init__(
-        self, server: Receiver, *names: str, uids: tuple[str, ...] = ("uid-1",), queue: Queue | None = None
+        self, server: Receiver, *names: str, uids: tuple[str, ...] = ("uid-1",), outbox: Outbox | None = None
     ) -> None:
         self.server, self.names, self.uids = server, names, uids
-        self.queue = queue or Queue("kafka/main")
+        self.outbox = outbox or Outbox("kafka/main")
         self.leads = True
         self.changes = 0
         self.counts: list[tuple[str, bool]] = []
@@ -57,28 +59,28 @@ class Scene:
     def bind(self, *leave_out: str) -> None:
         kept = [name for name in self.names if name not in leave_out]
         places = {n: Endpoint(n, Kind.WEBHOOK, Hidden(self.server.url(f"/{n}"))) for n in kept}
-        self.queue.bind(map(policy, self.uids), places)
+        self.outbox.bind("uid-c", map(policy, self.uids), places)
 
     def failure(self, name: str) -> Refusal | None:
-        return self.queue.failures(policy())[name]
+        return self.outbox.failures(policy())[name]
 
-    def run(self, story: Callable[[Courier], Any]) -> None:
-        """Let the story happen while the courier runs."""
+    def run(self, story: Callable[[Sender], Any]) -> None:
+        """Let the story happen while the sender runs."""
 
         def changed() -> None:
             self.changes += 1
 
         async def main() -> None:
-            context = CourierContext(
+            context = SenderContext(
                 parse_egress(["127.0.0.0/8"]),
                 lambda: self.leads,
                 changed,
                 lambda kind, arrived: self.counts.append((kind, arrived)),
             )
-            courier = Courier("kafka/main", self.queue, context)
-            task = asyncio.create_task(courier.run())
+            sender = Sender("kafka/main", self.outbox, context)
+            task = asyncio.create_task(sender.run())
             try:
-                await story(courier)
+                await story(sender)
                 assert not task.done()
             finally:
                 task.cancel()
@@ -104,13 +106,13 @@ def test_a_message_that_is_sent_again_is_the_same(receiver: Receiver) -> None:
     """Also when the policy ran again meanwhile and found the same: whoever got it twice knows it by its id."""
     receiver.answers["/r"] = 500
     scene = Scene(receiver, "r")
-    scene.queue.publish([situation("a")])
+    scene.outbox.publish([situation("a")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: scene.counts)
         # What a message shows of times are whole seconds.
         await asyncio.sleep(1.1)
-        scene.queue.publish([situation("a")])
+        scene.outbox.publish([situation("a")])
         receiver.answers["/r"] = 200
         await until(lambda: ("webhook", True) in scene.counts)
 
@@ -123,12 +125,12 @@ def test_it_ends_when_it_is_cancelled_as_it_wakes(receiver: Receiver) -> None:
     """The operator's own end waits for it."""
 
     async def main() -> None:
-        context = CourierContext(Egress(), lambda: True, lambda: None, lambda _kind, _arrived: None)
-        courier = Courier("kafka/main", Queue("kafka/main"), context)
-        task = asyncio.create_task(courier.run())
+        context = SenderContext(Egress(), lambda: True, lambda: None, lambda _kind, _arrived: None)
+        sender = Sender("kafka/main", Outbox("kafka/main"), context)
+        task = asyncio.create_task(sender.run())
         # It waits for something to send.
         await asyncio.sleep(0.1)
-        courier.wake()
+        sender.wake()
         task.cancel()
         await asyncio.wait([task], timeout=PATIENCE)
         assert task.cancelled()
@@ -140,12 +142,12 @@ def test_one_that_hangs_holds_up_no_other(receiver: Receiver) -> None:
     """Each receiver has its own turn."""
     receiver.answers["/hangs"] = None
     scene = Scene(receiver, "hangs", "works")
-    scene.queue.publish([situation("a")])
+    scene.outbox.publish([situation("a")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: receiver.at("/hangs") and scene.counts)
-        scene.queue.publish([situation("ab")])
-        courier.wake()
+        scene.outbox.publish([situation("ab")])
+        sender.wake()
         await until(lambda: len(receiver.at("/works")) == 2)
 
     scene.run(story)
@@ -157,9 +159,9 @@ def test_what_fails_is_tried_again_until_it_arrives(receiver: Receiver) -> None:
     """With a failure to tell of meanwhile, and none afterwards; and what arrived is not sent again."""
     receiver.answers["/r"] = 500
     scene = Scene(receiver, "r")
-    scene.queue.publish([situation("a")])
+    scene.outbox.publish([situation("a")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: len(receiver.at("/r")) >= 3)
         failure = scene.failure("r")
         assert isinstance(failure, Refusal)
@@ -167,7 +169,7 @@ def test_what_fails_is_tried_again_until_it_arrives(receiver: Receiver) -> None:
         receiver.answers["/r"] = 200
         await until(lambda: scene.failure("r") is None)
         tried = len(receiver.at("/r"))
-        courier.wake()
+        sender.wake()
         await asyncio.sleep(1)
         assert len(receiver.at("/r")) == tried
 
@@ -179,11 +181,11 @@ def test_the_latest_state_wins(receiver: Receiver) -> None:
     """A receiver that was away gets what holds when it is back, and not what came and went."""
     receiver.answers["/r"] = 500
     scene = Scene(receiver, "r", uids=("uid-1", "uid-2"))
-    scene.queue.publish([situation("a"), situation("a", "uid-2")])
+    scene.outbox.publish([situation("a"), situation("a", "uid-2")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: receiver.at("/r"))
-        scene.queue.publish([situation("xyz"), situation("", "uid-2")])
+        scene.outbox.publish([situation("xyz"), situation("", "uid-2")])
         receiver.answers["/r"] = 200
         await until(lambda: ("webhook", True) in scene.counts)
 
@@ -196,29 +198,30 @@ def test_who_does_not_lead_sends_nothing(receiver: Receiver) -> None:
     """Nor does one that loses the lead while a message waits; what it owes, the next one tells."""
     scene = Scene(receiver, "r")
     scene.leads = False
-    scene.queue.publish([situation("a", deleted=("b",))])
+    scene.outbox.publish([situation("a", deleted=("b",))])
 
-    async def story(courier: Courier) -> None:
-        courier.wake()
+    async def story(sender: Sender) -> None:
+        sender.wake()
         await asyncio.sleep(1)
 
     scene.run(story)
     assert receiver.requests == []
-    (receipt,) = [entry for entry in scene.queue.unwritten({}, datetime.now(UTC)) if isinstance(entry, Receipt)]
-    assert receipt.delivery.since == {}
-    assert receipt.delivery.deleted is not None
-    assert receipt.delivery.deleted.groups == ["b"]
+    (entry,) = scene.outbox.changes({}, datetime.now(UTC))
+    assert isinstance(entry, PolicyAlerts)
+    assert entry.delivered["r"].since == {}
+    assert entry.delivered["r"].deleted is not None
+    assert entry.delivered["r"].deleted.groups == {"b": ""}
 
 
 def test_all_policies_of_a_round_are_one_message(receiver: Receiver) -> None:
     """However many."""
     uids = tuple(f"uid-{number}" for number in range(30))
     scene = Scene(receiver, "r", uids=uids)
-    scene.queue.publish([situation("a", uid) for uid in uids])
+    scene.outbox.publish([situation("a", uid) for uid in uids])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: scene.counts)
-        courier.wake()
+        sender.wake()
         await asyncio.sleep(0.5)
 
     scene.run(story)
@@ -226,54 +229,54 @@ def test_all_policies_of_a_round_are_one_message(receiver: Receiver) -> None:
     assert len(request.json["alerts"]) == 30
 
 
-class Watched(Queue):
+class Watched(Outbox):
     """Counts for which receivers it is asked."""
 
     def __init__(self) -> None:
         super().__init__("kafka/main")
         self.asked: Counter[str] = Counter()
 
-    def message(self, name: str, now: datetime) -> Message | None:
-        self.asked[name] += 1
-        return super().message(name, now)
+    def message(self, lane: Lane, now: datetime, limit: int = MESSAGE_MAX) -> Message | None:
+        self.asked[lane.receiver] += 1
+        return super().message(lane, now, limit)
 
 
 def test_a_message_causes_no_work_for_other_receivers(receiver: Receiver) -> None:
     """The Lease is renewed in the same event loop."""
-    names, queue = [f"r-{number}" for number in range(8)], Watched()
-    scene = Scene(receiver, *names, queue=queue)
-    scene.queue.publish([situation("a")])
+    names, outbox = [f"r-{number}" for number in range(8)], Watched()
+    scene = Scene(receiver, *names, outbox=outbox)
+    scene.outbox.publish([situation("a")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: len(scene.counts) == 8)
         await asyncio.sleep(0.5)
 
     scene.run(story)
-    assert queue.asked == dict.fromkeys(names, 2), "for the message, and whether there is more"
+    assert outbox.asked == dict.fromkeys(names, 2), "for the message, and whether there is more"
 
 
 def test_a_process_goes_on_where_another_ended(receiver: Receiver) -> None:
     """With what the ledger has: nothing is sent twice, and the end is sent."""
     first = Scene(receiver, "r", "gone")
-    first.queue.publish([situation("a")])
+    first.outbox.publish([situation("a")])
 
-    async def until_sent(courier: Courier) -> None:
+    async def until_sent(sender: Sender) -> None:
         await until(lambda: len(first.counts) == 2)
 
     first.run(until_sent)
-    ledger = [e for e in first.queue.unwritten({}, datetime.now(UTC)) if isinstance(e, PolicyAlerts | Receipt)]
-    assert {entry.receiver for entry in ledger if isinstance(entry, Receipt)} == {"r", "gone"}
+    ledger = [entry for entry in first.outbox.changes({}, datetime.now(UTC)) if isinstance(entry, PolicyAlerts)]
+    assert [entry.delivered.keys() for entry in ledger] == [{"r", "gone"}]
     second = Scene(receiver, "r", "gone")
     second.bind("gone")
-    second.queue.remember("", ledger, {}, datetime.now(UTC))
+    second.outbox.adopt(ledger)
 
-    async def story(courier: Courier) -> None:
-        second.queue.publish([situation("a")])
-        courier.wake()
+    async def story(sender: Sender) -> None:
+        second.outbox.publish([situation("a")])
+        sender.wake()
         await asyncio.sleep(0.5)
         assert len(receiver.at("/r")) == 1
-        second.queue.publish([situation("")])
-        courier.wake()
+        second.outbox.publish([situation("")])
+        sender.wake()
         await until(lambda: len(receiver.at("/r")) == 2)
         await until(lambda: second.counts)
 
@@ -282,31 +285,31 @@ def test_a_process_goes_on_where_another_ended(receiver: Receiver) -> None:
     assert len(receiver.at("/gone")) == 1, "where it was, the next process does not know"
 
 
-class Broken(Queue):
+class Broken(Outbox):
     """Fails to make a message for one receiver, at first."""
 
     broken = True
 
-    def message(self, name: str, now: datetime) -> Message | None:
-        if name == "a-broken" and self.broken:
+    def message(self, lane: Lane, now: datetime, limit: int = MESSAGE_MAX) -> Message | None:
+        if lane.receiver == "a-broken" and self.broken:
             raise OverflowError("date value out of range")
-        return super().message(name, now)
+        return super().message(lane, now, limit)
 
 
 def test_a_message_that_cannot_be_made_holds_up_no_other(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     """An error of the operator in one receiver's message: the others get theirs, and it gets its own afterwards."""
-    queue = Broken("kafka/main")
-    scene = Scene(receiver, "a-broken", "b-fine", queue=queue)
-    scene.queue.publish([situation("a")])
+    outbox = Broken("kafka/main")
+    scene = Scene(receiver, "a-broken", "b-fine", outbox=outbox)
+    scene.outbox.publish([situation("a")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: receiver.at("/b-fine"))
-        scene.queue.publish([situation("ab")])
-        courier.wake()
+        scene.outbox.publish([situation("ab")])
+        sender.wake()
         await until(lambda: len(receiver.at("/b-fine")) == 2)
         assert receiver.at("/a-broken") == []
-        queue.broken = False
-        courier.wake()
+        outbox.broken = False
+        sender.wake()
         await until(lambda: receiver.at("/a-broken"))
 
     scene.run(story)
@@ -316,14 +319,14 @@ def test_a_message_that_cannot_be_made_holds_up_no_other(receiver: Receiver, cap
 def test_a_receiver_that_left_the_spec_is_given_up(receiver: Receiver) -> None:
     """It is sent the end of all alerts, some times; then it is forgotten, so that nothing grows for ever."""
     scene = Scene(receiver, "r")
-    scene.queue.publish([situation("a")])
+    scene.outbox.publish([situation("a")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: scene.counts)
         receiver.answers["/r"] = 500
         scene.bind("r")
-        courier.wake()
-        await until(lambda: scene.queue.names() == [])
+        sender.wake()
+        await until(lambda: not scene.outbox.lanes(datetime.now(UTC)))
 
     scene.run(story)
     assert len(receiver.at("/r")) == 1 + 5
@@ -337,18 +340,18 @@ def test_a_connection_that_is_gone_sends_the_end_without_a_pause(
     monkeypatch.setattr(module, "_PAUSE_START_S", 3600.0)
     monkeypatch.setattr(module, "_PAUSE_CAP_S", 3600.0)
     scene = Scene(receiver, "back", "away", "works")
-    scene.queue.publish([situation("a")])
+    scene.outbox.publish([situation("a")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: len(scene.counts) == 3)
         receiver.answers |= {"/back": 500, "/away": 500}
-        scene.queue.publish([situation("ab")])
-        courier.wake()
+        scene.outbox.publish([situation("ab")])
+        sender.wake()
         await until(lambda: len(scene.counts) == 6)
         receiver.answers["/back"] = 200
-        scene.queue.bind([], {})
+        scene.outbox.bind("uid-c", [], {})
         async with asyncio.timeout(PATIENCE):
-            await courier.finish(PATIENCE)
+            await sender.finish(PATIENCE)
 
     scene.run(story)
     assert {name: len(receiver.at(f"/{name}")) for name in scene.names} == {"back": 3, "away": 3, "works": 3}
@@ -359,17 +362,17 @@ def test_a_process_that_stops_lets_messages_arrive(receiver: Receiver) -> None:
     """And sends no more; one that hangs or waits for its next try does not hold it up."""
     receiver.answers |= {"/hangs": None, "/fails": 500}
     scene = Scene(receiver, "hangs", "fails", "works")
-    scene.queue.publish([situation("a")])
+    scene.outbox.publish([situation("a")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         receiver.then["/works"] = lambda: setattr(scene, "leads", False)
         await until(lambda: all(receiver.at(f"/{name}") for name in scene.names))
         started = asyncio.get_running_loop().time()
-        await courier.finish(2.0)
+        await sender.finish(2.0)
         assert asyncio.get_running_loop().time() - started < 8
         assert ("webhook", True) in scene.counts
         tried = len(receiver.requests)
-        courier.wake()
+        sender.wake()
         await asyncio.sleep(1)
         assert len(receiver.requests) == tried
 
@@ -384,10 +387,10 @@ def test_an_alertmanager_gets_it_again_although_no_policy_runs(
     monkeypatch.setattr(state, "_VALID_MIN", timedelta(seconds=1))
     scene = Scene(receiver)
     to = Endpoint("am", Kind.ALERTMANAGER, Hidden(receiver.url("/am")))
-    scene.queue.bind([replace(policy(), interval=timedelta(0))], {"am": to})
-    scene.queue.publish([situation("a")])
+    scene.outbox.bind("uid-c", [replace(policy(), interval=timedelta(0))], {"am": to})
+    scene.outbox.publish([situation("a")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: len(receiver.at("/am")) == 3)
 
     scene.run(story)
@@ -404,10 +407,10 @@ def test_the_documents_way_to_check_a_signature(receiver: Receiver) -> None:
     exec(code, names)  # noqa: S102
     scene = Scene(receiver, "r")
     place = Endpoint("r", Kind.WEBHOOK, Hidden(receiver.url("/r")), hmac=Hidden("key"))
-    scene.queue.bind([policy()], {"r": place})
-    scene.queue.publish([situation("a")])
+    scene.outbox.bind("uid-c", [policy()], {"r": place})
+    scene.outbox.publish([situation("a")])
 
-    async def story(courier: Courier) -> None:
+    async def story(sender: Sender) -> None:
         await until(lambda: scene.counts)
 
     scene.run(story)
@@ -417,3 +420,91 @@ def test_the_documents_way_to_check_a_signature(receiver: Receiver) -> None:
     assert not names["is_genuine"](b"key", request.headers, request.body + b" ")
     late = {**request.headers, "X-Group-Hygiene-Timestamp": "1"}
     assert not names["is_genuine"](b"key", late, request.body)
+
+
+def named(*groups: str, uid: str = "uid-1") -> Situation:
+    """As `situation`, with whole names instead of letters."""
+    now = datetime.now(UTC)
+    return Situation(uid, now, (Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups}),))
+
+
+LONG = [f"{number}-" + "\x01" * 220 for number in range(24)]
+
+
+def test_many_alerts_of_a_team_delay_no_other_team(receiver: Receiver) -> None:
+    """A receiver behind a proxy that takes 100 KB: the team's alerts arrive in shorter messages, each once, and the
+    alert of the owner in a message of its own.
+    """
+    receiver.limit = 100_000
+    scene = Scene(receiver, "r")
+    team = [replace(alert(), uid=f"t-{number}", name=f"p-{number:03}", namespace="team") for number in range(60)]
+    to = Endpoint("r", Kind.WEBHOOK, Hidden(receiver.url("/r")))
+    scene.outbox.bind("uid-c", [policy(), *team], {"r": to})
+    scene.outbox.publish([situation("a"), *(named(*LONG, uid=each.uid) for each in team)])
+    taken = [policy().name, *(each.name for each in team)]
+
+    def arrived() -> list[str]:
+        return [item["policy"] for r in receiver.at("/r") if len(r.body) <= 100_000 for item in r.json["alerts"]]
+
+    async def story(sender: Sender) -> None:
+        await until(lambda: len(arrived()) >= len(taken))
+        await until(lambda: not scene.outbox.lanes(datetime.now(UTC)))
+
+    scene.run(story)
+    assert sorted(arrived()) == sorted(taken)
+    assert all(len({item["namespace"] for item in r.json["alerts"]}) == 1 for r in receiver.at("/r"))
+    assert max(len(request.body) for request in receiver.at("/r")) <= MESSAGE_MAX
+    assert scene.failure("r") is None
+
+
+def test_an_alert_that_is_too_long_arrives_without_its_groups(receiver: Receiver) -> None:
+    """Their number is in it; a receiver that takes nothing at all fails as others do, after a few shorter messages."""
+    receiver.limit = 3_000
+    scene = Scene(receiver, "r")
+    scene.outbox.publish([named(*LONG)])
+
+    async def story(sender: Sender) -> None:
+        await until(lambda: ("webhook", True) in scene.counts)
+        receiver.limit = 0
+        scene.outbox.publish([named(*LONG, "one-more")])
+        sender.wake()
+        await until(lambda: scene.failure("r") is not None)
+
+    scene.run(story)
+    item = next(r.json["alerts"][0] for r in receiver.at("/r") if len(r.body) <= 3_000)
+    assert (item["groups"], item["total"], item["truncated"]) == ([], 24, True)
+    assert len(receiver.at("/r")) < 25
+
+
+def test_a_slow_chat_gets_a_message_a_bounded_number_of_times(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes each message, and answers too late: readers see some repeats, the status says so, and the next alert is
+    sent. A webhook, which recognizes a message that it has, gets it until it answers.
+    """
+    monkeypatch.setattr(delivery, "SECONDS", 0.3)
+    monkeypatch.setattr(module, "_UNANSWERED_CAP_S", 0.1)
+    receiver.answers |= {"/chat": None, "/hook": None}
+    scene = Scene(receiver)
+    places = {
+        "chat": Endpoint("chat", Kind.SLACK, Hidden(receiver.url("/chat"))),
+        "hook": Endpoint("hook", Kind.WEBHOOK, Hidden(receiver.url("/hook"))),
+    }
+    scene.outbox.bind("uid-c", [policy()], places)
+    scene.outbox.publish([situation("a")])
+
+    async def story(sender: Sender) -> None:
+        await until(lambda: len(receiver.at("/hook")) > 8)
+        failure = scene.failure("chat")
+        assert failure is not None
+        assert failure.reason == reasons.RECEIVER_UNCONFIRMED
+        assert len(receiver.at("/chat")) == 6
+        receiver.answers |= {"/chat": 200, "/hook": 200}
+        scene.outbox.publish([situation("ab")])
+        sender.wake()
+        await until(lambda: scene.failure("chat") is None)
+        await until(lambda: scene.failure("hook") is None)
+
+    scene.run(story)
+    assert len(receiver.at("/chat")) == 7
+    assert "2 consumer groups match, 1 of them new" in receiver.at("/chat")[-1].json["text"]

@@ -1,0 +1,296 @@
+"""What each receiver of one connection has yet to get. Runs write it, the sender reads it, and the ledger stores it.
+
+Only the latest alerts of a policy are stored, so the size depends only on the number of policies and receivers.
+An alert that fired and ended while a receiver did not answer is not sent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from msgspec import structs
+
+from group_hygiene.alerts.delivery import Endpoint
+from group_hygiene.alerts.messages import MESSAGE_MAX, fitting
+from group_hygiene.alerts.state import (
+    AlertType,
+    Item,
+    Situation,
+    Status,
+    added,
+    advance,
+    owner_in,
+    pending,
+    received,
+    validity,
+)
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, Delivered, Firing, Key, PolicyAlerts, Removal
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.policy import Policy
+from group_hygiene.spec.receivers import Kind
+
+# How long the ledger retains an entry. It is written again when half of that is over.
+_RETENTION = timedelta(days=60)
+_UNCONFIRMED = Refusal(
+    reasons.RECEIVER_UNCONFIRMED,
+    "it did not answer in time to a message that was sent several times, which may have arrived and is not sent again",
+)
+
+
+class Lane(NamedTuple):
+    """The messages to one receiver about the policies of one namespace: no other namespace's wait for them."""
+
+    receiver: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to one receiver. content: the body of a POST with `items`."""
+
+    to: Endpoint
+    at: datetime
+    content: bytes
+    items: tuple[Item, ...]
+
+
+class Outbox:
+    """The outbox of one connection. All methods may be called from any thread."""
+
+    def __init__(self, connection: str) -> None:
+        """connection: namespace/name."""
+        self._lock = threading.Lock()
+        self._connection, self._uid, self._keep_link = connection, "", ""
+        # By name: the receivers of the spec (`_current`), and those that left it and have not received the end yet.
+        self._places: dict[str, Endpoint | Refusal] = {}
+        self._current: frozenset[str] = frozenset()
+        # By uid of the policy, or of `of_owner`; entries also of those that are gone, until the ledger has none.
+        self._policies: dict[str, Policy] = {}
+        self._entries: dict[str, PolicyAlerts] = {}
+        self._failures: dict[Lane, Refusal] = {}
+        # By receiver, uid and type: when an Alertmanager received the alert. Unknown after a restart.
+        self._renewed: dict[tuple[str, str, str], datetime] = {}
+
+    def bind(
+        self, uid: str, policies: Iterable[Policy], endpoints: Mapping[str, Endpoint | Refusal], keep_link: str = ""
+    ) -> None:
+        """Use the current specs. uid ("" = as before), keep_link: of the connection. policies: also those of owners.
+
+        endpoints: of all receivers of the connection, by name.
+        """
+        with self._lock:
+            self._uid, self._keep_link = uid or self._uid, keep_link
+            self._policies = {policy.uid: policy for policy in policies}
+            self._current = frozenset(endpoints)
+            self._places |= endpoints
+            self._entries = {
+                entry.policy_uid: self._bound(structs.replace(entry, connection_uid=self._uid))
+                for entry in self._entries.values()
+            }
+            unfinished = {name for entry in self._entries.values() for name in _stored(entry)}
+            self._places = {n: place for n, place in self._places.items() if n in self._current or n in unfinished}
+            self._failures = {lane: why for lane, why in self._failures.items() if lane.receiver in self._places}
+            self._renewed = {key: at for key, at in self._renewed.items() if key[1] in self._policies}
+
+    def adopt(self, entries: Iterable[PolicyAlerts]) -> None:
+        """Use the ledger's entries of this connection, as far as this process does not know better."""
+        with self._lock:
+            for entry in entries:
+                if entry.connection_uid == self._uid:
+                    known = self._entries.get(entry.policy_uid, entry)
+                    delivered = entry.delivered | known.delivered
+                    self._entries[entry.policy_uid] = self._bound(structs.replace(known, delivered=delivered))
+
+    def changes(self, written: Mapping[Key, PolicyAlerts], now: datetime) -> list[Change]:
+        """The changes for a ledger that has these entries."""
+        changes: list[Change] = []
+        with self._lock:
+            for uid, entry in list(self._entries.items()):
+                old, delivered = written.get(entry.key), _stored(entry)
+                if delivered or (entry.firing and any(self._notifies(uid, name) for name in self._places)):
+                    new = structs.replace(entry, delivered=delivered, expires=now + _RETENTION)
+                    is_late = old is not None and new.expires - old.expires > _RETENTION / 2
+                    if old is None or is_late or new != structs.replace(old, expires=new.expires):
+                        changes.append(new)
+                elif old is not None:
+                    changes.append(Removal(entry.key))
+                elif not entry.firing:
+                    del self._entries[uid]
+        return changes
+
+    def firing(self, policy_uid: str) -> Mapping[str, Firing]:
+        """The known alerts of a policy, by type."""
+        with self._lock:
+            entry = self._entries.get(policy_uid)
+            return {} if entry is None else entry.firing
+
+    def publish(self, situations: Iterable[Situation]) -> None:
+        """Add the results of a round's policies, all at once, so that a receiver gets them in one message."""
+        # Without the lock, as it may be slow: only runs change alerts, one after the other.
+        alerts = [(found, advance(self.firing(found.uid), found)) for found in situations]
+        with self._lock:
+            for found, firing in alerts:
+                policy = self._policies.get(found.uid)
+                if policy is None:
+                    continue
+                known = self._entries.get(found.uid)
+                delivered = {} if known is None else dict(known.delivered)
+                for name in self._places if found.deleted else ():
+                    if found.deleted and self._notifies(found.uid, name):
+                        state = delivered.get(name) or self._nothing(name)
+                        delivered[name] = state._replace(deleted=added(state.deleted, found.deleted))
+                self._entries[found.uid] = PolicyAlerts(
+                    connection_uid=self._uid,
+                    policy_uid=found.uid,
+                    policy=policy.key,
+                    firing=firing,
+                    delivered=delivered,
+                    expires=found.at,
+                )
+
+    def lanes(self, now: datetime) -> set[Lane]:
+        """Those with a pending message."""
+        with self._lock:
+            return {
+                Lane(name, _namespace(entry))
+                for entry in self._entries.values()
+                for name in self._places
+                if next(self._pending(entry, name, now), None) is not None
+            }
+
+    def message(self, lane: Lane, now: datetime, limit: int = MESSAGE_MAX) -> Message | None:
+        """The next message, of at most `limit` bytes; None = none is pending, or the receiver's place is not known."""
+        with self._lock:
+            entries = [entry for entry in self._entries.values() if _namespace(entry) == lane.namespace]
+            entries.sort(key=lambda entry: (entry.policy, entry.policy_uid))
+            to = self._places.get(lane.receiver)
+            items = (item for entry in entries for item in self._pending(entry, lane.receiver, now))
+            content, sent = (b"", []) if not isinstance(to, Endpoint) else fitting(to.kind, items, now, limit)
+            if not isinstance(to, Endpoint) or not sent:
+                # An alert that could not be delivered has ended.
+                self._failures.pop(lane, None)
+                return None
+            return Message(to, now, content, tuple(sent))
+
+    def delivered(self, lane: Lane, message: Message, confirmed: bool = True) -> None:
+        """Record that the receiver has a message. confirmed: False = it did not answer, and may not have it."""
+        with self._lock:
+            place = self._places.get(lane.receiver)
+            self._failures.pop(lane, None)
+            if not isinstance(place, Endpoint) or place.digest != message.to.digest:
+                # It left, or the spec has another place by now, which has received nothing.
+                return
+            for item in message.items:
+                entry = self._entries.get(item.uid)
+                if entry is None:
+                    continue
+                if item.status is Status.FIRING:
+                    self._renewed[lane.receiver, item.uid, item.type] = message.at
+                state = received(entry.delivered.get(lane.receiver) or self._nothing(lane.receiver), item)
+                state = state._replace(unconfirmed=not confirmed)
+                self._entries[item.uid] = self._bound(
+                    structs.replace(entry, delivered=entry.delivered | {lane.receiver: state})
+                )
+
+    def failed(self, lane: Lane, failure: Refusal) -> None:
+        with self._lock:
+            self._failures[lane] = failure
+
+    def has_left(self, receiver: str) -> bool:
+        """Whether a receiver is no longer in the spec."""
+        return receiver not in self._current
+
+    def give_up(self, lane: Lane) -> None:
+        """Forget what is pending for a receiver that is no longer in the spec."""
+        with self._lock:
+            for uid, entry in self._entries.items():
+                if _namespace(entry) == lane.namespace and lane.receiver in entry.delivered:
+                    delivered = entry.delivered | {lane.receiver: self._nothing(lane.receiver)}
+                    self._entries[uid] = structs.replace(entry, delivered=delivered)
+
+    def failures(self, policy: Policy) -> dict[str, Refusal | None]:
+        """Receiver of a policy -> why it can't be notified; None = no failure is known."""
+        named = policy.alert.receiver_names
+        with self._lock:
+            failures: dict[str, Refusal | None] = {name: receiver_not_found(name) for name in named or ()}
+            entry = self._entries.get(policy.uid)
+            for name in self._current if named is None else self._current.intersection(named):
+                place, state = self._places[name], None if entry is None else entry.delivered.get(name)
+                failures[name] = place if isinstance(place, Refusal) else None
+                if failures[name] is None:
+                    unconfirmed = _UNCONFIRMED if state is not None and state.unconfirmed else None
+                    failures[name] = self._failures.get(Lane(name, policy.namespace), unconfirmed)
+            return failures
+
+    def _notifies(self, uid: str, receiver: str) -> bool:
+        policy = self._policies.get(uid)
+        if policy is None or receiver not in self._current:
+            return False
+        return policy.alert.receiver_names is None or receiver in policy.alert.receiver_names
+
+    def _nothing(self, receiver: str) -> Delivered:
+        """The state of a receiver that has received nothing."""
+        place = self._places.get(receiver)
+        return Delivered(place.digest if isinstance(place, Endpoint) else "", {})
+
+    def _bound(self, entry: PolicyAlerts) -> PolicyAlerts:
+        """The entry by the current specs: no alert of a policy that is gone, and nothing received at another place.
+
+        Receivers that have received everything stay in it, since an older entry of the ledger must not replace that.
+        """
+        exists, delivered = entry.policy_uid in self._policies, {}
+        for name, state in entry.delivered.items():
+            place = self._places.get(name)
+            moved = isinstance(place, Endpoint) and state.digest != place.digest
+            # Without a known place, a receiver that left can't get the end.
+            if name in self._current or isinstance(place, Endpoint):
+                now = self._nothing(name)._replace(deleted=state.deleted) if moved else state
+                delivered[name] = now if exists else now._replace(unconfirmed=False)
+        return structs.replace(entry, firing=entry.firing if exists else {}, delivered=delivered)
+
+    def _pending(self, entry: PolicyAlerts, receiver: str, now: datetime) -> Iterator[Item]:
+        place, uid = self._places.get(receiver), entry.policy_uid
+        if not isinstance(place, Endpoint):
+            return
+        policy = self._policies[uid] if self._notifies(uid, receiver) else None
+        state = entry.delivered.get(receiver) or self._nothing(receiver)
+        if policy is None and not state.since and state.deleted is None:
+            return
+
+        def renew(alert_type: str) -> bool:
+            at = self._renewed.get((receiver, uid, alert_type))
+            return place.kind is Kind.ALERTMANAGER and (at is None or now - at >= validity(policy) / 2)
+
+        owner = owner_in(uid)
+        blank = Item(
+            status=Status.FIRING,
+            type=AlertType.TEST,
+            policy=entry.policy,
+            connection=self._connection,
+            since=now,
+            action="" if policy is None else str(policy.action),
+            mode="" if policy is None else str(policy.mode),
+            owner=owner,
+            keep_link=self._keep_link if owner else "",
+            uid=uid,
+        )
+        yield from pending(policy, blank, entry.firing if policy else {}, state, now, renew)
+
+
+def _stored(entry: PolicyAlerts) -> dict[str, Delivered]:
+    """What the ledger stores of `delivered`: nothing of receivers that have no alert, and all deletions."""
+    return {name: state for name, state in entry.delivered.items() if state.since or state.deleted or state.unconfirmed}
+
+
+def _namespace(entry: PolicyAlerts) -> str:
+    return entry.policy.partition("/")[0]
+
+
+def receiver_not_found(name: str) -> Refusal:
+    """Why a policy can't notify a receiver that its connection does not have."""
+    return Refusal(reasons.RECEIVER_NOT_FOUND, f"the KafkaConnection has no receiver {name!r}")
