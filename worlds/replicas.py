@@ -84,6 +84,19 @@ def _ledger_unreplicated(life: Life) -> Iterator[None]:
     admin.close()
 
 
+def _slow(milliseconds: int) -> Cluster:
+    """Three brokers whose followers wait so long for 100 kB before a fetch is answered."""
+    return Cluster(
+        brokers=3,
+        config=config(
+            replica_fetch_wait_max_ms=str(milliseconds),
+            replica_fetch_min_bytes="100000",
+            replica_lag_time_max_ms="10000",
+            replica_high_watermark_checkpoint_interval_ms="60000",
+        ),
+    )
+
+
 WORLDS = (
     World("replicas", "three-brokers", "three brokers with the sandbox's settings", _THREE),
     World(
@@ -180,15 +193,17 @@ WORLDS = (
     World(
         "replicas",
         "replicas-slow",
-        "followers fetch late: replica.fetch.wait.max.ms=3000, and lag of 10 s is in sync",
-        Cluster(
-            brokers=3,
-            config=config(
-                replica_fetch_wait_max_ms="3000",
-                replica_fetch_min_bytes="100000",
-                replica_lag_time_max_ms="10000",
-                replica_high_watermark_checkpoint_interval_ms="60000",
-            ),
-        ),
+        "followers fetch late: each write waits for half a second, and lag of 10 s is in sync",
+        _slow(500),
+    ),
+    World(
+        "replicas",
+        "replicas-too-slow",
+        # An acknowledged write waits for a fetch of each follower, and a transaction for several writes. An intent is
+        # valid for 10 s (the Lease of a world ends then, too), so none can be written.
+        "followers fetch so late that a transaction takes more than the 10 s in which an intent is valid",
+        _slow(3000),
+        moment=Moment.MARKED,
+        expected=Refuses("LedgerUnavailable", "in time", ends=True, everywhere=False),
     ),
 )
