@@ -115,7 +115,8 @@ WORLDS = (
         _THREE,
         change=without_broker(3),
         moment=Moment.MARKED,
-        expected=Refuses("TopicsHidden", "broker"),
+        # It may come back, so this is no refusal of its brokers, as TopicsHidden is.
+        expected=Refuses("TopicsUnknown", "broker 3"),
         alone=True,
     ),
     World(
