@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from worlds.life import Life
 
 Right = tuple[AclOperation, ResourceType, str]
+OFFSETS = "__consumer_offsets"
 _LEDGER = "the ledger's topic"
 # With committed offsets of all groups of a life.
 TOPIC = "the topic of a life"
 RIGHTS: dict[str, Right] = {
     "cluster-describe": (AclOperation.DESCRIBE, ResourceType.BROKER, "kafka-cluster"),
     "cluster-describe-configs": (AclOperation.DESCRIBE_CONFIGS, ResourceType.BROKER, "kafka-cluster"),
+    "offsets-log-describe-configs": (AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, OFFSETS),
     "cluster-idempotent-write": (AclOperation.IDEMPOTENT_WRITE, ResourceType.BROKER, "kafka-cluster"),
     "transactional-id": (AclOperation.ALL, ResourceType.TRANSACTIONAL_ID, "*"),
     "topic-describe": (AclOperation.DESCRIBE, ResourceType.TOPIC, "*"),

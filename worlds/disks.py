@@ -73,7 +73,9 @@ def _with_ledger(life: Life, folder: Path) -> None:
     admin, ledger = KafkaAdminClient(bootstrap_servers=life.groups.bootstrap), life.run.ledger_topic
     admin.alter_replica_log_dirs({TopicPartitionReplica(ledger, 0, life.kafka.broker_ids[-1]): str(folder)})
     admin.close()
-    wait_for((folder / f"{ledger}-0").exists, "the ledger moves to the second disk", _SECONDS)
+    # A broker does not start with both.
+    before, after = folder.with_name("data") / f"{ledger}-0", folder / f"{ledger}-0"
+    wait_for(lambda: after.exists() and not before.exists(), "the ledger moves to the second disk", _SECONDS)
 
 
 def _until_offline(life: Life) -> None:

@@ -204,6 +204,9 @@ class Life:
             self.run.replicas.another_leader(leader, _SECONDS)
             self.run.until_deleted(due, seconds=_SECONDS)
         self.must_stay([self.made.wanted])
+        # Later the groups are there again, and a request without an answer counts if its group is gone.
+        if problems := self.run.audit().problems:
+            raise Broken("; ".join(problems))
         # In use from now on: whether it stayed until here is for the audit.
         if self.made.used in self.groups.listed():
             member = self.groups.member(self.made.used, self.run.topic)

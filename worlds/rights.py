@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from confluent_kafka.admin import AclOperation
 
-from worlds.acls import TOPIC, denied
-from worlds.world import Change, Cluster, Moment, Refuses, World, config
+from worlds.acls import OFFSETS, TOPIC, denied
+from worlds.world import Change, Cluster, Moment, Refuses, Works, World, config
 
 _USER = Cluster(user=True)
+_WORKS = Works()
 
 
-def _without(name: str, change: Change, reason: str, cause: str, forced: bool = False) -> World:
-    expected = Refuses(reason, cause, forced=forced)
-    return World("rights", f"without-{name}", f"{name} is denied", _USER, change, Moment.MARKED, expected)
+def _without(name: str, change: Change, expected: Works | Refuses = _WORKS, moment: Moment = Moment.MARKED) -> World:
+    return World("rights", f"without-{name}", f"{name} is denied, {moment.value}", _USER, change, moment, expected)
+
+
+def _ledger(operation: AclOperation, moment: Moment = Moment.MARKED) -> World:
+    """A world without a right on the ledger's topic."""
+    name = operation.name.lower().replace("_", "-")
+    refuses = Refuses("LedgerUnavailable", operation.name)
+    return _without(f"{name}-ledger", denied("ledger", operation), refuses, moment)
 
 
 WORLDS = (
@@ -23,33 +30,28 @@ WORLDS = (
         "connections.max.reauth.ms=5000: clients log in again every five seconds",
         Cluster(user=True, config=config(connections_max_reauth_ms="5000")),
     ),
-    _without("describe-cluster", denied("cluster-describe"), "SnapshotIncomplete", "DESCRIBE"),
-    _without("describe-groups", denied("group", AclOperation.DESCRIBE), "SnapshotIncomplete", "DESCRIBE"),
-    _without("delete-groups", denied("group", AclOperation.DELETE), "AuthorizationDenied", "DELETE"),
+    _without("describe-cluster", denied("cluster-describe"), Refuses("SnapshotIncomplete", "DESCRIBE")),
+    # Without it, only offsets.retention.minutes is unknown.
+    _without("describe-configs-cluster", denied("cluster-describe-configs")),
+    # Producers need it before Kafka 2.8 (KIP-679), and transactional ones never.
+    _without("idempotent-write-cluster", denied("cluster-idempotent-write")),
+    _without("describe-groups", denied("group", AclOperation.DESCRIBE), Refuses("SnapshotIncomplete", "DESCRIBE")),
+    _without("delete-groups", denied("group", AclOperation.DELETE), Refuses("AuthorizationDenied", "DELETE")),
     # Of all topics, it would be missing on the ledger, too.
-    _without("describe-topic", denied("topic-describe", topic=TOPIC), "TopicsHidden", "DESCRIBE"),
-    _without(
-        "describe-offsets-log",
-        denied("topic-describe", topic="__consumer_offsets"),
-        "SnapshotIncomplete",
-        "__consumer_offsets",
-    ),
-    _without("read-topic", denied("topic-read", topic=TOPIC), "LagUnknown", "READ"),
+    _without("describe-topic", denied("topic-describe", topic=TOPIC), Refuses("TopicsHidden", "DESCRIBE")),
+    _without("describe-offsets-log", denied("topic-describe", topic=OFFSETS), Refuses("SnapshotIncomplete", OFFSETS)),
+    # 500 kB are assumed as the most that a broker deletes at once.
+    _without("describe-configs-offsets-log", denied("offsets-log-describe-configs")),
+    _without("read-topic", denied("topic-read", topic=TOPIC), Refuses("LagUnknown", "READ")),
     _without(
         "read-offsets-log",
-        denied("topic-read", topic="__consumer_offsets"),
-        "EvidenceUnreadable",
-        "__consumer_offsets",
-        forced=True,
+        denied("topic-read", topic=OFFSETS),
+        Refuses("EvidenceUnreadable", OFFSETS, forced=True),
     ),
-    _without("read-ledger", denied("ledger", AclOperation.READ), "LedgerUnavailable", "READ"),
-    _without("write-ledger", denied("ledger", AclOperation.WRITE), "LedgerUnavailable", "WRITE"),
-    _without("describe-ledger", denied("ledger", AclOperation.DESCRIBE), "LedgerUnavailable", "DESCRIBE"),
-    _without(
-        "describe-configs-of-ledger",
-        denied("ledger", AclOperation.DESCRIBE_CONFIGS),
-        "LedgerUnavailable",
-        "DESCRIBE_CONFIGS",
-    ),
-    _without("transactional-id", denied("transactional-id"), "LedgerUnavailable", "transactional"),
+    _ledger(AclOperation.CREATE, Moment.START),
+    _ledger(AclOperation.READ),
+    _ledger(AclOperation.WRITE),
+    _ledger(AclOperation.DESCRIBE),
+    _ledger(AclOperation.DESCRIBE_CONFIGS),
+    _without("transactional-id", denied("transactional-id"), Refuses("LedgerUnavailable", "transactional")),
 )
