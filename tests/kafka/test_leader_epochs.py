@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from group_hygiene.evidence.reader import Tables
-from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
 from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
@@ -18,8 +21,8 @@ from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Partition
 from group_hygiene.model.snapshot import Cluster
-from group_hygiene.reconcile import LedgerNeed
-from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.reconcile import DeletionRequest, LedgerNeed, judge_requested
+from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, seen, soon
@@ -69,6 +72,39 @@ def test_a_stale_leader_is_looked_up_again(client: Client, make: Maker) -> None:
         assert known[partition] == now
         read += len(found.data)
     assert read
+
+
+@pytest.mark.slow
+def test_times_of_an_earlier_leader_prove_nothing(kafka: KafkaCluster, client: Client, make: Maker) -> None:
+    """Its clock may have been behind. The present leader's counts once it has led for as long as is looked back."""
+    topic, group = make.topic(records=9, replicas=2), make.name("group")
+    make.simple(group, at(topic, 4))
+    count = len(seen(client).leaders)
+    own = partition_of(group, count)
+    others = {partition_of(name, count): name for name in (make.name("other") for _ in range(100))}
+    same = others.pop(own)
+    first = leader(client, own)
+    kafka.kill_broker(first)
+    kafka.start_broker(first)
+    kafka.wait_ready()
+    wait_for(lambda: leader(client, own) not in (-1, first) or seen(client).leaders[own][1] > 0)
+
+    def reason() -> str | None:
+        """Once each broker that leads has written a record just now."""
+        for name in others.values():
+            make.simple(name, at(topic))
+        context = Scene(client, need=LedgerNeed.READ).context
+        request = DeletionRequest((group,), "me", timedelta(seconds=1), timedelta(days=1))
+        refusal = judge_requested(context, request).verdicts[group].refusal
+        return None if refusal is None else f"{refusal.reason}: {refusal.message}"
+
+    found = reason()
+    assert found is not None
+    assert found.startswith("ClockUnknown: "), found
+    assert "earlier leader" in found
+    make.simple(same, at(topic))
+    time.sleep(1.1)
+    assert reason() is None
 
 
 @pytest.mark.slow
@@ -130,3 +166,29 @@ def test_what_an_unclean_election_cut_off(kafka: KafkaCluster, client: Client, m
     pipeline.run([simple(group)], leader_epoch=bounds(client).leader_epochs[own])
     assert reason() == before
     assert epoch_ends(client, {place: 1_000_000}, soon()) == {place: NO_LEADER_EPOCH}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["4.4.0", pytest.param("2.5.1", id="without-topic-ids")])
+def test_a_log_that_is_recreated(version: str) -> None:
+    """Its leaders have the same epochs, and its ends are below what was read: uses in between would not be seen."""
+    config = {"offsets.topic.num.partitions": "1"}
+    with KafkaCluster(version, config=config) as cluster, closing(Maker(cluster.bootstrap_servers)) as make:
+        client = connect(Settings(tuple(cluster.bootstrap_servers.split(","))))
+        topic, counting = make.topic(records=1), policy("*")
+        for _ in range(9):
+            make.abandoned(make.name("left"), topic)
+        scene = Scene(client, need=LedgerNeed.READ)
+
+        def watched(after: float) -> float:
+            scene.observe(counting, after=after)
+            return scene.context.journal.contents.watches[counting.uid].watched
+
+        assert [watched(0), watched(30)] == [0, 30 * 60]
+        before = seen(client)
+        make.admin.delete_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].result()
+        wait_for(lambda: not seen(client).leaders)
+        wait_for(lambda: make.abandoned(make.name("new"), topic))
+        assert seen(client).leaders == before.leaders
+        assert [watched(30), watched(30)] == [0, 30 * 60]
+        client.close()

@@ -135,7 +135,5 @@ def _begin(watch: Watch | None, policy: Policy, now: datetime, history: ScanHist
     history.read.clear()
     # A date rather than 1: if a watch is lost, its observations must not count under the next one.
     epoch = max(int(now.timestamp()), 0 if watch is None else watch.epoch + 1)
-    log = {} if watch is None else watch.log
-    return Watch(
-        policy_uid=policy.uid, digest=policy.digest, epoch=epoch, watched=0.0, at=now, complete_at=now, log=log
-    )
+    first = Watch(policy_uid=policy.uid, digest=policy.digest, epoch=epoch, watched=0.0, at=now, complete_at=now)
+    return first if watch is None else msgspec.structs.replace(first, log=watch.log, topic_id=watch.topic_id)

@@ -80,7 +80,8 @@ def read_cluster(client: Client, deadline: Deadline, attested: bool = False) -> 
         problems.append(f"permissions on the cluster could not be read: {operations}")
     elif operations != UNKNOWN_OPERATIONS and _DESCRIBE not in operations:
         problems.append("DESCRIBE on the cluster is denied, so brokers leave groups out of their lists")
-    return Cluster(answer.cluster_id, brokers, leaders, tuple(problems), samples.found)
+    topic_id = next((str(topic.topic_id or "") for topic in answer.topics), "")
+    return Cluster(answer.cluster_id, brokers, leaders, tuple(problems), samples.found, topic_id)
 
 
 def read_topics(client: Client, deadline: Deadline) -> dict[str, int] | Fault:

@@ -60,13 +60,17 @@ def _by_coordinators(client: Client, cluster: Cluster, deadline: Deadline) -> di
 
 
 def by_records(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, str]:
-    """The same by the first records of each partition since its leader leads it; one answer of each is read.
-
-    Needs READ on the topic: partitions that can't be read show nothing.
+    """The same by the records of each partition since its leader leads it. Needs READ on the topic: partitions that
+    can't be read show nothing.
     """
+    return since_elected(client, cluster, deadline).grown
+
+
+def since_elected(client: Client, cluster: Cluster, deadline: Deadline) -> Tail:
+    """The first records of each partition since its leader leads it; one answer of each is read."""
     before = {Partition(OFFSETS_TOPIC, index): epoch - 1 for index, (_, epoch) in cluster.leaders.items() if epoch > 0}
     ends = epoch_ends(client, before, deadline)
     starts = {place.partition: end for place, end in ends.items() if isinstance(end, int) and end > 0}
     tail = Tail(client, cluster.leaders, starts)
     tail.peek(deadline)
-    return tail.grown
+    return tail

@@ -83,8 +83,8 @@ class Tail:
     the first record that was, or will be, read.
     faults: why the last `read_on` did not reach the end of a partition. OFFSET_OUT_OF_RANGE: the log begins after its
     position, or, if retriable, ends before it. CORRUPT_MESSAGE: a record can't be read, and may be of any group.
-    last_ms: partition -> the time of its last record that its leader wrote since it leads, of those that were read; by
-    the leader's clock, as no client writes to this log.
+    first_ms, last_ms: partition -> the time of the first and the last record that its leader wrote since it leads, of
+    those that were read; by the leader's clock, as no client writes to this log.
     programs: group -> the program whose member a record of the group has named since `take_programs`, of any group.
     grown: broker that computes partitions from an old number of them -> a record that shows it, in words.
     """
@@ -96,6 +96,7 @@ class Tail:
         self.positions = dict(self.begun)
         self.faults: dict[int, Fault] = {}
         self.grown: dict[int, str] = {}
+        self.first_ms: dict[int, int] = {}
         self.last_ms: dict[int, int] = {}
         self.programs: dict[str, Sighting] = {}
         self._client = client
@@ -118,7 +119,7 @@ class Tail:
         )
 
     def peek(self, deadline: Deadline) -> None:
-        """Read no more than one answer of each partition, for `grown`. Later reads begin where they did before."""
+        """Read one answer of each partition, for `grown` and `first_ms`. Later reads begin where they did before."""
         indexes = list(self.leaders)
         for first in range(0, len(indexes), _AT_ONCE):
             asked = {index: self.positions[index] for index in indexes[first : first + _AT_ONCE]}
@@ -159,6 +160,7 @@ class Tail:
         for row in answer.records:
             if row.leader_epoch == epoch:
                 self.last_ms[index] = row.time_ms
+                self.first_ms.setdefault(index, row.time_ms)
             try:
                 group = group_of(row.key)
             except BrokenRecord as broken:

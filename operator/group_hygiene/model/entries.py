@@ -71,6 +71,7 @@ class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
     complete_at: the last one that could read every group that may be Empty and unchanged.
     log: partition of `__consumer_offsets` -> how far it was read; before that, no group with a Seen of this epoch has a
     record since the scan at which its count began. A partition that is missing is new. Empty = not known.
+    topic_id: of that topic; empty = not known.
     """
 
     policy_uid: str
@@ -80,6 +81,7 @@ class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
     at: Time
     complete_at: Time
     log: dict[int, LogPlace] = msgspec.field(default_factory=dict)
+    topic_id: str = ""
 
     def __hash__(self) -> int:
         return hash(self.key)

@@ -16,6 +16,7 @@ class Cluster:
     """The cluster by Metadata and DescribeCluster: its brokers, and the leaders of `__consumer_offsets`.
 
     leaders: partition of `__consumer_offsets` -> (broker, leader epoch); broker -1 = no leader.
+    topic_id: of that topic, another one once it is recreated; empty below 2.8, or if it is hidden.
     samples: only if the brokers hide that topic: ids of groups that don't exist -> the broker that coordinates them.
     problems: why a scan is incomplete already (a missing leader, a denied DESCRIBE), in words.
     """
@@ -25,6 +26,7 @@ class Cluster:
     leaders: Mapping[int, tuple[int, int]]
     problems: tuple[str, ...] = ()
     samples: Mapping[str, int] = field(default_factory=dict)
+    topic_id: str = ""
 
     @property
     def coordinators(self) -> tuple[Mapping[int, tuple[int, int]], Mapping[str, int]]:

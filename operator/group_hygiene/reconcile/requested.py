@@ -9,14 +9,16 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from math import inf
 from typing import NamedTuple
 
 from msgspec import structs
 
 from group_hygiene.decide.checks import judge
 from group_hygiene.decide.plan import Plan, Verdicts, make_plan
+from group_hygiene.kafka import growth
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.offsets import offsets_at
+from group_hygiene.kafka.offsets import offsets_at, start_offsets
 from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Removal
@@ -167,19 +169,27 @@ def _policy(request: DeletionRequest) -> Policy:
 def _since(context: Context, cluster: Cluster, unused_for: timedelta) -> Since:
     """From where on the offsets log shows the uses within this time.
 
-    Compaction retains the last record of each key, so a use since then is always there.
+    Compaction retains the last record of each key, so a use since then is always there. Its time is by the clock of the
+    broker that led the partition then: that of the present leader is known (`Uses`), and counts if it has led the
+    partition for all of that time.
     """
     client, now, deadline = context.client, context.clock.now(), context.deadline()
     # First, as a record that is written meanwhile comes after it.
     ends = read_ends(client, cluster, deadline)
     if isinstance(ends, Fault):
         return Since({}, {})
-    found: list[dict[int, int]] = []
+    begun = growth.since_elected(client, cluster, deadline).first_ms
+    earliest_ms = (now - unused_for).timestamp() * 1000
+    doubtful = [i for i, (_, epoch) in cluster.leaders.items() if epoch and begun.get(i, inf) >= earliest_ms]
+    answers = [start_offsets(client, [Partition(OFFSETS_TOPIC, index) for index in doubtful], deadline)]
     for begin in (now - unused_for, now - max(unused_for, SKEW_MAX)):
         times = {Partition(OFFSETS_TOPIC, index): int(begin.timestamp() * 1000) for index in ends}
-        answers = offsets_at(client, times, deadline)
-        if any(isinstance(start, Fault) for start in answers.values()):
+        # Without an offset: there is no such record.
+        answers.append({place: at for place, at in offsets_at(client, times, deadline).items() if at is not None})
+    found: list[dict[int, int]] = []
+    for answer in answers:
+        found.append({place.partition: at for place, at in answer.items() if not isinstance(at, Fault)})
+        if len(found[-1]) < len(answer):
             return Since({}, {})
-        places = {place.partition: start for place, start in answers.items() if isinstance(start, int)}
-        found.append(ends | places)
-    return Since(*found)
+    starts, uses, read = found
+    return Since(ends | uses, ends | read | starts, doubtful)

@@ -423,7 +423,9 @@ def _begin_scans(
         history = memory.scan_histories.setdefault(policy.uid, unchanged.ScanHistory())
         before, log = contents.watches.get(policy.uid), followed.get(policy.uid, NOT_FOLLOWED)
         watch = unchanged.record_scan(before, policy, clock.now(), clock.monotonic(), history, log.lost)
-        facts.watches[policy.uid] = msgspec.structs.replace(watch, log=log.places) if log.places else watch
+        facts.watches[policy.uid] = (
+            msgspec.structs.replace(watch, log=log.places, topic_id=facts.cluster.topic_id) if log.places else watch
+        )
         facts.notes += [Removal(("seen", policy.uid, name)) for name in log.used]
     if memory.tail is not None:
         facts.notes += new_notes(contents.used_by, memory.tail.take_programs(), clock.now())

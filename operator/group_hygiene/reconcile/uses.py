@@ -56,13 +56,19 @@ def follow(context: Context, cluster: Cluster, uids: Sequence[str], deadline: De
     """
     contents, memory, leaders = context.journal.contents, context.memory, cluster.leaders
     tail = memory.tail if memory.tail is not None and memory.tail.leaders == leaders else None
+    # A recreated topic may have leaders of the same epochs.
+    recreated = {
+        uid for uid, each in contents.watches.items() if each.log and each.topic_id not in ("", cluster.topic_id)
+    }
+    if recreated:
+        tail = None
     memory.tail = None
     if not leaders:
         return {}
     # Where no group is counted, earlier records don't matter.
     counting = [uid for uid in uids if contents.seen.get(uid) and uid in contents.watches]
     logs = {uid: contents.watches[uid].log for uid in counting if contents.watches[uid].log}
-    lost = _cut_off(context.client, logs.values(), cluster, deadline)
+    lost = bool(recreated.intersection(logs)) or _cut_off(context.client, logs.values(), cluster, deadline)
     if isinstance(lost, Fault):
         return {}
     if logs and not lost:
@@ -72,7 +78,10 @@ def follow(context: Context, cluster: Cluster, uids: Sequence[str], deadline: De
     if tail is not None and not lost:
         tail.retain(_wanted(contents))
         tail.read_on(_wanted(contents), deadline)
-        lost = any(fault.code == _LOST and not fault.retriable for fault in tail.faults.values())
+        # A leader that has shown these records lost them, if its log ends before; a new one hides its end for a moment.
+        shown = {index for log in logs.values() for index, at in log.items() if at.leader_epoch == leaders[index][1]}
+        faults = tail.faults.items()
+        lost = any(fault.code == _LOST and (index in shown or not fault.retriable) for index, fault in faults)
     if tail is None or lost:
         ends = read_ends(context.client, cluster, deadline)
         if isinstance(ends, Fault):
@@ -104,10 +113,13 @@ class Since(NamedTuple):
     """From which offset of each partition on the log shows uses, by the times of its records; empty = not known.
 
     read: where to begin to read; at most SKEW_MAX ago, so that records may show the leaders' clocks.
+    doubtful: partitions whose leader may lead them only since then; an earlier one, with another clock, wrote what is
+    before. They are read from their start.
     """
 
     uses: Mapping[int, int]
     read: Mapping[int, int]
+    doubtful: Collection[int] = ()
 
 
 class Uses:
@@ -128,7 +140,9 @@ class Uses:
         self._period, self._unread, self._hint = "since the last scan", "between scans", _HINT
         self._by_time = since is not None
         self._tail: Tail | None = None
+        self._before: Mapping[int, int] = {}
         if since is not None:
+            self._before = {**since.uses, **dict.fromkeys(since.doubtful, 0)}
             self._period = self._unread = "lately"
             self._hint = " (--force deletes without this check)"
             self._since = since.uses
@@ -149,9 +163,23 @@ class Uses:
         if (grown := grown_refusal(self._tail.grown)) is not None:
             return dict.fromkeys(self._names, grown)
         refusals = {name: self._refusal(self._tail.answer(name, self._since)) for name in self._names}
-        unknown = self._clock_unknown(self._tail) if self._by_time else None
-        found = {name: refusal or unknown for name, refusal in refusals.items()}
-        return {name: refusal for name, refusal in found.items() if refusal is not None}
+        if self._by_time:
+            unknown = self._clock_unknown(self._tail)
+            refusals = {
+                name: refusal or unknown or self._by_another_clock(self._tail.use(name, self._before))
+                for name, refusal in refusals.items()
+            }
+        return {name: refusal for name, refusal in refusals.items() if refusal is not None}
+
+    def _by_another_clock(self, found: Found | None) -> Refusal | None:
+        """An earlier leader wrote this record, perhaps within `unused_for`, whatever its time says."""
+        if found is None:
+            return None
+        return Refusal(
+            reasons.CLOCK_UNKNOWN,
+            f"whether it was used lately: {describe(found)}, by the clock of an earlier leader of the partition, and "
+            f"its present leader has no record there that is old enough{self._hint}",
+        )
 
     def _clock_unknown(self, tail: Tail) -> Refusal | None:
         """Why the offsets of `since` prove nothing: brokers looked for them by the times of records in their logs.
