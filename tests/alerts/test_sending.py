@@ -220,6 +220,59 @@ def test_who_hangs_is_given_up(hanging: int, monkeypatch: pytest.MonkeyPatch) ->
     assert "does not answer" in failure.message
 
 
+@pytest.fixture
+def unreachable() -> Iterator[int]:
+    """A port that takes no more connections, and refuses none."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        clients = [socket.socket() for _ in range(4)]
+        for client in clients:
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        yield server.getsockname()[1]
+        for client in clients:
+            client.close()
+
+
+def serve_once(answer: bytes) -> int:
+    """The port of a server that reads one request, sends these bytes and closes the connection."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with server, server.accept()[0] as client:
+            client.recv(65_536)
+            client.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("place", "may_have_it"),
+    [
+        pytest.param("hangs", True, id="no-answer"),
+        pytest.param("ends", True, id="connection-ends-before-an-answer"),
+        pytest.param("late", True, id="a-gateway-got-no-answer"),
+        pytest.param("busy", False, id="answers-503"),
+        pytest.param("unreachable", False, id="no-connection-in-time"),
+        pytest.param("closed", False, id="refused"),
+    ],
+)
+def test_whether_a_receiver_may_have_a_message(
+    place: str, may_have_it: bool, hanging: int, unreachable: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only if the request was sent, and nothing that was answered says that it was not taken."""
+    monkeypatch.setattr(delivery, "SECONDS", 1.0)
+    ports = {"hangs": hanging, "unreachable": unreachable, "closed": 1}
+    answers = {"ends": b"", "late": b"HTTP/1.1 504 \r\n\r\n", "busy": b"HTTP/1.1 503 \r\n\r\n"}
+    port = ports[place] if place in ports else serve_once(answers[place])
+    to = endpoint(f"http://127.0.0.1:{port}/", Kind.SLACK)
+    result = asyncio.run(post(to, b"{}", NOW, parse_egress(LOOPBACK)))
+    assert result.failure is not None
+    assert result.unanswered is may_have_it, result.failure
+
+
 @pytest.mark.parametrize(
     ("status", "message"), [(500, "it answers 500"), (404, "it answers 404"), (429, "it answers 429")]
 )

@@ -134,12 +134,15 @@ async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress
         why = "TLS fails: its certificate is not trusted, or it does not use TLS"
     except aiohttp.ClientConnectorDNSError:
         why = _CROWDED if gate.crowded else "its host name can't be resolved"
-    except (aiohttp.ClientConnectorError, OSError):
+    except aiohttp.ClientConnectorError:
+        why = "the connection failed"
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+        why, unanswered = "the connection ended without an answer", True
+    except OSError:
         why = "the connection failed"
     except (aiohttp.ClientError, ValueError) as error:
         # Their texts contain addresses and headers.
         why = f"the request failed ({type(error).__name__})"
-        unanswered = isinstance(error, aiohttp.ServerDisconnectedError)
     else:
         if 200 <= answer.status < 300:
             return Result(None)

@@ -89,9 +89,9 @@ class Situation:
     client_of: Callable[[str], str] = field(default=lambda group: "", compare=False, repr=False)
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every group could be judged."""
-        return not self.unknown and self.judged is None
+    def is_partial(self) -> bool:
+        """Whether some groups could not be judged."""
+        return bool(self.unknown) or self.judged is not None
 
     def may_match(self, digest: bytes) -> bool:
         """Whether a group that does not match could not be judged."""

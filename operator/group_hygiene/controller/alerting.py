@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from group_hygiene import status
 from group_hygiene.alerts.delivery import Endpoint, read_endpoint
@@ -22,6 +22,7 @@ from group_hygiene.errors import HygieneError, LedgerFenced
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
+from group_hygiene.model.entries import Change
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Outcome
@@ -30,7 +31,6 @@ from group_hygiene.reconcile import Context
 from group_hygiene.spec.connection import Connection, receivers_of
 from group_hygiene.spec.owners import NO_OWNERS
 from group_hygiene.spec.policy import Action, Policy
-from group_hygiene.spec.receivers import Receiver
 from group_hygiene.spec.secret import SecretRef
 from group_hygiene.telemetry.metrics import Metrics
 
@@ -39,33 +39,18 @@ _SECRET_CACHE_S = 30.0
 _LAST_NOTE_S = 3.0
 
 
-@dataclass
-class _Secrets:
-    """A cache of texts of Secrets. It stores no failures, so the next call reads that Secret again."""
-
-    api: Api
-    clock: Clock
-    known: dict[tuple[str, SecretRef], tuple[float, str]] = field(default_factory=dict)
-
-    def read(self, namespace: str, ref: SecretRef) -> str:
-        now = self.clock.monotonic()
-        self.known = {key: value for key, value in self.known.items() if now - value[0] < _SECRET_CACHE_S}
-        if (namespace, ref) not in self.known:
-            self.known[namespace, ref] = now, self.api.read_secret(namespace, ref)
-        return self.known[namespace, ref][1]
-
-
 class Alerting:
     """The alerts of one connection. Only the thread of its runs may call this."""
 
     def __init__(self, api: Api, metrics: Metrics, clock: Clock, writer: StatusWriter, sender: Sender) -> None:
-        self._metrics, self._clock, self._writer, self._sender = metrics, clock, writer, sender
+        self._api, self._metrics, self._clock, self._writer, self._sender = api, metrics, clock, writer, sender
         self._outbox = sender.outbox
-        self._secrets = _Secrets(api, clock)
+        # Texts of Secrets, with the monotonic time when they were read. Without failures, which are read again.
+        self._secrets: dict[tuple[str, SecretRef], tuple[float, str]] = {}
         # The contents of the ledger, with entries that the journal has not written yet.
         self._contents = Contents()
-        # The results of the policies in this round, or in one that was fenced.
-        self._found: list[Situation] = []
+        # By uid: the results of the policies in this round, or in one that was fenced.
+        self._found: dict[str, Situation] = {}
         self._owners = NO_OWNERS
         # Uids of policies that notify a receiver, their own or an owner's.
         self._notifying: set[str] = set()
@@ -73,9 +58,9 @@ class Alerting:
         self._shown: set[tuple[str, str]] = set()
 
     @property
-    def unwritten(self) -> bool:
-        """Whether notifications wait to be written into the ledger."""
-        return bool(self._outbox.changes(self._contents.alerts, self._clock.now()))
+    def unwritten(self) -> list[Change]:
+        """Notifications that wait to be written into the ledger."""
+        return self._outbox.changes(self._contents.alerts, self._clock.now())
 
     @property
     def needs_ledger(self) -> bool:
@@ -85,17 +70,27 @@ class Alerting:
     def bind(self, connection: Connection, active: Sequence[Bound]) -> None:
         """Read from the current specs and Secrets which receivers each policy notifies, and their addresses."""
         policies = [entry.policy for entry in active]
-        self._owners = connection.owners
-        notified = bool(self._owners.notified)
+        self._owners, notified = connection.owners, connection.owners.notified
         self._notifying = {policy.uid for policy in policies if notified or receivers_of(connection, policy)}
-        endpoints = {receiver.name: self._endpoint(connection.namespace, receiver) for receiver in connection.receivers}
-        of_owners = (each for policy in policies for each in self._of_owners(policy))
+        now, endpoints = self._clock.monotonic(), dict[str, Endpoint | Refusal]()
+        self._secrets = {ref: known for ref, known in self._secrets.items() if now - known[0] < _SECRET_CACHE_S}
+        for receiver in connection.receivers:
+            try:
+                endpoints[receiver.name] = read_endpoint(receiver, partial(self._secret, connection.namespace))
+            except HygieneError as error:
+                endpoints[receiver.name] = Refusal.of(error)
+        of_owners = [of_owner(policy, owner) for policy in policies for owner in notified]
         self._outbox.bind(connection.uid, [*policies, *of_owners], endpoints, connection.keep_link)
         names = {(policy.namespace, policy.name) for policy in policies}
         for namespace, name in self._shown - names:
             self._metrics.alerting(namespace, name, None)
         self._shown &= names
         self._sender.wake()
+
+    def _secret(self, namespace: str, ref: SecretRef) -> str:
+        if (namespace, ref) not in self._secrets:
+            self._secrets[namespace, ref] = self._clock.monotonic(), self._api.read_secret(namespace, ref)
+        return self._secrets[namespace, ref][1]
 
     def release(self) -> None:
         """The connection is gone: its policies no longer notify a receiver."""
@@ -104,37 +99,29 @@ class Alerting:
         self._sender.wake()
 
     def begin(self, context: Context) -> None:
-        """Before policies run: write what was delivered since the last run, and use what earlier processes wrote."""
+        """Before policies run: use what earlier processes wrote, and write what was delivered since the last run."""
         self._contents = context.journal.contents
         self._outbox.adopt(self._contents.alerts.values())
-        changes = self._outbox.changes(self._contents.alerts, self._clock.now())
-        if changes:
+        if changes := self.unwritten:
             context.journal.note(changes)
 
     def add_result(self, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
         """Add the result of a policy's run. It is sent together with the results of the other policies."""
-        if plan.policy.action is Action.ALERT or plan.policy.uid in self._notifying:
-            self._found.append(assess(plan, outcomes, snapshot))
-        self._found += [assess(own, theirs, snapshot) for own, theirs in by_owner(plan, outcomes, self._owners)]
+        notifies = plan.policy.action is Action.ALERT or plan.policy.uid in self._notifying
+        for each, theirs in [*([(plan, outcomes)] if notifies else []), *by_owner(plan, outcomes, self._owners)]:
+            self._found[each.policy.uid] = assess(each, theirs, snapshot)
 
     def in_status(self, entry: Bound, plan: Plan, snapshot: Snapshot, new: status.Status) -> status.Status:
         """The status of a policy that ran, with its conditions about alerts."""
-        policy, at = entry.policy, snapshot.taken_at
-        new = status.with_alerting(new, entry.status, plan, at, self._continues(policy.uid))
+        policy, at, found = entry.policy, snapshot.taken_at, self._found.get(entry.policy.uid)
+        # Whether an alert that fired before continues, as some groups can't be judged now. After a restart without a
+        # ledger its groups are unknown: any group that can't be judged may be one.
+        before, matched = self._outbox.firing(policy.uid), AlertType.GROUPS_MATCHED
+        goes_on = found is not None and (matched in advance(before, found) if matched in before else found.is_partial)
+        new = status.with_alerting(new, entry.status, plan, at, goes_on)
         self._metrics.alerting(policy.namespace, policy.name, status.is_alerting(new))
         self._shown.add((policy.namespace, policy.name))
         return status.with_delivery(new, entry.status, self._failures(policy), at)
-
-    def _continues(self, uid: str) -> bool:
-        """Whether an alert of matching groups that fired before continues, as some groups can't be judged now."""
-        found = next((found for found in self._found if found.uid == uid), None)
-        if found is None:
-            return False
-        before = self._outbox.firing(uid)
-        if AlertType.GROUPS_MATCHED not in before:
-            # After a restart without a ledger its groups are unknown: any group that can't be judged may be one.
-            return not found.is_complete
-        return AlertType.GROUPS_MATCHED in advance(before, found)
 
     @contextmanager
     def round(self, journal: Journal) -> Iterator[None]:
@@ -146,20 +133,19 @@ class Alerting:
         self._publish()
         try:
             yield
-        except LedgerFenced:
-            raise
-        except Exception:
-            self._send(journal)
+        except Exception as error:
+            if not isinstance(error, LedgerFenced):
+                self._send(journal)
             raise
         self._send(journal)
 
     def _publish(self) -> None:
-        found, self._found = self._found, []
-        self._outbox.publish(found)
+        found, self._found = self._found, {}
+        self._outbox.publish(found.values())
 
     def _send(self, journal: Journal) -> None:
         self._publish()
-        self._note(journal)
+        journal.note(self.unwritten)
         self._sender.wake()
 
     def note_last(self, journal: Journal) -> Refusal | None:
@@ -167,7 +153,7 @@ class Alerting:
 
         Returns why that failed; None = it succeeded.
         """
-        self._note(journal, Deadline(_LAST_NOTE_S))
+        journal.note(self.unwritten, Deadline(_LAST_NOTE_S))
         return journal.problem
 
     def write_delivery(self, entries: Sequence[Bound], now: datetime) -> None:
@@ -179,29 +165,16 @@ class Alerting:
                 self._writer.write(POLICIES, entry.obj, new)
 
     def _failures(self, policy: Policy) -> Mapping[str, Refusal | None]:
-        """Receiver -> why it can't be notified; None = it can."""
-        failures = self._outbox.failures(policy)
-        if not policy.crosses_namespace:
-            for each in self._of_owners(policy):
-                failures |= self._outbox.failures(each)
+        """Receiver -> why it can't be notified; None = it can. Of the owners, too, in the connection's namespace."""
+        failures: dict[str, Refusal | None] = {}
+        owners = [] if policy.crosses_namespace else self._owners.notified
+        for each in [policy, *(of_owner(policy, owner) for owner in owners)]:
+            for name, failure in self._outbox.failures(each).items():
+                failures[name] = failures.get(name) or failure
         for name, failure in failures.items():
             if failure is not None:
-                message = f"receiver {name}: {failure.message}"
-                if policy.crosses_namespace:
-                    # Only the connection's own namespace may read about its Secrets and addresses.
-                    message = f"receiver {name} of the KafkaConnection can't be notified"
+                # Only the connection's own namespace may read about its Secrets and addresses.
+                hidden = f"receiver {name} of the KafkaConnection can't be notified"
+                message = hidden if policy.crosses_namespace else f"receiver {name}: {failure.message}"
                 failures[name] = Refusal(failure.reason, message)
         return failures
-
-    def _of_owners(self, policy: Policy) -> list[Policy]:
-        """The policy as it alerts each owner with a receiver."""
-        return [of_owner(policy, owner) for owner in self._owners.notified]
-
-    def _endpoint(self, namespace: str, receiver: Receiver) -> Endpoint | Refusal:
-        try:
-            return read_endpoint(receiver, lambda ref: self._secrets.read(namespace, ref))
-        except HygieneError as error:
-            return Refusal.of(error)
-
-    def _note(self, journal: Journal, deadline: Deadline | None = None) -> None:
-        journal.note(self._outbox.changes(self._contents.alerts, self._clock.now()), deadline)
