@@ -182,7 +182,7 @@ def test_what_came_and_went_is_not_sent() -> None:
     """And it is no failure any more."""
     scene = Scene(receiver("r"))
     scene.run("a")
-    scene.outbox.failed(lane(), FAILS)
+    scene.outbox.failed(lane(), FAILS, 1)
     assert scene.outbox.failures(policy()) == {"r": FAILS}
     scene.run("")
     assert scene.gets() == []
@@ -232,19 +232,17 @@ def test_deletions_stay_pending_until_they_arrive() -> None:
 
 
 def test_a_receiver_that_left_gets_the_end() -> None:
-    """Until it has it or is given up; before a restart it was at a place that nobody knows any more."""
+    """It is tried five times, and forgotten; before a restart it was at a place that nobody knows any more."""
     scene = Scene(receiver("r"))
     scene.run("a")
     assert scene.gets() == ["firing"]
     ledger = scene.ledger()
     scene.bind()
-    assert scene.outbox.has_left("r")
-    for _ in range(5):
+    for tries in range(1, 6):
         assert [str(item.status) for item in scene.message().items] == ["resolved"]
-        scene.outbox.failed(lane(), FAILS)
+        scene.outbox.failed(lane(), FAILS, tries)
         # As each round does.
         scene.bind()
-    scene.outbox.give_up(lane())
     assert scene.outbox.lanes(NOW) == set()
     scene.bind()
     assert not scene.has_place()
@@ -352,7 +350,7 @@ def test_a_message_is_about_one_namespace() -> None:
     assert 1 < len(message.items) < 150
     assert len(message.content) <= 256_000
     assert {item.policy.partition("/")[0] for item in message.items} == {"team"}
-    scene.outbox.failed(Lane("r", "team"), FAILS)
+    scene.outbox.failed(Lane("r", "team"), FAILS, 1)
     assert scene.outbox.failures(policy(1)) == {"r": None}
     assert scene.outbox.failures(team[0]) == {"r": FAILS}
     assert scene.gets(namespace="team") == ["firing"] * 150

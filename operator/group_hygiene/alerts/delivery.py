@@ -25,7 +25,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.authorities import trusting
 from group_hygiene.network.egress import Egress
 from group_hygiene.network.gate import Gate
-from group_hygiene.network.post import Request, send
+from group_hygiene.network.post import Answer, Request, send
 from group_hygiene.spec.receivers import Kind, Receiver
 from group_hygiene.spec.secret import Hidden, SecretRef
 
@@ -125,7 +125,7 @@ async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress
     try:
         # aiohttp has one default context for all requests; loading the system's authorities is slow.
         context = True if endpoint.ca is None else trusting(endpoint.ca, "ca")
-        answer = await send(Request(url, content, headers, gate, context, SECONDS))
+        return _result(await send(Request(url, content, headers, gate, context, SECONDS)), now)
     except aiohttp.ConnectionTimeoutError:
         why = f"it can't be connected to within {SECONDS:.0f} s"
     except TimeoutError:
@@ -134,27 +134,31 @@ async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress
         why = "TLS fails: its certificate is not trusted, or it does not use TLS"
     except aiohttp.ClientConnectorDNSError:
         why = _CROWDED if gate.crowded else "its host name can't be resolved"
-    except aiohttp.ClientConnectorError:
-        why = "the connection failed"
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+    except aiohttp.ServerDisconnectedError:
         why, unanswered = "the connection ended without an answer", True
-    except OSError:
+    except OSError as error:
         why = "the connection failed"
+        unanswered = isinstance(error, aiohttp.ClientOSError) and not isinstance(error, aiohttp.ClientConnectorError)
     except (aiohttp.ClientError, ValueError) as error:
         # Their texts contain addresses and headers.
         why = f"the request failed ({type(error).__name__})"
-    else:
-        if 200 <= answer.status < 300:
-            return Result(None)
-        hint = ", and redirects are not followed" if 300 <= answer.status < 400 else ""
-        failure = Refusal(reasons.RECEIVER_FAILED, f"it answers {answer.status}{hint}")
-        # A gateway that gave up waiting for the receiver.
-        late = answer.status == HTTPStatus.GATEWAY_TIMEOUT
-        large = answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        return Result(failure, _wait(answer.headers.get("Retry-After", ""), now), large, late)
     if gate.refused is not None:
         return Result(Refusal(reasons.RECEIVER_REFUSED, f"its host resolves to {gate.refused}"))
     return Result(Refusal(reasons.RECEIVER_FAILED, why), unanswered=unanswered)
+
+
+def _result(answer: Answer, now: datetime) -> Result:
+    if 200 <= answer.status < 300:
+        return Result(None)
+    hint = ", and redirects are not followed" if 300 <= answer.status < 400 else ""
+    failure = Refusal(reasons.RECEIVER_FAILED, f"it answers {answer.status}{hint}")
+    return Result(
+        failure,
+        _wait(answer.headers.get("Retry-After", ""), now),
+        too_large=answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        # A gateway that gave up waiting for the receiver.
+        unanswered=answer.status == HTTPStatus.GATEWAY_TIMEOUT,
+    )
 
 
 def _wait(retry_after: str, now: datetime) -> float:

@@ -36,10 +36,14 @@ from group_hygiene.spec.receivers import Kind
 
 # How long the ledger retains an entry. It is written again when half of that is over.
 _RETENTION = timedelta(days=60)
+# How many messages that end alerts may fail for a receiver that left the spec.
+_LAST_TRIES = 5
 _UNCONFIRMED = Refusal(
     reasons.RECEIVER_UNCONFIRMED,
     "it did not answer in time to a message that was sent several times, which may have arrived and is not sent again",
 )
+
+_NOTHING = Delivered("", {})
 
 
 class Lane(NamedTuple):
@@ -154,14 +158,17 @@ class Outbox:
                 )
 
     def lanes(self, now: datetime) -> set[Lane]:
-        """Those with a pending message."""
+        """Those with a pending message. Fast, as the Lease is renewed in the same event loop."""
+        found: set[Lane] = set()
         with self._lock:
-            return {
-                Lane(name, _namespace(entry))
-                for entry in self._entries.values()
-                for name in self._places
-                if next(self._pending(entry, name, now), None) is not None
-            }
+            for name, place in self._places.items():
+                for uid, entry in self._entries.items() if isinstance(place, Endpoint) else ():
+                    firing = entry.firing if self._notifies(uid, name) else {}
+                    state = entry.delivered.get(name, _NOTHING)
+                    current = {alert_type: alert.since for alert_type, alert in firing.items()}
+                    if current != state.since or state.deleted or any(self._is_due(name, uid, t, now) for t in firing):
+                        found.add(Lane(name, _namespace(entry)))
+        return found
 
     def message(self, lane: Lane, now: datetime, limit: int = MESSAGE_MAX) -> Message | None:
         """The next message, of at most `limit` bytes; None = none is pending, or the receiver's place is not known."""
@@ -197,17 +204,15 @@ class Outbox:
                     structs.replace(entry, delivered=entry.delivered | {lane.receiver: state})
                 )
 
-    def failed(self, lane: Lane, failure: Refusal) -> None:
+    def failed(self, lane: Lane, failure: Refusal, tries: int) -> None:
+        """Record that a message did not arrive. tries: how many failed since one arrived, this one included.
+
+        A receiver that left the spec is given up after some tries.
+        """
         with self._lock:
             self._failures[lane] = failure
-
-    def has_left(self, receiver: str) -> bool:
-        """Whether a receiver is no longer in the spec."""
-        return receiver not in self._current
-
-    def give_up(self, lane: Lane) -> None:
-        """Forget what is pending for a receiver that is no longer in the spec."""
-        with self._lock:
+            if lane.receiver in self._current or tries < _LAST_TRIES:
+                return
             for uid, entry in self._entries.items():
                 if _namespace(entry) == lane.namespace and lane.receiver in entry.delivered:
                     delivered = entry.delivered | {lane.receiver: self._nothing(lane.receiver)}
@@ -232,6 +237,14 @@ class Outbox:
         if policy is None or receiver not in self._current:
             return False
         return policy.alert.receiver_names is None or receiver in policy.alert.receiver_names
+
+    def _is_due(self, receiver: str, uid: str, alert_type: str, now: datetime) -> bool:
+        """Whether to send an alert again to an Alertmanager."""
+        place = self._places[receiver]
+        if not isinstance(place, Endpoint) or place.kind is not Kind.ALERTMANAGER:
+            return False
+        at = self._renewed.get((receiver, uid, alert_type))
+        return at is None or now - at >= validity(self._policies.get(uid)) / 2
 
     def _nothing(self, receiver: str) -> Delivered:
         """The state of a receiver that has received nothing."""
@@ -261,11 +274,6 @@ class Outbox:
         state = entry.delivered.get(receiver) or self._nothing(receiver)
         if policy is None and not state.since and state.deleted is None:
             return
-
-        def renew(alert_type: str) -> bool:
-            at = self._renewed.get((receiver, uid, alert_type))
-            return place.kind is Kind.ALERTMANAGER and (at is None or now - at >= validity(policy) / 2)
-
         owner = owner_in(uid)
         blank = Item(
             status=Status.FIRING,
@@ -279,7 +287,9 @@ class Outbox:
             keep_link=self._keep_link if owner else "",
             uid=uid,
         )
-        yield from pending(policy, blank, entry.firing if policy else {}, state, now, renew)
+        yield from pending(
+            policy, blank, entry.firing if policy else {}, state, now, lambda t: self._is_due(receiver, uid, t, now)
+        )
 
 
 def _stored(entry: PolicyAlerts) -> dict[str, Delivered]:

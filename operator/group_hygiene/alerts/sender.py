@@ -26,7 +26,7 @@ from group_hygiene.spec.receivers import Kind
 log = logging.getLogger(__name__)
 
 _PAUSE_START_S, _PAUSE_CAP_S = 5.0, 300.0
-# Each message in Slack is one more for its readers. These tries without an answer take half an hour.
+# These tries without an answer take half an hour.
 _UNANSWERED_MAX, _UNANSWERED_FACTOR, _UNANSWERED_CAP_S = 6, 4, 3_600.0
 # Alerts at an Alertmanager are renewed even if no policy runs because Kafka can't be reached.
 _RENEWAL_CHECK_S = 300.0
@@ -34,8 +34,6 @@ _RENEWAL_CHECK_S = 300.0
 _CONCURRENT = 4
 # A receiver that does not even take a message of so many bytes is not asked to take a shorter one.
 _SHORTEST = 2_000
-# How many messages that end alerts may fail for a receiver that left the spec.
-_LAST_TRIES = 5
 
 
 @dataclass(frozen=True)
@@ -112,33 +110,25 @@ class Sender:
                     if message is None:
                         return
                     result = await self._post(lane, message)
-                if result.failure is None:
-                    self.outbox.delivered(lane, message)
-                    self._context.changed()
-                    pause, failed, unanswered = _PAUSE_START_S, 0, 0
-                    continue
                 if result.too_large and limit > _SHORTEST:
                     limit = len(message.content) // 2
                     continue
-                failed, unanswered = failed + 1, unanswered + result.unanswered
-                slack = message.to.kind is Kind.SLACK and result.unanswered
-                if slack and unanswered >= _UNANSWERED_MAX:
-                    log.warning("%s: not sent again: it may have arrived %d times", self._name(lane), unanswered)
-                    self.outbox.delivered(lane, message, confirmed=False)
+                # Each message in Slack is one more for its readers.
+                repeats = message.to.kind is Kind.SLACK and result.unanswered
+                failed, unanswered = failed + 1, unanswered + repeats
+                if result.failure is None or (repeats and unanswered == _UNANSWERED_MAX):
+                    self.outbox.delivered(lane, message, confirmed=result.failure is None)
                     self._context.changed()
                     pause, failed, unanswered = _PAUSE_START_S, 0, 0
                     continue
-                self.outbox.failed(lane, result.failure)
+                self.outbox.failed(lane, result.failure, failed)
                 if failed == 1:
                     self._context.changed()
-                if failed >= _LAST_TRIES and self.outbox.has_left(lane.receiver):
-                    self.outbox.give_up(lane)
-                    return
                 if self._finishing.is_set():
                     return
                 wait = max(pause * random.uniform(0.8, 1.2), result.retry_after)
                 log.info("%s: next try in %.0f s", self._name(lane), wait)
-                factor, cap = (_UNANSWERED_FACTOR, _UNANSWERED_CAP_S) if slack else (2, _PAUSE_CAP_S)
+                factor, cap = (_UNANSWERED_FACTOR, _UNANSWERED_CAP_S) if repeats else (2, _PAUSE_CAP_S)
                 pause = min(pause * factor, cap)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):
