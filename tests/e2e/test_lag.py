@@ -34,7 +34,7 @@ def groups(kafka: KafkaCluster) -> Iterator[Groups]:
 def test_only_who_asks_for_lag_pays_for_it(
     world: World, kafka: KafkaCluster, groups: Groups, operator: RunningOperator
 ) -> None:
-    """Others ask for the ends of the offsets log alone; one that asks tells Stable with lag from Empty with lag."""
+    """Others ask for no ends but those of the offsets log; one that asks shows Stable with lag and Empty with lag."""
     world.namespace(NAMESPACE)
     topic, silent = groups.topic("lag"), groups.topic("lag-silent")
     groups.produce(topic)
@@ -58,7 +58,7 @@ def test_only_who_asks_for_lag_pays_for_it(
         _scan(operator, 3)
         assert _asked(kafka, "LIST_GROUPS", mark) >= 3
         assert _asked(kafka, "OFFSET_FETCH", mark) >= 3
-        assert _ends_asked(kafka, mark) == {"__consumer_offsets"}
+        assert _ends_asked(kafka, mark) <= {"__consumer_offsets"}
 
         world.apply(policy(NAMESPACE, "unread", action="Alert", when={"lag": {"atLeast": 7}}))
         status = wait_for(
@@ -73,7 +73,7 @@ def test_only_who_asks_for_lag_pays_for_it(
             "lag-live": ("Stable", None, 7),
             "lag-silent": ("Empty", "CaughtUp", 0),
         }
-        assert _ends_asked(kafka, mark) == {"__consumer_offsets", topic, silent}
+        assert _ends_asked(kafka, mark) - {"__consumer_offsets"} == {topic, silent}
     finally:
         live.close()
         world.server.kubectl("delete", "kgp,kconn", "--all", "-n", NAMESPACE)

@@ -46,11 +46,11 @@ RIGHT = {
 
 
 def watch(uid: str = "uid-1") -> Watch:
-    return Watch(policy_uid=uid, digest="d", epoch=1, watched=60.0, at=NOW, complete_at=NOW)
+    return Watch(policy_uid=uid, digest="d", watched=60.0, since=NOW, at=NOW, complete_at=NOW)
 
 
 def seen(group: str, uid: str = "uid-1") -> Seen:
-    return Seen(policy_uid=uid, group=group, epoch=1, fingerprint=b"\x00\xff" * 8, since=NOW, watched=1.5)
+    return Seen(connection_uid=uid, group=group, type="Classic", fingerprint=b"\x00\xff" * 8, since=NOW, watched=1.5)
 
 
 def mark(group: str, uid: str = "uid-1", digest: str = "d") -> Mark:

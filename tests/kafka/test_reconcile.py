@@ -20,7 +20,7 @@ from group_hygiene.ledger.records import record
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import KeepRequest, Outcome, OutcomeType
+from group_hygiene.model.entries import KeepRequest, Outcome, OutcomeType, Seen
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.model.refusal import Refusal
@@ -93,7 +93,7 @@ def test_a_group_with_a_very_long_id_is_kept_unread(scene: Scene, make: Maker, t
     assert kept.refusal is not None
     assert kept.refusal.reason == reasons.ID_TOO_LONG
     assert kept.evidence.offsets is None
-    assert long not in scene.memory.contents.seen[everything.uid]
+    assert long not in scene.memory.contents.seen[scene.connection.uid]
     assert len(plan.actions) == 1
 
 
@@ -147,6 +147,23 @@ def test_only_time_between_scans_counts(
     for gap in minutes:
         observation = scene.observe(tidy, after=gap)
     assert verdicts(observation, tidy) == {group: verdict}
+
+
+def test_policies_share_what_scans_saw(scene: Scene, make: Maker, topic: str) -> None:
+    """One entry for all. A policy that misses scans, or is new, restarts its own count alone, also after a restart."""
+    group = make.abandoned(make.name("old"), topic)
+    steady, new = policy(group), policy(group, name="new")
+    hasty = replace(policy(group, name="hasty"), interval=timedelta(minutes=1))
+    scene.observe(steady, hasty)
+    scene.observe(steady, hasty, after=30)
+    scene.memory = reconcile.Memory()
+    scene.context = scene.open()
+    scene.observe(steady, hasty, after=30)
+    scene.observe(hasty, new, after=1)
+    observation = scene.observe(steady, hasty, new, after=29)
+    assert verdicts(observation, steady) == {group: MATCH}
+    assert {**verdicts(observation, hasty), **verdicts(observation, new)} == {group: reasons.TOO_RECENT}
+    assert {uid: list(seen) for uid, seen in scene.memory.contents.seen.items()} == {scene.connection.uid: [group]}
 
 
 def test_a_commit_between_two_scans_restarts_the_count(scene: Scene, make: Maker, topic: str) -> None:
@@ -447,7 +464,11 @@ def test_a_deletion_leaves_a_whole_backup_and_its_outcome(scene: Scene, make: Ma
     kept = list(scene.memory.ledger.entries(lambda key: group_of(key) == group, Deadline(60)))
     (backup,) = [entry for entry in kept if isinstance(entry, Backup)]
     (outcome,) = [entry for entry in kept if isinstance(entry, Outcome)]
-    assert len(kept) == 2
+    # The next scan ends what was seen of it.
+    assert [entry for entry in kept if entry not in (backup, outcome) and not isinstance(entry, Seen)] == []
+    assert scene.memory.contents.seen[scene.connection.uid].keys() == {group}
+    scene.observe(tidy)
+    assert scene.memory.contents.seen[scene.connection.uid] == {}
     assert (outcome.what, outcome.id, outcome.policy) == (OutcomeType.DELETED, backup.id, tidy.key)
     assert outcome.marked_since is not None
     rows = {Partition(name, row.partition): row[1:4] for name, of in backup.offsets.items() for row in of}

@@ -30,6 +30,7 @@ from group_hygiene.model.entries import (
     Owner,
     PolicyAlerts,
     Removal,
+    ScanClock,
     Seen,
     UsedBy,
     Watch,
@@ -41,7 +42,7 @@ from tests.backups import backup
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
 KINDS: tuple[type[Entry], ...] = (
-    *(Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome),
+    *(Owner, Watch, ScanClock, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome),
     *(PolicyAlerts, UsedBy),
 )
 
@@ -68,11 +69,11 @@ fields: dict[Any, Any] = {
     "deadline": times,
     "expires": times,
     "marked_since": st.none() | times,
-    "epoch": whole_numbers,
     "generation": whole_numbers,
     "part": whole_numbers,
     "parts": whole_numbers,
-    "watched": st.floats(0, 1e12),
+    **dict.fromkeys(("watched", "seconds", "gap", "gap_end_watched"), st.floats(0, 1e12)),
+    "gap_end": st.none() | times,
     "fingerprint": st.binary(max_size=32),
     "log": st.dictionaries(
         st.integers(0, 2**31 - 1), st.builds(LogPlace, whole_numbers, st.integers(-1, 2**31 - 1)), max_size=4
@@ -289,7 +290,7 @@ def test_a_time_out_of_range_is_unreadable(entry: Entry, zone: tzinfo, year: int
 
 def test_a_duration_out_of_range_is_unreadable() -> None:
     """What no timedelta holds."""
-    seen = Seen(policy_uid="u", group="g", epoch=1, fingerprint=b"", since=NOW, watched=1e13)
+    seen = Seen(connection_uid="u", group="g", type="", fingerprint=b"", since=NOW, watched=1e13)
     with pytest.raises(Unreadable):
         decode(seen.key, encode_value(seen))
 
@@ -307,6 +308,7 @@ def test_unreadable_says_why() -> None:
     [
         (("owner",), None),
         (("watch", "u"), None),
+        (("scan-clock", "u"), None),
         (("seen", "u", "g"), "g"),
         (("mark", "u", "g"), "g"),
         (("keep", "g"), "g"),
@@ -432,6 +434,7 @@ def test_what_is_removed_is_gone(log: list[Entry]) -> None:
     contents.apply(Removal(entry.key) for entry in log)
     assert contents.owner is None
     assert not contents.watches
+    assert not contents.clocks
     assert not any(contents.seen.values())
     assert not any(contents.marks.values())
     assert not contents.keeps

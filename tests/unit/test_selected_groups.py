@@ -94,7 +94,7 @@ def test_policies_that_do_not_fit_are_left_out(
     every = [_of(*each.split("/")) for each in policies]
     groups = {name: group(name) for name in ("a", "b", "c")}
     matches = Verdicts.of(match(str(number)) for number in range(100))
-    here, each = 3 * _group_bytes("a"), scan._held(every[0], matches)
+    here, each = 3 * _group_bytes("a"), scan._held(matches)
     _limit(monkeypatch, (here + room * each + each // 2) * 20 // 19 * 16 // 15)
     found, facts = _reserved(intake, every, groups, judged=100)
     assert sorted(found) == sorted(fit)

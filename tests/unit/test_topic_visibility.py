@@ -18,7 +18,7 @@ from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.kafka.samples import SAMPLES, sample_ids
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import LogPlace, Watch
+from group_hygiene.model.entries import LogPlace, ScanClock, Watch
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.scan import _visibility
@@ -194,8 +194,10 @@ def test_uses_between_scans_are_not_known_where_the_log_is_hidden(log: dict[int,
     cluster = Cluster("c", {1: "kafka:9092"}, {}, samples={"a": 1})
     strict, trusting = delete(), delete({"unprotect": ["UnreadableOffsetsLog"]})
     contents = Contents()
-    contents.apply([Watch(policy_uid="uid-1", digest="d", epoch=1, watched=1.0, at=NOW, complete_at=NOW, log=log)])
-    context: Any = Row(client=_Brokers(), journal=Row(contents=contents), memory=Row(tail=None))
+    contents.apply([Watch(policy_uid="uid-1", digest="d", watched=1.0, since=NOW, at=NOW, complete_at=NOW)])
+    contents.apply([ScanClock(connection_uid="c", seconds=1.0, log=log)])
+    journal, connection = Row(contents=contents), Row(uid="c")
+    context: Any = Row(client=_Brokers(), journal=journal, memory=Row(tail=None), connection=connection)
     found = {}
     for policy in (strict, trusting):
         plan: Any = Row(policy=policy, actions=("g",))

@@ -1,25 +1,34 @@
-"""Counts how long a policy's scans have seen a group unchanged, for `unchangedFor`. No I/O, no clock.
+"""Counts how long scans have seen a group unchanged, for `unchangedFor`. No I/O, no clock.
 
 Watched time is counted, never computed from dates: it adds up the monotonic seconds between scans of one process, and a
-restart adds nothing. So it is never longer than the time that has really passed, whatever the clock is set to. An
-*epoch* is a series of scans without a missed one; observations of an earlier epoch don't count, since a group may have
-been used in between.
+restart adds nothing. So it is never longer than the time that has really passed, whatever the clock is set to. All
+policies of a connection share it (`ScanClock`), and what is known of a group (`Seen`).
+
+A policy counts from its own *epoch* on, a series of its scans without a missed one (`Watch`), and from the first scan
+that found the group as it is now; the later of the two. If a group was not read for longer than a policy tolerates,
+although its scans went on, the policy counts from the next read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
 
-from group_hygiene.model.entries import Seen, Watch
+from group_hygiene.model.entries import ScanClock, Seen, Watch
 from group_hygiene.model.evidence import Unchanged
+from group_hygiene.model.groups import Group
 from group_hygiene.spec.policy import Policy
 
 # If two scans are further apart than this many intervals, a scan was missed.
 _INTERVALS = 2
+# Shorter than any scan.
+_TICK = 1e-6
+# Seconds. An unknown gap counts as one of this length, which no policy tolerates.
+_LONG = 1e9
 
 
 @dataclass
@@ -28,79 +37,124 @@ class ScanHistory:
 
     last: monotonic seconds of the last scan, None = none yet. max_gap: the most seconds between two reads of a group.
     missed: seconds between the last two scans, if too many; None = they weren't.
-    floor: for groups that this process has not read yet, the lowest possible Watch.watched of their last read. read:
-    group -> Watch.watched when it was last read. present: the groups that the current scan has read.
+    floor: what `ScanClock.seconds` would be at the policy's last complete scan before this process, which read all its
+    groups, if the clock had gone on since then; -inf = there was none, or it does not count.
     """
 
     last: float | None = None
     max_gap: float = 0.0
     missed: float | None = None
-    floor: float = 0.0
-    read: dict[str, float] = field(default_factory=dict)
-    present: set[str] = field(default_factory=set)
-
-    def stale(self, group: str, watch: Watch) -> bool:
-        return watch.watched - self.read.get(group, self.floor) > self.max_gap
+    floor: float = -math.inf
 
 
-def record_scan(
-    watch: Watch | None, policy: Policy, now: datetime, monotonic: float, history: ScanHistory, lost: bool = False
-) -> Watch:
-    """The policy's watch with another scan at `now`, noted in `history`. `end_scan` ends the scan.
+@dataclass
+class ScanTime:
+    """The time of one scan. watched: `ScanClock.seconds` with it. now: wall clock. monotonic: seconds of this process.
 
-    A missed scan, or another digest than the policy's, starts a new epoch. Within a process, monotonic seconds show a
-    missed scan; after a restart the wall clock does, counted from the last complete scan, as it is not stored which
-    groups a later one could not read. A clock that went back proves nothing, and starts a new epoch. lost: so do
-    records of the offsets log that were lost before they were read.
+    first: `ScanClock.seconds` of the first scan of this process.
+    tolerated: the longest time between two reads that all policies tolerate, of those whose count it could restart.
     """
-    history.max_gap = _INTERVALS * policy.interval.total_seconds()
-    gap = None if history.last is None else monotonic - history.last
-    history.last = monotonic
+
+    watched: float
+    now: datetime
+    monotonic: float
+    first: float = 0.0
+    tolerated: float = math.inf
+
+
+def max_gap(policy: Policy) -> float:
+    """The most seconds between two reads of a group that the policy tolerates."""
+    return _INTERVALS * policy.interval.total_seconds()
+
+
+def advance(known: ScanClock | None, connection_uid: str, monotonic: float, last: float | None) -> ScanClock:
+    """The connection's clock with another scan. last: monotonic seconds of the one before it in this process."""
+    if known is None:
+        return ScanClock(connection_uid=connection_uid, seconds=0.0)
+    # So that no two scans have the same time.
+    gap = _TICK if last is None else max(_TICK, monotonic - last)
+    return msgspec.structs.replace(known, seconds=known.seconds + gap)
+
+
+def record_scan(watch: Watch | None, policy: Policy, time: ScanTime, history: ScanHistory) -> Watch:
+    """The policy's watch with another scan, noted in `history`.
+
+    A missed scan, another digest than the policy's, or a lost ScanClock starts a new epoch. Within a process, monotonic
+    seconds show a missed scan; after a restart the wall clock does, counted from the last complete scan, as it is not
+    stored which groups a later one could not read. A clock that went back proves nothing, and starts a new epoch.
+    """
+    history.max_gap = max_gap(policy)
+    gap = None if history.last is None else time.monotonic - history.last
+    history.last = time.monotonic
     history.missed = gap if gap is not None and gap > history.max_gap else None
-    history.present.clear()
-    if watch is None or watch.digest != policy.digest or lost:
-        return _begin(watch, policy, now, history)
-    if gap is not None:
-        if not 0 <= gap <= history.max_gap:
-            return _begin(watch, policy, now, history)
-        return msgspec.structs.replace(watch, watched=watch.watched + gap, at=now)
-    away = (now - watch.complete_at).total_seconds()
-    if now < watch.at or not 0 <= away <= history.max_gap:
-        return _begin(watch, policy, now, history)
-    history.floor = watch.watched - away
-    return msgspec.structs.replace(watch, at=now)
-
-
-def seen_again(
-    seen: Seen | None, watch: Watch, history: ScanHistory, group: str, fingerprint: bytes, now: datetime
-) -> Seen | None:
-    """The Seen to write for a group that this scan found Empty; None = nothing to write.
-
-    The count starts again when the offsets changed, in a new epoch, and when the group was not read for too long.
-    fingerprint: of its committed offsets.
-    """
-    stale = history.stale(group, watch)
-    history.read[group] = watch.watched
-    history.present.add(group)
-    same = seen is not None and seen.epoch == watch.epoch and seen.fingerprint == fingerprint
-    if same and not stale:
-        return None
-    return Seen(
-        policy_uid=watch.policy_uid,
-        group=group,
-        epoch=watch.epoch,
-        fingerprint=fingerprint,
-        since=now,
-        watched=watch.watched,
+    if watch is not None and watch.digest == policy.digest and watch.watched <= time.watched:
+        if gap is not None and 0 <= gap <= history.max_gap:
+            return msgspec.structs.replace(watch, at=time.now)
+        away = (time.now - watch.complete_at).total_seconds()
+        if gap is None and time.now >= watch.at and 0 <= away <= history.max_gap:
+            history.floor = time.watched - away
+            return msgspec.structs.replace(watch, at=time.now)
+    history.floor = -math.inf
+    return Watch(
+        policy_uid=policy.uid,
+        digest=policy.digest,
+        watched=time.watched,
+        since=time.now,
+        at=time.now,
+        complete_at=time.now,
     )
 
 
-def unchanged(seen: Seen | None, watch: Watch | None, history: ScanHistory | None = None) -> Unchanged | None:
-    """How long the group is unchanged, by its Seen after this scan; None if it has none of this epoch."""
-    if seen is None or watch is None or seen.epoch != watch.epoch:
+def tolerated(watches: Mapping[str, Watch], histories: Mapping[str, ScanHistory], time: ScanTime) -> float:
+    """`ScanTime.tolerated`, by the policies that have scanned in this process.
+
+    Without those whose epoch begins at this scan, or with their next one as they missed one, whatever is read.
+    """
+    found = [
+        history.max_gap
+        for uid, history in histories.items()
+        if uid in watches and watches[uid].watched < time.watched
+        if history.last is not None and time.monotonic - history.last <= history.max_gap
+    ]
+    return min(found, default=math.inf)
+
+
+def seen_again(
+    seen: Seen | None, connection_uid: str, group: Group, fingerprint: bytes, time: ScanTime, read: float
+) -> Seen | None:
+    """The Seen to write for a group that this scan found Empty; None = nothing to write.
+
+    The count starts again when the offsets changed, for all policies; and when the group was not read for too long, for
+    the policies that do not tolerate that. fingerprint: of its committed offsets. read: when it was read last; if not
+    by this process, the largest floor of the policies that select it.
+    """
+    if seen is None or seen.fingerprint != fingerprint:
+        return Seen(
+            connection_uid=connection_uid,
+            group=group.id,
+            type=group.type.value,
+            fingerprint=fingerprint,
+            since=time.now,
+            watched=time.watched,
+        )
+    gap = min(time.watched - read, _LONG)
+    if gap <= time.tolerated + _TICK:
         return None
+    return msgspec.structs.replace(seen, gap=max(gap, seen.gap), gap_end=time.now, gap_end_watched=time.watched)
+
+
+def unchanged(
+    seen: Seen | None, watch: Watch | None, clock: ScanClock | None, history: ScanHistory | None, policy: Policy
+) -> Unchanged | None:
+    """How long the policy counts the group as unchanged, after this scan; None if no scan found it Empty."""
+    if seen is None or watch is None or clock is None:
+        return None
+    begins = [(seen.watched, seen.since), (watch.watched, watch.since)]
+    if seen.gap_end is not None and seen.gap > max_gap(policy):
+        begins.append((seen.gap_end_watched, seen.gap_end))
+    began, since = max(begins)
     missed = None if history is None or history.missed is None else timedelta(seconds=history.missed)
-    return Unchanged(seen.since, timedelta(seconds=max(0.0, watch.watched - seen.watched)), missed)
+    return Unchanged(since, timedelta(seconds=max(0.0, clock.seconds - began)), missed)
 
 
 def assumed(seen: Seen | None, policy: Policy, now: datetime) -> Unchanged | None:
@@ -109,31 +163,25 @@ def assumed(seen: Seen | None, policy: Policy, now: datetime) -> Unchanged | Non
     return None if seen is None or wanted is None else Unchanged(now - wanted, wanted)
 
 
-def end_scan(
-    watch: Watch, history: ScanHistory, seen: Mapping[str, Seen], unread: Collection[str]
-) -> tuple[Watch, tuple[str, ...]]:
-    """The watch to write after a scan, and the groups whose Seen ends with it.
+def ended(
+    groups: Iterable[str], reads: Mapping[str, float], time: ScanTime, longest: float, is_used: Callable[[str], bool]
+) -> list[str]:
+    """Of the groups with a Seen, those for which it ends with this scan: that are in use or gone, or were not read for
+    so long that no policy may count on.
 
-    seen: all of this policy, after this scan. unread: groups that may be Empty and unchanged, but could not be read: no
-    answer about their offsets, or absent from an incomplete snapshot. Their Seen may stay for a while; every other
-    group that this scan did not read was in use, is gone, or is no longer selected.
+    reads: when this process read a group last. longest: see `longest_gap`.
     """
-    ended = tuple(
-        group
-        for group, known in seen.items()
-        if known.epoch != watch.epoch
-        or (group not in history.present and (group not in unread or history.stale(group, watch)))
-    )
-    history.read = {group: at for group, at in history.read.items() if group in seen}
-    for group in ended:
-        history.read.pop(group, None)
-    return (watch if unread else msgspec.structs.replace(watch, complete_at=watch.at)), ended
+    found = []
+    for name in groups:
+        read = reads.get(name)
+        if read != time.watched and (is_used(name) or time.watched - (time.first if read is None else read) > longest):
+            found.append(name)
+    return found
 
 
-def _begin(watch: Watch | None, policy: Policy, now: datetime, history: ScanHistory) -> Watch:
-    history.floor = 0.0
-    history.read.clear()
-    # A date rather than 1: if a watch is lost, its observations must not count under the next one.
-    epoch = max(int(now.timestamp()), 0 if watch is None else watch.epoch + 1)
-    first = Watch(policy_uid=policy.uid, digest=policy.digest, epoch=epoch, watched=0.0, at=now, complete_at=now)
-    return first if watch is None else msgspec.structs.replace(first, log=watch.log, topic_id=watch.topic_id)
+def longest_gap(watches: Mapping[str, Watch], histories: Mapping[str, ScanHistory]) -> float:
+    """The most seconds after which some policy may count on from the last read of a group."""
+    if watches.keys() - histories.keys():
+        # A policy that has not run since the restart may tolerate more.
+        return math.inf
+    return max((history.max_gap for history in histories.values()), default=0.0)

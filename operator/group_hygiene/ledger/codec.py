@@ -25,6 +25,7 @@ from group_hygiene.model.entries import (
     Outcome,
     Owner,
     PolicyAlerts,
+    ScanClock,
     Seen,
     UsedBy,
     Watch,
@@ -38,9 +39,22 @@ class Unreadable(msgspec.ValidationError):
     """A record that is no entry, or of a version that this program does not know."""
 
 
-_ENTRY_TYPES = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, PolicyAlerts, UsedBy)
+_ENTRY_TYPES = (
+    Owner,
+    Watch,
+    ScanClock,
+    Seen,
+    Covered,
+    Mark,
+    KeepRequest,
+    Intent,
+    Backup,
+    Outcome,
+    PolicyAlerts,
+    UsedBy,
+)
 _ANY = msgspec.json.Decoder(
-    Owner | Watch | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | PolicyAlerts | UsedBy
+    Owner | Watch | ScanClock | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | PolicyAlerts | UsedBy
 )
 # The fields of each kind that contain times, at any depth.
 _TIMES_IN: dict[type[msgspec.Struct], tuple[str, ...]] = {

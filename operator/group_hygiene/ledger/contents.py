@@ -22,6 +22,7 @@ from group_hygiene.model.entries import (
     Owner,
     PolicyAlerts,
     Removal,
+    ScanClock,
     Seen,
     UsedBy,
     Watch,
@@ -33,7 +34,8 @@ from group_hygiene.model.evidence import Deletion
 class Contents:
     """The entries of a ledger that the operator needs in memory: no backups, no history.
 
-    watches: policy uid -> its Watch. covered: connection uid -> its Covered. seen, marks: policy uid -> group -> entry.
+    watches: policy uid -> its Watch. covered, clocks: connection uid -> its Covered or ScanClock.
+    seen: connection uid -> group -> entry. marks: policy uid -> group -> entry.
     keeps, used_by, intents, deletions: by group. offset_deletions: group -> topic -> the last deletion of its offsets.
     alerts: by key, the alerts of policies and what each receiver has received of them.
     unresolved: groups that still existed after an interrupted deletion, whose request may still be carried out.
@@ -49,6 +51,7 @@ class Contents:
     owner: Owner | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
     covered: dict[str, Covered] = field(default_factory=dict)
+    clocks: dict[str, ScanClock] = field(default_factory=dict)
     seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
     marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
     keeps: dict[str, KeepRequest] = field(default_factory=dict)
@@ -123,7 +126,9 @@ class Contents:
             case Covered():
                 self.covered[entry.connection_uid] = entry
             case Seen():
-                self.seen.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
+                self.seen.setdefault(entry.connection_uid, {})[entry.group] = entry
+            case ScanClock():
+                self.clocks[entry.connection_uid] = entry
             case Mark():
                 self.marks.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
             case PolicyAlerts():
@@ -171,6 +176,8 @@ class Contents:
                 self.watches.pop(uid, None)
             case ("covered", uid):
                 self.covered.pop(uid, None)
+            case ("scan-clock", uid):
+                self.clocks.pop(uid, None)
             case ("seen", uid, group):
                 self.seen.get(uid, {}).pop(group, None)
             case ("mark", uid, group):

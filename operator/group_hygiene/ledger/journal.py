@@ -18,7 +18,7 @@ from group_hygiene.spec.durations import format_duration
 SKEW_MAX = timedelta(minutes=5)
 _NO_LEDGER = Refusal(reasons.LEDGER_UNAVAILABLE, "there is no ledger")
 # The types of entries that are notes.
-_NOTES = frozenset({"watch", "seen", "covered", "policy-alerts", "used-by"})
+_NOTES = frozenset({"watch", "scan-clock", "seen", "covered", "policy-alerts", "used-by"})
 # After these, other changes can still be written.
 NOT_READ_BACK = frozenset({reasons.BACKUP_NOT_READABLE, reasons.OFFSETS_UNKNOWN})
 

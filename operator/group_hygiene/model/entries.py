@@ -66,20 +66,34 @@ class LogPlace(NamedTuple):
 class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
     """The state of a policy's count of scans.
 
-    digest: Policy.digest; another one starts a new epoch. epoch: grows when scans were missed, and invalidates every
-    Seen of an earlier one. watched: the sum of monotonic seconds between the scans of this epoch. at: the last scan;
-    complete_at: the last one that could read every group that may be Empty and unchanged.
-    log: partition of `__consumer_offsets` -> how far it was read; before that, no group with a Seen of this epoch has a
-    record since the scan at which its count began. A partition that is missing is new. Empty = not known.
-    topic_id: of that topic; empty = not known.
+    An epoch is a series of scans without a missed one. digest: Policy.digest; another one starts a new epoch. watched,
+    since: `ScanClock.seconds` and date of the scan that began it; nothing counts before. at: the last scan;
+    complete_at: the last one that read every group that may be Empty and unchanged.
     """
 
     policy_uid: str
     digest: str
-    epoch: int
     watched: Seconds
+    since: Time
     at: Time
     complete_at: Time
+
+    @property
+    def key(self) -> Key:
+        return ("watch", self.policy_uid)
+
+
+class ScanClock(Entry, frozen=True, kw_only=True, gc=False, tag="scan-clock"):
+    """The time for which scans have watched the groups of a connection, for all its policies with `unchangedFor`.
+
+    seconds: the sum of the monotonic seconds between scans of one process.
+    log: partition of `__consumer_offsets` -> how far it was read; before that, no group with a Seen has a record since
+    the scan at which its count began. A partition that is missing is new. Empty = not known. topic_id: of that topic;
+    empty = not known.
+    """
+
+    connection_uid: str
+    seconds: Seconds
     log: dict[int, LogPlace] = msgspec.field(default_factory=dict)
     topic_id: str = ""
 
@@ -88,25 +102,30 @@ class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
 
     @property
     def key(self) -> Key:
-        return ("watch", self.policy_uid)
+        return ("scan-clock", self.connection_uid)
 
 
-class Seen(Entry, frozen=True, kw_only=True, gc=False, tag="seen"):
-    """Since when a policy's scans have found a group Empty with the same committed offsets.
+class Seen(Entry, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="seen"):
+    """Since when the scans of a connection have found a group Empty with the same committed offsets.
 
-    fingerprint: of `groups.fingerprint`. watched: the Watch's seconds at the first of those scans.
+    fingerprint: of `groups.fingerprint`. watched: `ScanClock.seconds` at the first of those scans.
+    gap: the most seconds between two reads, of those that were too long for some policy; 0 = none was. gap_end,
+    gap_end_watched: date and `ScanClock.seconds` of the end of the last one.
     """
 
-    policy_uid: str
+    connection_uid: str
     group: str
-    epoch: int
+    type: str
     fingerprint: bytes
     since: Time
     watched: Seconds
+    gap: Seconds = 0.0
+    gap_end: Time | None = None
+    gap_end_watched: Seconds = 0.0
 
     @property
     def key(self) -> Key:
-        return ("seen", self.policy_uid, self.group)
+        return ("seen", self.connection_uid, self.group)
 
 
 class Covered(Entry, frozen=True, kw_only=True, gc=False, tag="covered"):

@@ -43,7 +43,9 @@ class Memory:
     contents: of the ledger, or what it would contain if there were one. unwritten: changes still to be written.
     ledger: the open one, or None. ledger_topic: of the first one that was opened. claimed: whether this process writes
     it.
-    scan_histories: policy uid -> this process's history of its scans.
+    scan_histories: policy uid -> this process's history of its scans. last_scan: monotonic seconds of the last one that
+    counted groups; None = none did. first_seconds: `ScanClock.seconds` of the first one. reads: group with a Seen ->
+    `ScanClock.seconds` of the last scan that read it.
     intents: id of an unresolved deletion -> monotonic time at which this process first read of it.
     unrecorded: id of a deletion that certainly happened -> its outcome, which may not be in the ledger.
     cluster_id: of the first answer; another one later means that the address now leads to another cluster.
@@ -65,6 +67,9 @@ class Memory:
     ledger_topic: str | None = None
     claimed: bool = False
     scan_histories: dict[str, ScanHistory] = field(default_factory=dict)
+    last_scan: float | None = None
+    first_seconds: float = 0.0
+    reads: dict[str, float] = field(default_factory=dict)
     intents: dict[str, float] = field(default_factory=dict)
     unrecorded: dict[str, Outcome] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
@@ -87,12 +92,15 @@ class Memory:
         if self.answered_last not in (None, cluster_id):
             self.contents.seen.clear()
             self.contents.watches.clear()
+            self.contents.clocks.clear()
             self.contents.covered.clear()
             self.contents.used_by.clear()
             self.described.clear()
             self.retention_asked = False
             self.tail = None
             self.scan_histories.clear()
+            self.last_scan = None
+            self.reads.clear()
             self.last_records.clear()
             self.unwritten.clear()
         self.answered_last = cluster_id
@@ -164,12 +172,17 @@ class Facts:
 def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) -> Evidence:
     """The evidence about a group: `facts`, the connection's spec, the ledger and the operator's own scans."""
     contents = context.journal.contents
-    seen = contents.seen.get(policy.uid, {}).get(group.id)
+    uid = context.connection.uid
+    seen = contents.seen.get(uid, {}).get(group.id)
     if context.assume_unchanged:
         known = unchanged.assumed(seen, policy, context.clock.now())
     else:
         known = unchanged.unchanged(
-            seen, contents.watches.get(policy.uid), context.memory.scan_histories.get(policy.uid)
+            seen,
+            contents.watches.get(policy.uid),
+            contents.clocks.get(uid),
+            context.memory.scan_histories.get(policy.uid),
+            policy,
         )
     return Evidence(
         protections=facts.protections,

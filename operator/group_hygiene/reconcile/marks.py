@@ -23,17 +23,20 @@ _COMMAND = timedelta(hours=1)
 def forget_policies(context: Context, existing: Collection[str]) -> None:
     """Remove the entries of policies that no longer exist. existing: uids of the policies in all namespaces."""
     contents, now = context.journal.contents, context.clock.now()
-    gone = (contents.watches.keys() | contents.seen.keys() | contents.marks.keys()) - set(existing)
+    gone = (contents.watches.keys() | contents.marks.keys()) - set(existing)
     running = {uid for uid in gone if uid.startswith(REQUESTED) and _is_young(contents.marks.get(uid, {}), now)}
     changes: list[Change] = []
     for uid in gone - running:
-        changes += (Removal(("seen", uid, name)) for name in contents.seen.pop(uid, {}))
         changes += [Removal(("watch", uid))]
         for mark in contents.marks.pop(uid, {}).values():
             changes += _unmarked(
                 mark, Refusal(reasons.POLICY_CHANGED, "the policy was deleted"), 0, now, now + _RETENTION
             )
         context.memory.scan_histories.pop(uid, None)
+    uid = context.connection.uid
+    if uid in contents.clocks and not contents.watches.keys() - gone:
+        changes += (Removal(("seen", uid, name)) for name in contents.seen.pop(uid, {}))
+        changes += [Removal(("scan-clock", uid))]
     Executor(context).end(changes)
 
 

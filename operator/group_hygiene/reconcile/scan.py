@@ -19,7 +19,7 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import growth
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Covered, Removal, Watch
+from group_hygiene.model.entries import Change, Covered, LogPlace, Removal, ScanClock, Watch
 from group_hygiene.model.evidence import offsets_retention
 from group_hygiene.model.groups import Bounds, Fault, Group, GroupState, GroupType, fingerprint
 from group_hygiene.model.refusal import Refusal
@@ -65,7 +65,9 @@ class _Facts(Facts):
 
     older: read commits by topic only for groups with commits before this time; None = no policy needs them.
     reserved: bytes of memory. left_out: key of a policy for whose groups there is too little memory -> the refusal.
-    unread: policy key -> its Empty groups whose offsets could not be read, if it counts `unchangedFor`.
+    clock, time: of this scan, if a policy counts `unchangedFor`. log: for the clock at the end of the scan.
+    noted: groups of this slice whose Seen is of this scan. seen: how many have one in all slices so far.
+    incomplete: keys of policies that count, and select Empty groups whose Seen is not of this scan.
     lost: of the groups whose offsets could not be read since a broker was lost.
     notes: not in the ledger yet. First, from the offsets log since the last scan: observations that end, as there is a
         record of the group, and programs that used groups.
@@ -78,13 +80,20 @@ class _Facts(Facts):
     watches: dict[str, Watch] = field(default_factory=dict)
     reserved: int = 0
     left_out: dict[str, Refusal] = field(default_factory=dict)
-    unread: dict[str, set[str]] = field(default_factory=dict)
+    clock: ScanClock | None = None
+    time: unchanged.ScanTime | None = None
+    log: Mapping[int, LogPlace] = field(default_factory=dict)
+    noted: set[str] = field(default_factory=set)
+    seen: int = 0
+    incomplete: set[str] = field(default_factory=set)
     lost: list[Fault] = field(default_factory=list)
     notes: list[Change] = field(default_factory=list)
 
     def end_slice(self) -> None:
         """Forget the evidence about single groups."""
         self.lost += (each for each in self.offsets.values() if isinstance(each, Fault) and each.code in _LOST)
+        self.seen += len(self.noted)
+        self.noted.clear()
         self.activity.clear()
         self.offsets.clear()
         self.missing_topics.clear()
@@ -130,7 +139,8 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
         incomplete = (grown.message, *incomplete)
     notes = (*listing.notes, *_undescribed(listing.group_faults))
     snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, notes, clock.now(), facts.coverage)
-    _end_scans(context, policies, snapshot, facts, deadline)
+    _end_scans(context, policies, snapshot, facts, types if not states or GroupState.EMPTY in states else None)
+    _note(context, facts, deadline)
     unfiltered = listing.groups if not states and not types else None
     deleting = any(
         verdict.matches for policy in policies if policy.action.changes for verdict in verdicts[policy.key].values()
@@ -231,6 +241,7 @@ def _judge_all(
     Without the policies in `facts.left_out`. whole: none is left out. Raises MemoryExhausted.
     """
     contents, size = context.journal.contents, context.memory.slice // (1 + len(policies) // _POLICIES)
+    seen = contents.seen.setdefault(context.connection.uid, {})
     if any(policy.when.asks_evidence for policy in policies):
         # A process of its own reads the tables each time.
         size *= _TABLES_FACTOR
@@ -241,12 +252,11 @@ def _judge_all(
         policies = _reserve(context, policies, selected, verdicts, facts, deadline)
         _judge_slice(context, policies, selected, facts, deadline, verdicts)
         for policy in policies:
-            if policy.uid in facts.watches:
-                facts.unread.setdefault(policy.key, set()).update(
-                    group.id
-                    for group in selected[policy.key]
-                    if group.state is GroupState.EMPTY and isinstance(facts.offsets.get(group.id), Fault)
-                )
+            if policy.uid in facts.watches and any(
+                group.state is GroupState.EMPTY and group.id in seen and group.id not in facts.noted
+                for group in selected[policy.key]
+            ):
+                facts.incomplete.add(policy.key)
         facts.end_slice()
         if len(facts.notes) >= size:
             _note(context, facts, deadline)
@@ -268,9 +278,9 @@ def _reserve(
     """
     left, own = list(policies), context.connection.namespace
     while True:
-        held = {policy.key: _held(policy, verdicts[policy.key]) for policy in left}
+        held = {policy.key: _held(verdicts[policy.key]) for policy in left}
         here = {group.id for policy in left for group in selected[policy.key]}
-        needed = sum(held.values()) + sum(map(_group_bytes, here))
+        needed = sum(held.values()) + sum(map(_group_bytes, here)) + facts.seen * _SEEN_BYTES
         try:
             if needed > facts.reserved:
                 more = needed - facts.reserved
@@ -290,22 +300,18 @@ def _reserve(
         verdicts[largest.key].clear()
 
 
-def _held(policy: Policy, verdicts: Verdicts) -> int:
-    """The bytes that stay of these verdicts until the run ends, and of what the policy remembers of its groups."""
-    judged = len(verdicts.names)
-    remembered = judged * _SEEN_BYTES if policy.when.unchanged_for is not None else 0
-    return judged * _NAME_BYTES + len(verdicts) * _VERDICT_BYTES + remembered
+def _held(verdicts: Verdicts) -> int:
+    """The bytes that stay of these verdicts until the run ends."""
+    return len(verdicts.names) * _NAME_BYTES + len(verdicts) * _VERDICT_BYTES
 
 
 def _leave_out(context: Context, policy: Policy, judged: int, facts: _Facts) -> None:
-    """Forget the policy's counts, too: they begin again when it runs."""
+    """The policy counts from its next run on."""
     facts.left_out[policy.key] = Refusal(
         reasons.TOO_MANY_GROUPS,
         f"the operator has too little memory for the groups that this policy selects, beside those of other policies: "
         f"it stopped after {judged}. Narrow match.groups, or raise the operator's memory limit",
     )
-    contents = context.journal.contents
-    contents.seen.pop(policy.uid, None)
     context.memory.scan_histories.pop(policy.uid, None)
     if facts.watches.pop(policy.uid, None) is not None:
         facts.notes.append(Removal(("watch", policy.uid)))
@@ -414,74 +420,109 @@ def _begin_scans(
 
     selecting: keys of the policies that select any group.
     """
-    contents, memory, clock = context.journal.contents, context.memory, context.clock
+    contents, memory, uid = context.journal.contents, context.memory, context.connection.uid
     watched = [policy for policy in policies if policy.when.unchanged_for is not None]
-    counting = [policy.uid for policy in watched if policy.key in selecting or contents.seen.get(policy.uid)]
-    # What is left of a long log is read by the next scans.
-    followed = follow(context, facts.cluster, counting, Deadline(deadline.left / 4)) if counting else {}
-    for policy in watched:
-        history = memory.scan_histories.setdefault(policy.uid, unchanged.ScanHistory())
-        before, log = contents.watches.get(policy.uid), followed.get(policy.uid, NOT_FOLLOWED)
-        watch = unchanged.record_scan(before, policy, clock.now(), clock.monotonic(), history, log.lost)
-        facts.watches[policy.uid] = (
-            msgspec.structs.replace(watch, log=log.places, topic_id=facts.cluster.topic_id) if log.places else watch
-        )
-        facts.notes += [Removal(("seen", policy.uid, name)) for name in log.used]
+    seen, known = contents.seen.setdefault(uid, {}), contents.clocks.get(uid)
+    if watched:
+        followed = NOT_FOLLOWED
+        if seen or any(policy.key in selecting for policy in watched):
+            # What is left of a long log is read by the next scans.
+            followed = follow(context, facts.cluster, Deadline(deadline.left / 4))
+        ended = list(seen) if followed.lost or known is None else followed.used
+        facts.notes += [Removal(("seen", uid, name)) for name in ended]
+        now, monotonic = context.clock.now(), context.clock.monotonic()
+        facts.clock = clock = unchanged.advance(known, uid, monotonic, memory.last_scan)
+        if memory.last_scan is None:
+            memory.first_seconds = clock.seconds
+        memory.last_scan = monotonic
+        facts.log = followed.places
+        facts.time = time = unchanged.ScanTime(clock.seconds, now, monotonic, memory.first_seconds)
+        for policy in watched:
+            history = memory.scan_histories.setdefault(policy.uid, unchanged.ScanHistory())
+            watch = unchanged.record_scan(contents.watches.get(policy.uid), policy, time, history)
+            facts.watches[policy.uid] = watch
+        contents.apply([clock, *facts.watches.values()])
+        time.tolerated = unchanged.tolerated(contents.watches, memory.scan_histories, time)
     if memory.tail is not None:
-        facts.notes += new_notes(contents.used_by, memory.tail.take_programs(), clock.now())
+        facts.notes += new_notes(contents.used_by, memory.tail.take_programs(), context.clock.now())
     contents.apply(facts.notes)
 
 
 def _note_unchanged(
     context: Context, policies: Sequence[Policy], selected: Mapping[str, list[Group]], facts: _Facts
 ) -> None:
-    """Note, for each policy with `unchangedFor`, which groups are Empty with the same offsets as at its last scan.
+    """Note which groups of policies with `unchangedFor` are Empty with the same offsets as at the last scan.
 
-    Only in memory until the scan ends.
+    Only in memory until the slice ends.
     """
-    now, contents = context.clock.now(), context.journal.contents
-    for policy in policies:
-        watch = facts.watches.get(policy.uid)
-        if watch is None:
-            continue
-        contents.apply([watch])
-        known, history = contents.seen.get(policy.uid, {}), context.memory.scan_histories[policy.uid]
+    contents, histories, uid = context.journal.contents, context.memory.scan_histories, context.connection.uid
+    counting = [policy for policy in policies if policy.uid in facts.watches]
+    seen, reads, time = contents.seen[uid], context.memory.reads, facts.time
+    # Of the policies that select a group, the one with the largest floor notes it.
+    for policy in sorted(counting, key=lambda each: histories[each.uid].floor, reverse=True):
+        floor = histories[policy.uid].floor
         for group in selected[policy.key]:
             offsets = facts.offsets.get(group.id)
-            if group.state is GroupState.EMPTY and offsets is not None and not isinstance(offsets, Fault):
-                print_ = fingerprint(group, offsets)
-                seen = unchanged.seen_again(known.get(group.id), watch, history, group.id, print_, now)
-                if seen is not None:
-                    facts.notes.append(seen)
-                    contents.apply([seen])
+            if group.state is not GroupState.EMPTY or group.id in facts.noted or time is None:
+                continue
+            if offsets is None or isinstance(offsets, Fault):
+                continue
+            facts.noted.add(group.id)
+            print_ = fingerprint(group, offsets)
+            read = reads.get(group.id, floor)
+            new = unchanged.seen_again(seen.get(group.id), uid, group, print_, time, read)
+            reads[group.id] = time.watched
+            if new is not None:
+                facts.notes.append(new)
+                contents.apply([new])
 
 
 def _end_scans(
-    context: Context, policies: Sequence[Policy], snapshot: Snapshot, facts: _Facts, deadline: Deadline
+    context: Context,
+    policies: Sequence[Policy],
+    snapshot: Snapshot,
+    facts: _Facts,
+    types: Collection[GroupType] | None,
 ) -> None:
-    """Write the observations of this scan.
+    """Note the observations that end, and the scan. types: of the Empty groups that were requested, empty = all; None =
+    not all Empty groups were.
 
     A Seen means Empty at every scan: it ends here if the group is listed in another state, or missing from a complete
-    list.
+    list. A group that was not read stays for as long as some policy may count on from its last read.
     """
+    contents, memory, uid = context.journal.contents, context.memory, context.connection.uid
     if facts.covered is not None:
         facts.notes.append(facts.covered)
+    if facts.clock is None or facts.time is None:
+        return
+    seen, reads = contents.seen.get(uid, {}), memory.reads
+    longest = unchanged.longest_gap(contents.watches, memory.scan_histories)
+
+    def is_used(name: str) -> bool:
+        group = snapshot.groups.get(name)
+        if group is not None:
+            return group.state is not GroupState.EMPTY
+        return snapshot.complete and types is not None and (not types or seen[name].type in types)
+
+    ended = unchanged.ended(seen, reads, facts.time, longest, is_used)
+    facts.notes += (Removal(("seen", uid, name)) for name in ended)
+    if len(reads) > len(seen):
+        memory.reads = {name: read for name, read in reads.items() if name in seen}
     for policy in policies:
         watch = facts.watches.get(policy.uid)
-        if watch is None:
-            continue
-        unread = facts.unread.get(policy.key, set())
-        seen = context.journal.contents.seen.get(policy.uid, {})
-        if not snapshot.complete:
-            unread |= {name for name in seen if name not in snapshot.groups}
-        watch, ended = unchanged.end_scan(watch, context.memory.scan_histories[policy.uid], seen, unread)
-        facts.notes += [watch, *(Removal(("seen", policy.uid, name)) for name in ended)]
-    _note(context, facts, deadline)
+        if watch is not None:
+            complete = snapshot.complete and policy.key not in facts.incomplete
+            facts.notes.append(msgspec.structs.replace(watch, complete_at=watch.at) if complete else watch)
+    if facts.log:
+        topic_id = facts.cluster.topic_id
+        facts.clock = msgspec.structs.replace(facts.clock, log=dict(facts.log), topic_id=topic_id)
 
 
 def _note(context: Context, facts: _Facts, deadline: Deadline) -> None:
     """Write the notes. A ledger whose broker hangs must not delay the scan by more than _WRITE_S."""
-    context.journal.note(facts.notes, Deadline(max(_WRITE_S, deadline.left)))
+    # With each Seen the clock, or it would be behind after a restart.
+    clock = [] if facts.clock is None else [facts.clock]
+    context.journal.note([*facts.notes, *clock], Deadline(max(_WRITE_S, deadline.left)))
     facts.notes.clear()
 
 

@@ -298,7 +298,7 @@ def _endings(facts: Facts, then: End, outcome: Outcome) -> list[Change]:
     if outcome.kind is not OutcomeKind.DELETED:
         return ended + [Removal(key) for key in facts.backup if then.removes_backup]
     ended.append(_shorter(facts.mark, outcome.topics) or Removal(("mark", deletion.policy_uid, deletion.group)))
-    return ended if deletion.topics else [*ended, Removal(("seen", deletion.policy_uid, deletion.group))]
+    return ended
 
 
 def _shorter(mark: Mark | None, topics: Collection[str]) -> Mark | None:

@@ -5,12 +5,12 @@ group Empty with the same offsets at each scan. Brokers write each membership, a
 Compaction retains the last records of a group, which is enough.
 
 Each scan reads on: a group with a new record, in whichever partition, counts from that scan on. So one place in each
-partition is enough for all groups of a policy (`Watch.log`), and a run reads only what came since its scan.
+partition is enough for all groups of a connection (`ScanClock.log`), and a run reads only what came since its scan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from group_hygiene.decide.plan import Plan
@@ -36,7 +36,7 @@ _LOST = "OFFSET_OUT_OF_RANGE"
 
 
 class Followed(NamedTuple):
-    """What a scan read of the log. places: for `Watch.log`; empty = not known now.
+    """What a scan read of the log. places: for `ScanClock.log`; empty = not known now.
 
     lost: records since the last scan may be lost, so every count must start again. used: groups with a record since.
     """
@@ -49,53 +49,48 @@ class Followed(NamedTuple):
 NOT_FOLLOWED = Followed({})
 
 
-def follow(context: Context, cluster: Cluster, uids: Sequence[str], deadline: Deadline) -> dict[str, Followed]:
-    """Read the log on for the policies with these uids, from where their last scans came to.
+def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
+    """Read the log on, from where the last scan that counted groups came to.
 
     Call this before groups and offsets are read: later records are found by the next scan.
     """
     contents, memory, leaders = context.journal.contents, context.memory, cluster.leaders
     tail = memory.tail if memory.tail is not None and memory.tail.leaders == leaders else None
+    clock, seen = contents.clocks.get(context.connection.uid), contents.seen.get(context.connection.uid, {})
     # A recreated topic may have leaders of the same epochs.
-    recreated = {
-        uid for uid, each in contents.watches.items() if each.log and each.topic_id not in ("", cluster.topic_id)
-    }
+    recreated = clock is not None and bool(clock.log) and clock.topic_id not in ("", cluster.topic_id)
     if recreated:
         tail = None
     memory.tail = None
     if not leaders:
-        return {}
+        return NOT_FOLLOWED
     # Where no group is counted, earlier records don't matter.
-    counting = [uid for uid in uids if contents.seen.get(uid) and uid in contents.watches]
-    logs = {uid: contents.watches[uid].log for uid in counting if contents.watches[uid].log}
-    lost = bool(recreated.intersection(logs)) or _cut_off(context.client, logs.values(), cluster, deadline)
+    log = clock.log if clock is not None and seen else {}
+    lost = (recreated and bool(log)) or _cut_off(context.client, log, cluster, deadline)
     if isinstance(lost, Fault):
-        return {}
-    if logs and not lost:
-        starts = {index: min(_offsets(log).get(index, 0) for log in logs.values()) for index in leaders}
+        return NOT_FOLLOWED
+    since = _offsets(log)
+    if log and not lost:
+        starts = {index: since.get(index, 0) for index in leaders}
         if tail is None or any(starts[index] < begun for index, begun in tail.begun.items()):
             tail = Tail(context.client, leaders, starts)
     if tail is not None and not lost:
         tail.retain(_wanted(contents))
         tail.read_on(_wanted(contents), deadline)
         # A leader that has shown these records lost them, if its log ends before; a new one hides its end for a moment.
-        shown = {index for log in logs.values() for index, at in log.items() if at.leader_epoch == leaders[index][1]}
+        shown = {index for index, at in log.items() if at.leader_epoch == leaders[index][1]}
         faults = tail.faults.items()
         lost = any(fault.code == _LOST and (index in shown or not fault.retriable) for index, fault in faults)
     if tail is None or lost:
         ends = read_ends(context.client, cluster, deadline)
         if isinstance(ends, Fault):
-            return {}
+            return NOT_FOLLOWED
         tail = Tail(context.client, leaders, ends)
     memory.tail = tail
     places = {index: LogPlace(offset, leaders[index][1]) for index, offset in tail.positions.items()}
-    followed: dict[str, Followed] = {}
-    for uid in uids:
-        log, seen = logs.get(uid), contents.seen.get(uid, {})
-        # Without a place, uses before this scan are not known.
-        used = [] if log is None else [name for name in tail.used(_offsets(log)) if name in seen]
-        followed[uid] = Followed(places, lost or (log is None and bool(seen)), used)
-    return followed
+    # Without a place, uses before this scan are not known.
+    used = [name for name in tail.used(since) if name in seen] if log else []
+    return Followed(places, lost or (not log and bool(seen)), used)
 
 
 def read_ends(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, int] | Fault:
@@ -132,8 +127,8 @@ class Uses:
     """
 
     def __init__(self, context: Context, plan: Plan, cluster: Cluster, since: Since | None = None) -> None:
-        """cluster: as in the scan. since: where to begin instead of at `Watch.log`."""
-        policy, watches = plan.policy, context.journal.contents.watches
+        """cluster: as in the scan. since: where to begin instead of at `ScanClock.log`."""
+        policy, contents = plan.policy, context.journal.contents
         self._context, self._policy, self._hidden = context, policy, bool(cluster.samples)
         self._trusts_scans = Unprotect.UNREADABLE_OFFSETS_LOG in policy.match.unprotect
         self._names = plan.actions if since is not None or policy.when.unchanged_for is not None else ()
@@ -148,7 +143,8 @@ class Uses:
             self._since = since.uses
             self._tail = Tail(context.client, cluster.leaders, since.read) if since.uses else None
         elif self._names:
-            self._since = _offsets(watches[policy.uid].log) if policy.uid in watches else {}
+            clock = contents.clocks.get(context.connection.uid) if policy.uid in contents.watches else None
+            self._since = _offsets(clock.log) if clock is not None else {}
             self._tail = context.memory.tail
 
     def read_on(self, deadline: Deadline) -> dict[str, Refusal]:
@@ -261,11 +257,9 @@ def _offsets(log: Mapping[int, LogPlace]) -> dict[int, int]:
     return {index: place.offset for index, place in log.items()}
 
 
-def _cut_off(
-    client: Client, logs: Iterable[Mapping[int, LogPlace]], cluster: Cluster, deadline: Deadline
-) -> bool | Fault:
+def _cut_off(client: Client, log: Mapping[int, LogPlace], cluster: Cluster, deadline: Deadline) -> bool | Fault:
     """Whether an unclean leader election may have lost records before these places (KIP-320), or the topic is new."""
-    places = {(index, place) for log in logs for index, place in log.items() if place.offset}
+    places = {(index, place) for index, place in log.items() if place.offset}
     if any(index not in cluster.leaders for index, _ in places):
         return True
     places = {(index, place) for index, place in places if place.leader_epoch != cluster.leaders[index][1]}
