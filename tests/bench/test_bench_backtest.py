@@ -186,5 +186,4 @@ def test_the_policy_is_the_rule(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(backtest.policy()))
     (policy,) = read_manifests([str(tmp_path / "policy.yaml")]).policies
     assert (policy.when.idle_for, policy.grace_period, policy.backup_retention) == RULE[:3]
-    assert policy.match.protocol_types == frozenset()
     assert {GroupType.CLASSIC, GroupType.CONSUMER} <= policy.match.types

@@ -216,16 +216,11 @@ spec:
             + """\
   delete:
     gracePeriod: 999d
-    temporaryLimits:
-      from: tomorrow
-      until: 2030-02-01T04:00:00
 """,
             [
                 "10: spec.delete.gracePeriod: must be at most 720h",
-                "12: spec.delete.temporaryLimits.from: must be a time like 2030-01-31T12:00:00Z",
-                "13: spec.delete.temporaryLimits.until: must have a time zone, like 2030-01-31T12:00:00Z",
             ],
-            id="temporary-limits",
+            id="grace-period",
         ),
         pytest.param(
             GOOD.replace("{unchangedFor: 72h}", "{offsets: None}") + "  interval: 1s\n",

@@ -372,20 +372,17 @@ def test_many_matches_are_counted_by_pattern(run: Run, kafka: KafkaCluster, grou
         f"{many}: 29 match, unused for 20 days on average",
         f"{names[0]}: 1 match, unused for 10 days on average",
     ]
-    assert lines[4].startswith(
-        "if they are right, for a first clean-up in 1 run, 10m: delete: {temporaryLimits: {from: "
-    )
+    assert lines[4].startswith("if they are right, until they are deleted (1 run, 10m): delete: {maxPerRun: ")
     short = run("plan", "-f", "-", *where, "--summary", stdin=spec).out.splitlines()
     assert [line.strip() for line in short[:4]] == lines[:4]
     assert len(short) == lines.index(next(line for line in lines if line.startswith("GROUP ")))
     (planned,) = run("plan", "-f", "-", *where, "-o", "json", "--summary", stdin=spec).json["policies"]
     assert not {"groups", "due", "firstRun"} & planned.keys()
     assert planned["patterns"][1] == {"pattern": names[0], "matched": 1, "unusedDays": 10}
-    limits = yaml.safe_load(lines[4].partition("10m: ")[2])["delete"]["temporaryLimits"]
+    limits = yaml.safe_load(lines[4].partition("10m): ")[2])["delete"]
     # Those of the policy, where they are enough.
     assert limits["maxPerRun"] == 50
-    more = policy(when={"idleFor": "48h"}, match={"groups": [many]}, delete={"maxPercent": 1, "temporaryLimits": {
-        **limits, "from": datetime.now(UTC) - timedelta(hours=1)}})  # fmt: skip
+    more = policy(when={"idleFor": "48h"}, match={"groups": [many]}, delete=limits)
     (planned,) = run("plan", "-f", "-", *where, "-o", "json", stdin=more).json["policies"]
     assert (planned["refusal"], len(planned["firstRun"])) == (None, 30)
 

@@ -56,7 +56,6 @@ BASES: Mapping[str, tuple[Object, ...]] = {
             "delete": {
                 "gracePeriod": "1h",
                 "backupRetention": "24h",
-                "temporaryLimits": {"from": "2030-01-31T00:00:00Z", "until": "2030-02-01T00:00:00Z"},
                 "windows": [{"from": "22:00", "to": "04:00", "timeZone": "Europe/Berlin"}],
             },
         },

@@ -30,8 +30,6 @@ SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "passwordSecretRef
 CLIENT_CERTIFICATE = {"certificateSecretRef": SECRET, "privateKeySecretRef": SECRET}
 DELETE = {"action": "Delete", "when": {"unchangedFor": "72h"}}
 STALE = {"action": "DeleteOffsets", "when": {"idleFor": "96h"}}
-LATER = "2030-02-01T00:00:00Z"
-MONTH = {"from": "2030-01-31T00:00:00Z", "until": "2030-03-03T01:00:00+01:00", "maxPerRun": 10000, "maxPercent": 100}
 NIGHT = {"days": ["Monday", "Friday"], "from": "22:00", "to": "04:00", "timeZone": "Europe/Berlin"}
 
 # What the API server adds when an error of type, enum, length or presence kept it from looking at the rules in CEL.
@@ -180,7 +178,6 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({**DELETE, "delete": {"maxPerRun": 1, "maxPercent": 1}}, id="delete-limits-lowest"),
         pytest.param({**DELETE, "delete": {"gracePeriod": "1s", "backupRetention": "1h"}}, id="delete-times-shortest"),
         pytest.param({**DELETE, "delete": {"gracePeriod": "720h", "backupRetention": "8760h"}}, id="times-longest"),
-        pytest.param({**DELETE, "delete": {"temporaryLimits": MONTH}}, id="delete-temporary-limits-longest"),
         pytest.param({**DELETE, "delete": {"windows": [NIGHT]}}, id="delete-window"),
         pytest.param(
             {**DELETE, "delete": {"windows": [{"from": "00:00", "to": "00:00"}]}}, id="delete-window-shortest"
@@ -222,7 +219,6 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"match": {"groups": [r"a\*b"]}}, id="pattern-literal-star"),
         pytest.param({"match": {"groups": [r"a\\", r"\\*"]}}, id="pattern-literal-backslash"),
         pytest.param({"match": {"groups": ["a.[b]$ (ü)\n"]}}, id="pattern-anything-else-is-literal"),
-        pytest.param({"match": {"protocolTypes": [""]}}, id="protocol-type-of-simple-groups"),
         pytest.param({"interval": "5s"}, id="interval-shortest"),
         pytest.param({"interval": "24h"}, id="interval-longest"),
         pytest.param({"interval": "1h30m10s500ms"}, id="interval-all-units"),
@@ -387,11 +383,6 @@ def delete(**limits: Any) -> Patch:
     return {**DELETE, "delete": limits}
 
 
-def delete_until(until: str | None, **limits: Any) -> Patch:
-    """With temporaryLimits from 2030-01-31 on."""
-    return delete(temporaryLimits={"from": "2030-01-31T00:00:00Z", **({"until": until} if until else {}), **limits})
-
-
 def window(**fields: Any) -> Patch:
     entry = {**NIGHT, **fields}
     return delete(windows=[{name: value for name, value in entry.items() if value is not None}])
@@ -502,8 +493,6 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(match(states=["Empty", "Empty"]), r"spec.match.states\[1\]: Duplicate value", id="state-twice"),
         pytest.param(match(types=["Unknown"]), r"spec.match.types\[0\]: Unsupported value", id="type-unknown"),
         pytest.param(match(types=["Classic"] * 2), r"spec.match.types\[1\]: Duplicate value", id="type-twice"),
-        pytest.param(match(protocolTypes=["a"] * 17), "match.protocolTypes: Too many", id="protocol-types-too-many"),
-        pytest.param(match(protocolTypes=["a" * 65]), r"protocolTypes\[0\]: Too long", id="protocol-type-too-long"),
         pytest.param(match(unprotect=["All"]), r"match.unprotect\[0\]: Unsupported value", id="unprotect-unknown"),
         pytest.param(match(unprotect=["Share"] * 2), r"match.unprotect\[1\]: Duplicate value", id="unprotect-twice"),
         pytest.param({"when": {}}, "spec.when: .* must name at least one condition", id="when-empty"),
@@ -553,12 +542,6 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(delete(gracePeriod="720h1s"), "delete.gracePeriod: .* must be at most 720h", id="grace-long"),
         pytest.param(delete(backupRetention="8761h"), "backupRetention: .* must be at most 8760h", id="retention-long"),
         pytest.param(delete(backupRetention="1y"), f"backupRetention: .* {DURATION}", id="retention-in-years"),
-        pytest.param(delete_until("2030-01-31T00:00:00Z"), "temporaryLimits: .* later than from", id="temporary-empty"),
-        pytest.param(delete_until("2030-03-03T00:00:01Z"), "temporaryLimits: .* at most 31 days", id="temporary-long"),
-        pytest.param(delete_until("tomorrow"), "until: .* must be of type date-time", id="temporary-not-a-date"),
-        pytest.param(delete_until(None), "until: Required value", id="temporary-without-end"),
-        pytest.param(delete_until(LATER, maxPerRun=0), "maxPerRun: .* greater than or equal to 1", id="temporary-0"),
-        pytest.param(delete_until(LATER, maxPercent=101), "maxPercent: .* less than or equal", id="temporary-101"),
         pytest.param(delete(windows=[NIGHT] * 17), "delete.windows: .* must have at most 16 items", id="windows-17"),
         pytest.param(window(days=["Mon"]), r"windows\[0\].days\[0\]: Unsupported value", id="window-short-day"),
         pytest.param(window(days=[]), "days: .* should have at least 1 items", id="window-no-day"),
@@ -959,17 +942,14 @@ def published(api_server: ApiServer) -> ApiServer:
         pytest.param("kgp.spec.alert", "groupsAtLeast receiverNames", id="policy-alert"),
         pytest.param(
             "kgp.spec.match",
-            "groups exclude states types protocolTypes topics excludeTopics unprotect",
+            "groups exclude states types topics excludeTopics unprotect",
             id="policy-match",
         ),
         pytest.param("kgp.spec.when", "offsets deletedTopics unchangedFor idleFor expiresWithin lag", id="policy-when"),
         pytest.param(
             "kgp.spec.delete",
-            "gracePeriod maxPerRun maxPercent backupRetention temporaryLimits windows",
+            "gracePeriod maxPerRun maxPercent backupRetention windows",
             id="policy-delete",
-        ),
-        pytest.param(
-            "kgp.spec.delete.temporaryLimits", "from until maxPerRun maxPercent", id="policy-temporary-limits"
         ),
         pytest.param("kgp.spec.delete.windows", "days from to timeZone", id="policy-delete-windows"),
         pytest.param(

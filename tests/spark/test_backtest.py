@@ -216,8 +216,6 @@ def random_policy(chance: random.Random, number: int, tag: str, longest: float) 
         match["exclude"] = chance.sample(names, 1)
     if chance.random() < 0.3:
         match["types"] = chance.choice([["Classic"], ["Consumer"], ["Classic", "Consumer", "Streams"]])
-    if chance.random() < 0.2:
-        match["protocolTypes"] = chance.choice([["consumer"], ["consumer", ""], ["connect"]])
     if chance.random() < 0.3:
         match["unprotect"] = chance.sample(["Connect", "Streams", "MirrorMaker"], chance.randint(1, 3))
     if chance.random() < 0.3:

@@ -24,8 +24,7 @@ from group_hygiene.reconcile.deletion import Saved
 from group_hygiene.reconcile.recheck import Rechecked
 from group_hygiene.reconcile.settle import Request
 from group_hygiene.spec.connection import parse_connection
-from group_hygiene.spec.policy import parse_policy
-from tests.unit.make import NOW, delete, policy_object
+from tests.unit.make import NOW, delete
 
 _CONNECTION = parse_connection(
     {
@@ -154,24 +153,3 @@ def test_a_deletion_that_was_carried_out_leaves_the_other_intent() -> None:
     deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, _WINDOW, 5.0)
     assert ledger.contents.deletions.keys() == {"g"}
     assert ledger.contents.intents == {"g": _THEIRS}
-
-
-@pytest.mark.parametrize(
-    ("hours", "reason"),
-    [
-        pytest.param((-2, 1), None, id="hold"),
-        pytest.param((-2, 0), reasons.POLICY_CHANGED, id="ended"),
-        pytest.param((0, 1), reasons.POLICY_CHANGED, id="began"),
-        pytest.param((-3, -2), None, id="over-before-the-run"),
-    ],
-)
-def test_a_run_ends_with_the_temporary_limits_by_which_it_was_planned(
-    hours: tuple[int, int], reason: str | None
-) -> None:
-    """A run that takes long must not go on by limits that are over."""
-    begins, ends = (NOW + timedelta(hours=each) for each in hours)
-    limits = {"temporaryLimits": {"from": begins.isoformat(), "until": ends.isoformat(), "maxPerRun": 1_000}}
-    policy = parse_policy(policy_object(mode="Enforce", delete=limits))
-    plan = make_plan(policy, Verdicts(), {}, Conditions(), NOW - timedelta(hours=1))
-    stop = deletion._may_not_begin(_run(_Ledger([]), _Guard())._replace(plan=plan))
-    assert (stop.reason if stop else None) == reason

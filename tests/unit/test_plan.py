@@ -418,32 +418,18 @@ def test_a_cluster_with_few_groups(total: int | None, reason: str | None) -> Non
         assert "lower limits.minGroups of the KafkaConnection in Git" in result.refusal.message
 
 
-def test_temporary_limits() -> None:
-    """For a limited time a policy may delete more; the connection's limits still apply."""
-    temporary = {"from": NOW.isoformat(), "until": (NOW + timedelta(hours=1)).isoformat(), "maxPerRun": 40}
-    delete_ = {"maxPerRun": 2, "maxPercent": 5, "temporaryLimits": {**temporary, "maxPercent": 90}}
-    policy = parse_policy(policy_object(mode="Enforce", delete=delete_))
-    assert len(plan(policy, _matches(50)).actions) == 40
-    assert len(plan(policy, _matches(50), limits=Limits(30, 90)).actions) == 30
-    held = plan(policy, _matches(50), limits=Limits(30, 20)).refusal
-    assert held is not None
-    assert "limits.maxPercent of the KafkaConnection" in held.message
-
-
 def test_the_guide_takes_less_than_half_an_hour() -> None:
     """With its limits of policy and connection together, for 3,000 of 4,000 groups; with a wait for the first run."""
     page = (Path(__file__).parents[2] / "docs" / "first-clean-up.md").read_text()
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
     connection, policy, enforce, first, raised = blocks
-    policy["spec"] |= enforce | first
-    connection["spec"] |= raised
+    policy["spec"] |= enforce
+    policy["spec"]["delete"] = policy["spec"].get("delete", {}) | first["delete"]
+    connection["spec"]["limits"] |= raised["limits"]
     parsed, limits = parse_policy(policy), parse_connection(connection).limits
-    temporary = parsed.temporary_limits
-    assert temporary is not None
     conditions = Conditions(limits=limits, total=4_000)
-    at = parsed.limits_at(temporary.start)
-    assert not [veto for veto in VETOES if veto(at, [str(number) for number in range(3_000)], conditions)]
-    runs = -(-3_000 // max_deletions(at, conditions))
+    assert not [veto for veto in VETOES if veto(parsed.limits, [str(number) for number in range(3_000)], conditions)]
+    runs = -(-3_000 // max_deletions(parsed.limits, conditions))
     assert runs * parsed.interval < timedelta(minutes=30)
 
 

@@ -12,12 +12,9 @@ from group_hygiene.decide.plan import Conditions, Verdicts, make_plan, max_delet
 from group_hygiene.spec.policy import Limits, parse_policy
 from tests.unit.make import NOW, match, plan, policy_object
 
-# NOW is a Thursday, 12:00 UTC.
-_NEXT_DAY = 'from: "2030-02-01T12:00:00Z", until: "2030-02-03T12:00:00Z"'
 _TUESDAYS = [{"days": ["Tuesday"], "from": "20:00", "to": "23:00"}]
-_FITS = {"from": "2030-02-01T00:00:00Z", "until": "2030-02-09T00:00:00Z", "maxPerRun": 3_000, "maxPercent": 75}
-_HEADING = "if they are right, for a first clean-up in 1 run, 1h"
-_CONNECTION = "in KafkaConnection kafka/main, until they are deleted: limits: {maxPerRun: 3000, maxPercent: 75}"
+_HEADING = "if they are right, until they are deleted (1 run, 1h)"
+_CONNECTION = "in KafkaConnection kafka/main: limits: {maxPerRun: 3000, maxPercent: 75}"
 
 
 @pytest.mark.parametrize(
@@ -28,7 +25,7 @@ _CONNECTION = "in KafkaConnection kafka/main, until they are deleted: limits: {m
             Limits(50, 10),
             4_000,
             [
-                f"{_HEADING}: delete: {{temporaryLimits: {{{_NEXT_DAY}, maxPerRun: 3000, maxPercent: 75}}}}",
+                f"{_HEADING}: delete: {{maxPerRun: 3000, maxPercent: 75}}",
                 f"and {_CONNECTION}",
             ],
             id="both-limits-block",
@@ -38,15 +35,12 @@ _CONNECTION = "in KafkaConnection kafka/main, until they are deleted: limits: {m
             id="the-connection-blocks",
         ),
         pytest.param(
-            {"temporaryLimits": _FITS}, Limits(3_000, 75), 4_000, [], id="limits-that-were-proposed"
-        ),
-        pytest.param(
             {},
             None,
             30_000,
             [
                 "with these limits: 60 runs, 60h",
-                f"{_HEADING}: delete: {{temporaryLimits: {{{_NEXT_DAY}, maxPerRun: 3000, maxPercent: 20}}}}",
+                f"{_HEADING}: delete: {{maxPerRun: 3000, maxPercent: 20}}",
             ],
             id="slow",
         ),
@@ -56,8 +50,7 @@ _CONNECTION = "in KafkaConnection kafka/main, until they are deleted: limits: {m
             4_000,
             [
                 "with these limits: 60 runs, 60h of open windows",
-                f"{_HEADING} of open windows: delete: {{temporaryLimits: "
-                '{from: "2030-02-05T20:00:00Z", until: "2030-02-13T20:00:00Z", maxPerRun: 3000, maxPercent: 80}}',
+                f"{_HEADING.removesuffix(')')} of open windows): delete: {{maxPerRun: 3000, maxPercent: 80}}",
             ],
             id="windows",
         ),
@@ -66,28 +59,26 @@ _CONNECTION = "in KafkaConnection kafka/main, until they are deleted: limits: {m
     ],
 )  # fmt: skip
 def test_first_clean_up(delete: dict[str, Any], limits: Limits | None, total: int | None, lines: list[str]) -> None:
-    """For 3,000 groups and interval 1h, from the first open window after the grace period of 24h on."""
+    """For 3,000 groups and interval 1h."""
     policy = parse_policy(policy_object(delete=delete, interval="1h"))
     conditions = Conditions(limits=limits, total=total)
     made = make_plan(policy, Verdicts.of(map(match, map(str, range(3_000)))), {}, conditions, NOW)
-    assert first_clean_up(made, conditions, NOW) == lines
+    assert first_clean_up(made, conditions) == lines
 
 
 def test_proposed_limits_are_enough() -> None:
-    """With both, the first run deletes all groups, at any time that they name."""
+    """With both, the first run deletes all groups."""
     spec = policy_object(delete={"windows": _TUESDAYS})
     conditions = Conditions(limits=Limits(50, 10, min_groups=100), total=4_000)
     verdicts = Verdicts.of(map(match, map(str, range(3_000))))
-    first, second = first_clean_up(make_plan(parse_policy(spec), verdicts, {}, conditions, NOW), conditions, NOW)
-    temporary = yaml.safe_load(first.partition("windows: ")[2])["delete"]["temporaryLimits"]
-    raised = yaml.safe_load(second.partition("deleted: ")[2])["limits"]
-    spec["spec"]["delete"]["temporaryLimits"] = temporary
+    first, second = first_clean_up(make_plan(parse_policy(spec), verdicts, {}, conditions, NOW), conditions)
+    own = yaml.safe_load(first.partition("windows): ")[2])["delete"]
+    raised = yaml.safe_load(second.partition("main: ")[2])["limits"]
+    spec["spec"]["delete"] |= own
     policy = parse_policy(spec)
-    assert policy.temporary_limits is not None
-    at = policy.temporary_limits.start
     new = Conditions(limits=Limits(raised["maxPerRun"], raised["maxPercent"], min_groups=100), total=4_000)
-    made = make_plan(policy, verdicts, {}, new, at)
-    assert (made.refusal, made.outside, max_deletions(policy.limits_at(at), new)) == (None, None, 3_000)
+    made = make_plan(policy, verdicts, {}, new, NOW)
+    assert (made.refusal, max_deletions(policy.limits, new)) == (None, 3_000)
 
 
 def test_matches_by_owner() -> None:

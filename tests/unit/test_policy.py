@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -202,10 +202,6 @@ def test_patterns_list() -> None:
         pytest.param({"groups": ["*"]}, {"state": GroupState.STABLE}, False, id="state"),
         pytest.param({"groups": ["*"]}, {"type": GroupType.SHARE}, False, id="type"),
         pytest.param({"groups": ["*"]}, {"type": GroupType.UNKNOWN}, False, id="unknown-type"),
-        pytest.param({"groups": ["*"], "protocolTypes": ["connect"]}, {}, False, id="other-protocol-type"),
-        pytest.param({"groups": ["*"], "protocolTypes": ["consumer"]}, {}, True, id="protocol-type"),
-        pytest.param({"groups": ["*"], "protocolTypes": [""]}, {"protocol_type": ""}, True, id="simple-groups-only"),
-        pytest.param({"groups": ["*"], "protocolTypes": []}, {"protocol_type": "x"}, True, id="empty-means-any"),
     ],
 )
 def test_selects(match: dict[str, Any], changes: dict[str, Any], selected: bool) -> None:
@@ -303,7 +299,7 @@ def test_policy_defaults() -> None:
     assert (policy.grace_period, policy.backup_retention) == (timedelta(hours=24), timedelta(hours=720))
     assert policy.match.states == {GroupState.EMPTY, GroupState.DEAD}
     assert policy.match.types == {GroupType.CLASSIC, GroupType.CONSUMER}
-    assert (policy.match.protocol_types, policy.match.unprotect) == (frozenset(), frozenset())
+    assert policy.match.unprotect == frozenset()
     assert policy.when.unchanged_for == timedelta(hours=72)
     assert (policy.when.offsets, policy.when.deleted_topics) == (None, None)
     assert (policy.key, policy.connection_namespace, policy.crosses_namespace) == ("kafka/p", "kafka", False)
@@ -336,27 +332,7 @@ def test_policy_all_fields() -> None:
     assert policy.match.unprotect == {Unprotect.CONNECT, Unprotect.SHARE}
     assert (policy.when.deleted_topics, policy.when.offsets) == (DeletedTopics.ALL, Offsets.NONE)
     assert policy.limits == Limits(1, 100)
-    assert policy.temporary_limits is None
     assert (policy.grace_period, policy.backup_retention) == (timedelta(minutes=90), timedelta(hours=1))
-
-
-_TEMPORARY = {"from": "2030-01-31T12:00:00Z", "until": "2030-01-31T14:00:00+01:00"}
-
-
-@pytest.mark.parametrize(
-    ("limits", "at", "expected"),
-    [
-        pytest.param({"maxPercent": 90}, "11:59:59", Limits(50, 20), id="before"),
-        pytest.param({"maxPercent": 90}, "12:00:00", Limits(50, 90), id="from-is-inside"),
-        pytest.param({"maxPerRun": 900}, "12:59:59", Limits(900, 20), id="per-run-only"),
-        pytest.param({"maxPerRun": 900}, "13:00:00", Limits(50, 20), id="until-is-outside"),
-        pytest.param({}, "12:30:00", Limits(50, 20), id="nothing-changes"),
-    ],
-)
-def test_temporary_limits(limits: dict[str, int], at: str, expected: Limits) -> None:
-    """They replace the usual limits from `from` until before `until`, each for itself."""
-    policy = _policy(delete={"temporaryLimits": {**_TEMPORARY, **limits}})
-    assert policy.limits_at(datetime.fromisoformat(f"2030-01-31T{at}Z")) == expected
 
 
 def test_alert_looks_at_all_states() -> None:
@@ -477,21 +453,6 @@ def test_alert_looks_at_all_states() -> None:
         pytest.param({"delete": {"gracePeriod": 24}}, "gracePeriod must be a duration", id="grace-as-a-number"),
         pytest.param({"delete": {"backupRetention": "59m"}}, "backupRetention must be at least 1h", id="retention"),
         pytest.param({"delete": {"backupRetention": "8761h"}}, "must be at most 8760h", id="retention-long"),
-        pytest.param(
-            {"delete": {"temporaryLimits": {**_TEMPORARY, "until": "2030-01-31T12:00:00Z"}}},
-            "temporaryLimits.until must be later than from",
-            id="temporary-limits-end-first",
-        ),
-        pytest.param(
-            {"delete": {"temporaryLimits": {**_TEMPORARY, "until": "2030-03-31T12:00:00Z"}}},
-            "temporaryLimits.until must be at most 31 days after from",
-            id="temporary-limits-are-permanent",
-        ),
-        pytest.param(
-            {"delete": {"temporaryLimits": {**_TEMPORARY, "from": "2030-01-31T12:00:00"}}},
-            "temporaryLimits.from: must have a time zone",
-            id="temporary-limits-without-zone",
-        ),
         pytest.param({"delete": {"windows": [{"from": "22:00"}]}}, "windows.0.: .*required field `to`", id="window"),
         pytest.param({"delete": {"windows": [NIGHT] * 17}}, "windows: Expected `array` of length <= 16", id="windows"),
     ],
@@ -571,7 +532,6 @@ def _policy(**changes: Any) -> Policy:
         pytest.param({"delete": {"maxPerRun": 1, "maxPercent": 1}}, id="limits"),
         pytest.param({"delete": {"backupRetention": "1h"}}, id="retention"),
         pytest.param({"delete": {"windows": [NIGHT]}}, id="windows"),
-        pytest.param({"delete": {"temporaryLimits": _TEMPORARY}}, id="temporary-limits"),
         pytest.param({"delete": {"gracePeriod": "24h"}}, id="grace-as-by-default"),
         pytest.param({"delete": {"gracePeriod": "23h60m"}}, id="grace-in-other-words"),
         pytest.param({"interval": "1h"}, id="interval"),

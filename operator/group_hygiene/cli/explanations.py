@@ -123,7 +123,7 @@ def _unselected(match: Match, group: Group) -> str:
         return f"its state is {group.state}, and match.states is {', '.join(sorted(match.states))}"
     if group.type not in match.types:
         return f"its type is {group.type}, and match.types is {', '.join(sorted(match.types))}"
-    return f"its protocol type is {group.protocol_type!r}, which match.protocolTypes does not contain"
+    return "spec.access of the KafkaConnection does not grant it to the policy's namespace"
 
 
 def _why(check: Any) -> str:

@@ -11,12 +11,10 @@ from group_hygiene.decide.plan import Conditions, Plan, max_deletions
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.verdicts import Verdict
-from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Limits, Policy
-from group_hygiene.spec.windows import next_open
 
 _PER_RUN_MAX = 10_000
-_DAY = timedelta(days=1)
 
 
 def by_pattern(made: Plan, now: datetime) -> list[dict[str, Any]]:
@@ -57,31 +55,26 @@ def owner_line(found: Mapping[str, Any]) -> str:
     return f"{owner}: {found['matched']:,} group{'s' if found['matched'] != 1 else ''}"
 
 
-def first_clean_up(made: Plan, conditions: Conditions, now: datetime) -> list[str]:
+def first_clean_up(made: Plan, conditions: Conditions) -> list[str]:
     """How long the deletion of all that match takes, and limits with which it takes as few runs as possible, as YAML.
 
-    Not stricter than the usual limits, and from the first window after the grace period on. Empty if one run is
-    enough, or if something else than limits prevents deletions.
+    Not stricter than the usual limits. Empty if one run is enough, or if something else than limits prevents deletions.
     """
     policy, due, total = made.policy, len(made.due), conditions.total
     if not due or not total or (made.refusal is not None and made.refusal.reason != reasons.LIMIT_EXCEEDED):
         return []
-    begins = next_open(policy.windows, now + policy.grace_period)
-    # The policy may be applied a day later than it was planned.
-    ends = next_open(policy.windows, begins + _DAY) + _DAY
-    usual, wanted = policy.limits_at(begins), Limits(min(due, _PER_RUN_MAX), -(-due * 100 // total))
+    usual, wanted = policy.limits, Limits(min(due, _PER_RUN_MAX), -(-due * 100 // total))
     text = _raised(usual, wanted)
-    proposed = [f'delete: {{temporaryLimits: {{from: "{timestamp(begins)}", until: "{timestamp(ends)}", {text}}}}}']
-    proposed = proposed if text else []
+    proposed = [f"delete: {{{text}}}"] if text else []
     text = "" if conditions.limits is None else _raised(conditions.limits, wanted)
     if text:
         key = f"{policy.connection_namespace}/{policy.connection_name}"
-        proposed.append(f"in KafkaConnection {key}, until they are deleted: limits: {{{text}}}")
+        proposed.append(f"in KafkaConnection {key}: limits: {{{text}}}")
     lines = []
     if wanted.max_percent <= usual.stricter(conditions.limits).max_percent:
         per_run = max_deletions(usual, conditions)
         lines = [f"with these limits: {_duration(policy, due, per_run)}"] if due > per_run else []
-    heading = f"if they are right, for a first clean-up in {_duration(policy, due, wanted.max_per_run)}"
+    heading = f"if they are right, until they are deleted ({_duration(policy, due, wanted.max_per_run)})"
     return [*lines, *(f"{'and' if number else f'{heading}:'} {text}" for number, text in enumerate(proposed))]
 
 

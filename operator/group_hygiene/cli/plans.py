@@ -72,8 +72,7 @@ class Scans:
 class _Planned:
     """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run.
 
-    patterns, owners: see `by_pattern` and `by_owner`. temporarily: the plan and first groups by temporaryLimits, at
-    their start or now; None = there are none, or they are over.
+    patterns, owners: see `by_pattern` and `by_owner`.
     """
 
     policy: Policy
@@ -83,7 +82,6 @@ class _Planned:
     conditions: Conditions
     patterns: Sequence[Mapping[str, Any]]
     owners: Sequence[Mapping[str, Any]]
-    temporarily: tuple[Plan, Sequence[str]] | None = None
 
 
 def plan(target: Target, files: Sequence[str], activity: ActivitySpec | None, options: PlanOptions) -> Report:
@@ -121,19 +119,15 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     conditions = scan.observation.conditions
     # In a dry run, each match is due, as if the grace period had elapsed.
     dry = replace(policy, mode=Mode.DRY_RUN)
-    now, other = datetime.now(UTC), policy.temporary_limits
-    made, first = _plan_at(dry, verdicts, conditions, now)
-    temporarily = None
-    if other is not None and now < other.end:
-        temporarily = _plan_at(dry, verdicts, conditions, max(now, other.start))
+    made, first = _plan_at(dry, verdicts, conditions, datetime.now(UTC))
     patterns = by_pattern(made, scan.snapshot.taken_at)
-    return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made), temporarily)
+    return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made))
 
 
 def _plan_at(policy: Policy, verdicts: Verdicts, conditions: Conditions, at: datetime) -> tuple[Plan, Sequence[str]]:
     """The plan of a dry run with the limits of that time, and the groups that a run in mode Enforce would delete."""
     made = make_plan(policy, verdicts, {}, conditions, at)
-    return made, made.due[: max_deletions(policy.limits_at(at), conditions)] if made.refusal is None else ()
+    return made, made.due[: max_deletions(policy.limits, conditions)] if made.refusal is None else ()
 
 
 def scan_clusters(
@@ -347,27 +341,13 @@ def _would(planned: _Planned) -> str:
     them = policy.action.describe_targets("them")
     if made.refusal is not None:
         why = f"{made.refusal.reason}: {made.refusal.message}"
-        return f"{text}: it would report them, and delete nothing: {why}{_temporarily(planned)}"
+        return f"{text}: it would report them, and delete nothing: {why}"
     pace = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
     windows = f" ({'; '.join(map(str, policy.windows))})" if policy.windows else ""
-    later = f"and delete {them} after {format_duration(policy.grace_period)}{windows}{pace}{_temporarily(planned)}"
+    later = f"and delete {them} after {format_duration(policy.grace_period)}{windows}{pace}"
     if policy.mode is Mode.DRY_RUN:
         return f"{text}: it would report them; mode Enforce would mark them {later}"
     return f"{text}: it would mark them {later}"
-
-
-def _temporarily(planned: _Planned) -> str:
-    """What the policy may delete under temporaryLimits that are not over, as the end of a sentence."""
-    other = planned.policy.temporary_limits
-    if other is None or planned.temporarily is None:
-        return ""
-    made, first = planned.temporarily
-    limits = planned.policy.limits_at(made.at)
-    pace = f"{len(first)} in the first run" if made.refusal is None else f"nothing ({made.refusal.message})"
-    return (
-        f"; from {timestamp(other.start)} until {timestamp(other.end)}, with at most {limits.max_per_run} per run and "
-        f"{limits.max_percent}% of all groups (temporaryLimits): {pace}"
-    )
 
 
 def _table(planned: _Planned, summary: bool) -> Table:
@@ -376,8 +356,7 @@ def _table(planned: _Planned, summary: bool) -> Table:
     if summary or len(made.matched) > _MANY:
         heading += [f"  {pattern_line(found)}" for found in planned.patterns]
         heading += [f"  {owner_line(found)}" for found in planned.owners]
-    if planned.temporarily is None or planned.temporarily[0].refusal is not None:
-        heading += [f"  {line}" for line in first_clean_up(made, planned.conditions, now)]
+    heading += [f"  {line}" for line in first_clean_up(made, planned.conditions)]
     skipped = skipped_by_latest(made.verdicts[name] for name in made.matched)
     if skipped and policy.action is Action.DELETE:
         heading.append(f"  {skipped}")

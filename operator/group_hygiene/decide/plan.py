@@ -128,8 +128,7 @@ class Plan:
 
     due: groups that may be deleted now, oldest first, before limits: in Enforce those whose grace period is over, in
     DryRun all that match. actions: the groups that this run deletes, in that order; empty in DryRun, for Alert, and
-    when refused. refusal: why no due group is deleted, or no match is marked. limits: the policy's, at the time of the
-    decision. marking: groups that get a new mark now.
+    when refused. refusal: why no due group is deleted, or no match is marked. marking: groups that get a new mark now.
     unmarking: groups that lose their mark, and why. marks: the mark of each group that has one and retains it with its
     date. at: the time of the decision, and the date of the new marks. outside: why due groups wait: none of the
     policy's windows is open.
@@ -140,7 +139,6 @@ class Plan:
     due: tuple[str, ...]
     actions: tuple[str, ...]
     refusal: Refusal | None
-    limits: Limits
     marking: frozenset[str] = frozenset()
     unmarking: Mapping[str, Refusal] = field(default_factory=dict)
     marks: Mapping[str, Mark] = field(default_factory=dict)
@@ -266,7 +264,7 @@ def make_plan(
         if policy.by_topic or new is None or conditions.has_shown(mark.since)
     }
     due = due_groups(policy, verdicts, valid_marks, now)
-    limits = policy.limits_at(now)
+    limits = policy.limits
     vetoes = (veto(limits, due, conditions) for veto in VETOES if due)
     refusal = next(filter(None, vetoes), None) or _marks_refusal(policy, verdicts, conditions)
     outside = outside_window(policy, now) if due and policy.enforced else None
@@ -277,7 +275,6 @@ def make_plan(
         due=due,
         actions=tuple(due[: max_deletions(limits, conditions)]) if may_delete else (),
         refusal=refusal,
-        limits=limits,
         marking=_marking(policy, verdicts, conditions, marks, valid_marks),
         unmarking=unmarking,
         marks=valid_marks,

@@ -310,10 +310,7 @@ def _is_ours(context: Context, intent: Intent) -> bool:
 def _may_not_begin(run: _Run) -> Refusal | None:
     """Why no further deletion may begin. One that has begun with several requests continues after its window."""
     context, plan, now = run.context, run.plan, run.context.clock.now()
-    stop = run.executor.refusal(context.deadline(), Moment.REQUEST, Moment.DELETION) or outside_window(plan.policy, now)
-    if stop is None and plan.policy.limits_at(now) != plan.limits:
-        stop = Refusal(reasons.POLICY_CHANGED, "delete.temporaryLimits began or ended during the run")
-    return stop
+    return run.executor.refusal(context.deadline(), Moment.REQUEST, Moment.DELETION) or outside_window(plan.policy, now)
 
 
 def _asked_to_keep(context: Context, name: str) -> Refusal | None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
-from msgspec import Meta, field, structs
+from msgspec import Meta, structs
 
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.spec.durations import Duration, format_duration
@@ -78,7 +78,6 @@ class _Match(Decisive, frozen=True, kw_only=True, forbid_unknown_fields=True):
     exclude: Patterns = Patterns([])
     states: frozenset[GroupState] = frozenset()
     types: frozenset[GroupType] = frozenset()
-    protocol_types: frozenset[str] = frozenset()
     unprotect: frozenset[Unprotect] = frozenset()
     topics: Patterns = Patterns([])
     exclude_topics: Patterns = Patterns([])
@@ -87,7 +86,7 @@ class _Match(Decisive, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Match(_Match, frozen=True, kw_only=True):
     """The groups that a policy selects. within: those granted to its namespace by the connection; None = all.
 
-    protocol_types: none = all. topics, exclude_topics: for DeleteOffsets, the topics whose offsets may be deleted.
+    topics, exclude_topics: for DeleteOffsets, the topics whose offsets may be deleted.
     """
 
     within: Patterns | None = None
@@ -119,7 +118,6 @@ class Match(_Match, frozen=True, kw_only=True):
         return (
             group.state in self.states
             and group.type in self.types
-            and (not self.protocol_types or group.protocol_type in self.protocol_types)
             and (self.within is None or self.within.matches(group.id))
             and self.groups.matches(group.id)
             and not self.exclude.matches(group.id)
@@ -197,19 +195,6 @@ class Limits:
         )
 
 
-class TemporaryLimits(Decisive, frozen=True, kw_only=True):
-    """Replace the policy's own limits from `start` until before `end`; None = that one stays."""
-
-    start: Annotated[datetime, Meta(tz=True)] = field(name="from")
-    end: Annotated[datetime, Meta(tz=True)] = field(name="until")
-    max_per_run: MaxPerRun | None = None
-    max_percent: MaxPercent | None = None
-
-    def __post_init__(self) -> None:
-        require(self.start < self.end, "until must be later than from")
-        require(self.end - self.start <= timedelta(days=31), "until must be at most 31 days after from")
-
-
 class AlertSpec(Part, frozen=True, kw_only=True):
     """The receivers to notify. groups_at_least: no alert below this number of matches.
 
@@ -228,7 +213,7 @@ class AlertSpec(Part, frozen=True, kw_only=True):
 class Policy:
     """grace_period: from a group's mark to its deletion. backup_retention: how long a deleted group can be restored.
 
-    windows: when it may delete; empty = always. limits: the usual ones; see `limits_at`.
+    windows: when it may delete; empty = always.
 
     digest: of the fields that decide which groups are deleted and when; a change starts counts and marks again.
     """
@@ -251,7 +236,6 @@ class Policy:
     digest: str
     alert: AlertSpec
     windows: tuple[Window, ...] = ()
-    temporary_limits: TemporaryLimits | None = None
 
     @property
     def connection_key(self) -> str:
@@ -261,13 +245,6 @@ class Policy:
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-    def limits_at(self, now: datetime) -> Limits:
-        other = self.temporary_limits
-        if other is None or not other.start <= now < other.end:
-            return self.limits
-        per_run, percent = other.max_per_run or self.limits.max_per_run, other.max_percent or self.limits.max_percent
-        return replace(self.limits, max_per_run=per_run, max_percent=percent)
 
     @property
     def enforced(self) -> bool:
@@ -290,7 +267,6 @@ class _Delete(Decisive, frozen=True):
     grace_period: Duration = Duration(hours=24)
     backup_retention: Duration = Duration(hours=720)
     windows: Annotated[tuple[Window, ...], Meta(max_length=16)] = ()
-    temporary_limits: TemporaryLimits | None = None
 
     def __post_init__(self) -> None:
         require_between(self.grace_period, "gracePeriod", timedelta(seconds=1), timedelta(hours=720))
@@ -374,7 +350,6 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         digest=_digest(obj["spec"], deletion.grace_period if spec.action.changes else None),
         alert=spec.alert,
         windows=deletion.windows,
-        temporary_limits=deletion.temporary_limits,
     )
 
 
