@@ -196,7 +196,7 @@ class Outbox:
                 entry = self._entries.get(item.uid)
                 if entry is None:
                     continue
-                if item.status is Status.FIRING:
+                if item.status is Status.FIRING and place.kind is Kind.ALERTMANAGER:
                     self._renewed[lane.receiver, item.uid, item.type] = message.at
                 state = received(entry.delivered.get(lane.receiver) or self._nothing(lane.receiver), item)
                 state = state._replace(unconfirmed=not confirmed)
