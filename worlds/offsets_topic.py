@@ -76,7 +76,7 @@ def feature(name: str, level: int) -> Change:
 _RETENTION_MS = 30_000
 _SECONDS = 120.0
 _CLEANER = config(log_cleaner_backoff_ms="200", log_cleaner_threads="2")
-_OLD_COUNT = Refuses("OffsetsTopicGrown", "restart", ends=True, forced=True)
+_OLD_COUNT = Refuses("OffsetsTopicGrown", "restart", ends=True)
 
 WORLDS = (
     *(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.cli.restores import CommandGuard
+from group_hygiene.cli.history import CommandGuard
 from group_hygiene.cli.target import Session
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.changes import commit_offsets
@@ -273,7 +273,6 @@ def test_it_asks_first(on_ledger: Run, make: Maker) -> None:
         pytest.param(["--yes"], "--yes needs --connection NAME or --connection-file FILE", id="yes"),
         pytest.param(["--connection", "main", "--connection-file", "f"], "can't be given together", id="two"),
         pytest.param([*YES, "--connection-file", "f"], "--without-connection can't be given with", id="with"),
-        pytest.param(["--connection", "main", "--create-ledger"], "--create-ledger can't be given with", id="ledger"),
     ],
 )
 def test_it_does_not_skip_protection_silently(

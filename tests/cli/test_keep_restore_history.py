@@ -339,7 +339,10 @@ def test_records_that_a_client_with_latest_skipped(
     consume(5)
     assert min(read) >= 5
     skipped = on_ledger("restore", group)
-    assert (skipped.code, "--overwrite-later replaces later offsets" in skipped.err) == (1, True)
+    assert (
+        skipped.code,
+        "--overwrite-later (overwriteLater of a GroupRestore) replaces later offsets" in skipped.err,
+    ) == (1, True)
     preview = on_ledger("restore", group, "--overwrite-later", "--preview")
     assert (preview.code, "records from 2 on are delivered again" in preview.out) == (0, True)
     assert on_ledger("restore", group, "--overwrite-later").code == 0

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from group_hygiene.cli.history import CommandGuard
 from group_hygiene.cli.options import Target
-from group_hygiene.cli.restores import CommandGuard
 from group_hygiene.cli.target import open_session
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.ledger.settings import LedgerSettings

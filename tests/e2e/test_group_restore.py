@@ -81,6 +81,25 @@ def test_a_group_with_members_waits(world: World, groups: Groups, topic: str) ->
     member.close()
 
 
+def test_one_that_is_being_deleted_restores_nothing(world: World, groups: Groups, topic: str) -> None:
+    """A finalizer of another program may keep it there for long."""
+    member = groups.member(BUSY, topic)
+    leaving = group_restore(OWNER, "leaving", BUSY)
+    leaving["metadata"]["finalizers"] = ["example.org/another-program"]
+    world.apply(leaving)
+    world.wait_ready("kgr", OWNER, "leaving", "GroupActive")
+    world.server.kubectl("delete", "kgr", "leaving", "-n", OWNER, "--wait=false")
+    try:
+        world.wait_ready("kgr", OWNER, "leaving", "Terminating")
+        member.close()
+        world.apply(group_restore(OWNER, "next", "never-deleted"))
+        world.wait_ready("kgr", OWNER, "next", "NoBackup")
+        assert world.get("kgr", OWNER, "leaving")["status"]["conditions"][0]["reason"] == "Terminating"
+    finally:
+        release = ("--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+        world.server.kubectl("patch", "kgr", "leaving", "-n", OWNER, *release)
+
+
 @pytest.mark.usefixtures("topic")
 def test_another_namespace_is_refused(world: World) -> None:
     """Without a grant nobody learns what a backup holds, and not even whether there is such a connection."""

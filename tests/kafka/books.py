@@ -32,6 +32,7 @@ from group_hygiene.spec.connection import parse_connection
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.backups import backup as backup_of
+from tests.kafka import makers
 from tests.kafka.clients import Wrapped
 from tests.kafka.makers import Maker, soon
 from tests.kafka.permissions import WRITERS
@@ -199,7 +200,7 @@ def unread(client: Client, topic: str) -> Ledger:
     """As `open_ledger` makes it, but not read: an open transaction would keep it waiting."""
     found = ledger_topic.find(client, topic, soon())
     assert isinstance(found, ledger_topic.Topic)
-    return Ledger(client, settings(topic), found)
+    return Ledger(client, settings(topic), found, makers.seen(client).id)
 
 
 class LosingClient(Wrapped):

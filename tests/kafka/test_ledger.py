@@ -47,6 +47,7 @@ from tests.kafka.books import (
     watch,
 )
 from tests.kafka.makers import Maker, soon
+from tests.kafka.makers import seen as seen_cluster
 
 # kafka-python's consumers leave sockets for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
@@ -162,6 +163,16 @@ def test_it_belongs_to_one_installation(client: Client, make: Maker) -> None:
     any_owner.write([keep("g-1")])
     ours.read_on(soon())
     assert set(ours.contents.keeps) == {"g-1"}
+
+
+def test_it_belongs_to_one_cluster(client: Client, make: Maker) -> None:
+    """Replication copies the topic with all its marks, requests and backups: of these, none is of this cluster."""
+    topic, copied = make.name("ledger"), foreign(make)
+    owner = claimed(client, topic).contents.owner
+    assert owner is not None
+    assert owner.cluster == seen_cluster(client).id
+    make.produce(copied, [pair(msgspec.structs.replace(owner, cluster="another")), pair(mark("g-1"))])
+    assert "is a copy" in refused(lambda: opened(client, settings(copied)), reasons.LEDGER_OWNED)
 
 
 def test_a_ledger_that_was_copied_back_is_read_again(client: Client, make: Maker) -> None:
@@ -283,6 +294,8 @@ def test_compaction_changes_nothing(make: Maker) -> None:
             ledger.read_on(soon())
             reader.read_on(soon())
             assert reader.contents == ledger.contents
+            # A ledger with the setting that made this quick is not opened.
+            configured(maker, "ledger", {"delete.retention.ms": "3600000"})
             assert fresh(client, "ledger") == ledger.contents
             assert set(ledger.contents.marks["uid-1"]) == {f"g-{index}" for index in range(1, 10)}
             assert everything(ledger) >= {each for each in EVERYTHING if not isinstance(each, Backup | Watch)} - {

@@ -16,18 +16,23 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer
 from confluent_kafka.admin import NewPartitions
 
+from group_hygiene import reconcile
 from group_hygiene.cli import main
-from group_hygiene.kafka.client import connect
+from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
+from group_hygiene.model.entries import Removal
 from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.connection import Settings
 from sandbox.errors import NotReached
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker
 from tests.kafka.scene import Scene, policy
+from tests.kafka.test_settling import known_for
 
 pytestmark = pytest.mark.slow
 
@@ -157,3 +162,31 @@ def test_commands_keep_a_group_that_is_used(place: Place) -> None:
     assert not used or result.exit_code != 0
     for row in json.loads(result.stdout)["groups"] if used else ():
         assert row["result"] != "Deleted", row
+
+
+def test_commands_refuse_also_by_force(place: Place) -> None:
+    """`--force` trusts the user's word that a group is unused, and not what brokers that disagree say of it."""
+    group = place.groups.same[2]
+    where = ("--bootstrap-server", place.kafka.bootstrap_servers, "--ledger-topic", place.scene.ledger)
+    result = CliRunner().invoke(
+        main, ["delete", *where, group, "--force", "--preview", "--yes", "--without-connection", "-o", "json"]
+    )
+    (row,) = json.loads(result.stdout)["groups"]
+    if place.world.refusal is not None:
+        assert (row["result"], row["reason"]) == ("NotDeleted", place.world.refusal), row
+
+
+def test_a_deletion_is_not_settled_by_brokers_that_disagree(place: Place) -> None:
+    """One that is asked for a group may look for it in another partition than the one that has it."""
+    if place.world.refusal is None or place.world.brokers == 1:
+        pytest.skip("the brokers agree")
+    scene, tidy = place.scene, policy(*place.groups.moved)
+    intents = [scene.intent(group, tidy) for group in place.groups.moved]
+    assert record(scene.context.journal, intents) is None
+    successor = Scene(scene.client, ledger=scene.ledger, need=LedgerNeed.READ)
+    known_for(successor, 60)
+    reconcile.recover_intents(successor.context)
+    contents = successor.context.journal.contents
+    assert contents.deletions.keys().isdisjoint(place.groups.moved)
+    scene.context.journal.read_on(Deadline(60))
+    assert record(scene.context.journal, [Removal(each.key) for each in intents]) is None

@@ -157,7 +157,10 @@ def test_nothing_is_deleted_whose_backup_is_not_read_back(
     scene.context = scene.open()
     known_for(scene, 60)
     reconcile.recover_intents(scene.context)
-    assert scene.context.journal.contents.intents == {}
+    contents = scene.context.journal.contents
+    # Nothing was sent, so nothing is in doubt; and no backup is left of it.
+    assert (contents.intents, contents.unresolved) == ({}, {})
+    assert backups(scene, world.group) == []
     observation, plan = scene.due(wanted)
     (outcome,) = scene.apply(plan, observation)
     assert outcome.reason == reasons.DELETED

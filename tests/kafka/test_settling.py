@@ -20,6 +20,7 @@ from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts
 from group_hygiene.model.entries import Intent, KeepRequest, Outcome, OutcomeType
+from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome as GroupOutcome
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Context, open_ledger, recovery
@@ -346,6 +347,7 @@ class Left(NamedTuple):
     writers: list[str]
     gone: bool = True
     seconds: float = 0.0
+    is_edited: bool = False
 
 
 @pytest.mark.parametrize(
@@ -354,6 +356,7 @@ class Left(NamedTuple):
         pytest.param(Left([_COMMAND]), OutcomeType.DELETED, id="deleted"),
         pytest.param(Left([_COMMAND], gone=False), OutcomeType.NOT_DELETED, id="not-deleted"),
         pytest.param(Left([_COMMAND], seconds=recovery.OTHERS_S), None, id="just-now"),
+        pytest.param(Left([_COMMAND], is_edited=True), None, id="after-an-edit-of-the-connection"),
         pytest.param(Left([_OPERATOR]), None, id="by-the-operator"),
         pytest.param(Left([_OPERATOR, _COMMAND]), OutcomeType.DELETED, id="contested-by-a-command"),
         pytest.param(Left([_COMMAND, _OPERATOR]), None, id="contested-by-the-operator"),
@@ -369,7 +372,9 @@ def test_a_later_command_settles_what_a_killed_one_began(
         assert record(scene.context.journal, [replace(intent, id=f"{intent.id}-{number}")]) is None
     if left.gone:
         make.delete_group(group)
-    recovery.recover_commands(command(scene, "later"), left.seconds)
+    edited = Refusal(reasons.POLICY_CHANGED, "the connection was edited")
+    guard = Guard(stop=lambda: edited if left.is_edited else None)
+    recovery.recover_commands(command(scene, "later"), guard, left.seconds)
     assert [each.what for each in recorded(scene, group)] == ([settled] if settled else [])
     contents = command(scene, "latest").journal.contents
     assert (group in contents.intents) is (settled is None)

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from group_hygiene.evidence.reader import Tables
+from group_hygiene.kafka import tail
 from group_hygiene.kafka.changes import delete_offsets
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, topic_ids
@@ -371,3 +372,14 @@ def test_only_a_group_that_the_log_is_silent_about_is_deleted(  # noqa: PLR0913,
     kind = OutcomeKind.DELETED if reason == reasons.DELETED else OutcomeKind.NOT_DELETED
     assert (outcome.group, outcome.kind, outcome.reason) == (name, kind, reason), outcome.message
     assert make.groups().get(name) == (None if kind is OutcomeKind.DELETED else "EMPTY")
+
+
+def test_the_memory_of_ids_is_bounded() -> None:
+    """Clients choose ids of up to 32 KB, and all connections share what is remembered of them."""
+    remembered = tail._short_partition_of.cache_info
+    before = remembered().currsize
+    assert all(tail._partition_of("x" * 256 + str(n), 50) == partition_of("x" * 256 + str(n), 50) for n in range(100))
+    assert remembered().currsize == before
+    for n in range(11_000):
+        tail._partition_of(f"id-{n}", 50)
+    assert remembered().currsize <= 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,15 +17,17 @@ from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Outcome
+from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.clients import Around, Died, die
-from tests.kafka.makers import Maker, at, soon
-from tests.kafka.scene import Scene, policy
+from tests.kafka.makers import Maker, at, seen, soon
+from tests.kafka.scene import Guard, Scene, policy
 from tests.kafka.test_settling import known_for
+from tests.kafka.test_tail import Ends, ends_of
 from tests.kafka.test_uncertain_answers import backups
 
 SAVED, LATE = 10, 40
@@ -123,6 +126,28 @@ def test_a_commit_before_the_deletion_is_saved(
     assert group not in make.groups()
     assert saved(scene, group) == {f"{topic}{rest}": offset for rest, offset in offsets.items()}
     assert says in outcome.message
+
+
+def test_the_window_begins_after_the_slow_reads(scene: Scene, make: Maker, topic: str) -> None:
+    """What a busy log got while they lasted is read once, and not again within the time in which evidence is fresh."""
+    group = make.abandoned(make.name("monthly"), topic, commit=at(topic, SAVED))
+    observation, plan = scene.plan(policy(group))
+    begun: list[Ends] = []
+    ends: list[Ends] = []
+
+    def claims() -> Claims:
+        make.simple(make.name("busy"), at(topic))
+        ends.append(ends_of(scene.client, seen(scene.client)))
+        return Claims()
+
+    def intent() -> None:
+        begun.extend(each.log_ends for each in scene.context.journal.contents.intents.values())
+
+    scene.context = replace(scene.context, claims=claims)
+    (outcome,) = scene.apply(plan, observation, Guard(stop=intent))
+    assert outcome.kind is OutcomeKind.DELETED
+    assert begun
+    assert all(at_least <= begun[0][index] for index, at_least in ends[-1].items())
 
 
 def test_a_commit_while_it_is_saved_keeps_the_group(scene: Scene, proxy: KafkaProxy, make: Maker, topic: str) -> None:

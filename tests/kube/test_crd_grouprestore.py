@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiException, CustomObjectsApi
 
-from group_hygiene.restore.grouprestore import build_restore_status
+from group_hygiene.restore.grouprestore import build_restore_status, parse_restore
 from group_hygiene.restore.restorable import GroupResult, Kind
 from sandbox.kubernetes import ApiServer
 
@@ -55,13 +55,19 @@ POLICY = {"groups": None, "policyRef": {"name": "unused"}, "deletedAfter": TIME}
         pytest.param({"groups": [f"group-{number}" for number in range(1000)]}, id="groups-most"),
         pytest.param({"connectionRef": {"name": "main", "namespace": "other"}}, id="other-namespace"),
         pytest.param(POLICY, id="policy"),
-        pytest.param({"at": TIME, "outOfRangeOffsets": "Clamp", "allowUnknownTopicIdentity": True}, id="options"),
+        pytest.param(
+            {"at": TIME, "outOfRangeOffsets": "Clamp", "allowUnknownTopicIdentity": True, "overwriteLater": True},
+            id="options",
+        ),
     ],
 )
 def test_restore_is_accepted(api: CustomObjectsApi, spec: dict[str, Any]) -> None:
     """Each of these is a restore, and what was left out is filled in."""
     stored = api.create_namespaced_custom_object(*PLACE, a_restore(spec), dry_run="All", field_validation="Strict")
     assert stored["spec"]["outOfRangeOffsets"] == spec.get("outOfRangeOffsets", "Skip")
+    assert parse_restore(stored | {"metadata": stored["metadata"] | {"uid": "u"}})[1].overwrite_later is (
+        "overwriteLater" in spec
+    )
     assert stored["status"] == {"observedGeneration": -1}
 
 

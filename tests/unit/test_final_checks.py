@@ -114,7 +114,7 @@ def _run(ledger: _Ledger, guard: _Guard) -> Any:
 
 _SAVED = {"g": Saved(_OURS, [], ())}
 _WINDOW: Any = _Window()
-_READ = Rechecked({}, {}, 0.0, late=False)
+_READ = Rechecked({}, {}, 0.0, late=False, log_ends={})
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def resolved(log: Sequence[Sequence[Change]], left: Found, over: bool) -> Done |
         return None
     clock = SimpleNamespace(now=lambda: NOW)
     context: Any = SimpleNamespace(
-        journal=SimpleNamespace(contents=contents), memory=SimpleNamespace(unrecorded={}), clock=clock
+        journal=SimpleNamespace(contents=contents), memory=SimpleNamespace(unrecorded={}, unsent={}), clock=clock
     )
     topics = frozenset(deletion.topics) if left is Found.GONE else frozenset[str]()
     return settle(recovery._facts(context, deletion, Remains(left, topics, 4), over))

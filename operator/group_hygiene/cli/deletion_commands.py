@@ -83,7 +83,7 @@ def _delete_options(command: F) -> F:
         click.option(
             "--create-ledger",
             is_flag=True,
-            help="Create the topic of the ledger if there is none. Not with --connection. An operator takes it over.",
+            help="Create the topic of the ledger if there is none. An operator takes it over.",
         ),
         output_option,
         target_options,
@@ -192,8 +192,6 @@ def _delete(target: Target, output: str, chosen: DeleteOptions, topics: Sequence
         backup_retention=chosen.backup_retention,
         topics=tuple(dict.fromkeys(topics)),
     )
-    if chosen.create_ledger and target.connection:
-        raise click.UsageError("--create-ledger can't be given with --connection: its operator creates the ledger")
     document = read_connection_file(chosen.connection_file)
     place = deletions.Place(target, document, chosen.ledger_topic, chosen.create_ledger)
     return out.show(deletions.delete(place, request, chosen.preview, confirm), output)

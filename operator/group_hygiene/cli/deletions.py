@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from group_hygiene.cli.history import Opening, no_ledger, open_context
+from group_hygiene.cli.history import CommandGuard, Opening, no_ledger, open_context
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, note, printable, working
 from group_hygiene.cli.plans import protection_errors
-from group_hygiene.cli.restores import CommandGuard
 from group_hygiene.cli.target import Session, open_session
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal

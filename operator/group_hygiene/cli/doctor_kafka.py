@@ -36,6 +36,7 @@ from group_hygiene.reconcile import (
     open_journal,
 )
 from group_hygiene.reconcile.preconditions import Case, Moment, refusals
+from group_hygiene.reconcile.uses import read_ends
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.msk import region_of
@@ -94,12 +95,13 @@ def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
     metadata = kafka_cluster.read_cluster(session.client, session.deadline(), attested)
     if isinstance(metadata, Fault):
         raise Unreachable(f"no broker answers: {metadata}")
+    ends = read_ends(session.client, metadata, session.deadline())
     yield from run_check(_KAFKA, "brokers", lambda: _brokers(session, cluster, metadata))
     yield from run_check(_PERMISSIONS, "permissions in Kafka", lambda: _permissions(session, cluster, metadata))
     yield from run_check(Area.LEDGER, "ledger", lambda: _ledger(session, cluster))
     yield from run_check(_KAFKA, "scan", lambda: _scan(session, cluster))
     yield from run_check(Area.EVIDENCE, "evidence", lambda: _evidence(session, cluster, metadata))
-    yield from run_check(_CLOCK, "clock of the brokers", lambda: _clock(session, metadata))
+    yield from run_check(_CLOCK, "clock of the brokers", lambda: _clock(session, metadata, ends))
 
 
 def service_of(servers: Iterable[str]) -> str | None:
@@ -412,8 +414,11 @@ def _evidence(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> 
         yield failed(Area.EVIDENCE, "evidence", found, f"the runbook, {coverage.problem.reason}")
 
 
-def _clock(session: Session, metadata: ClusterMetadata) -> Iterator[Finding]:
-    """Whether records have timestamps in the future. A broker's clock that is behind shows only at a write."""
+def _clock(session: Session, metadata: ClusterMetadata, ends: Mapping[int, int] | Fault) -> Iterator[Finding]:
+    """Whether records have timestamps in the future, or those that were written since `ends` have old ones.
+
+    Without a write, a clock that is behind does not show.
+    """
     limit = session.clock.now() + SKEW_MAX
     places = [
         Partition(kafka_cluster.OFFSETS_TOPIC, number)
@@ -435,12 +440,29 @@ def _clock(session: Session, metadata: ClusterMetadata) -> Iterator[Finding]:
             f"{found}: a broker's clock is ahead, or this machine's is behind",
             "set the clock that is wrong",
         )
+    elif behind := _behind(session, metadata, ends):
+        found = f"broker {behind[0]} has just written records with times before {timestamp(limit - 2 * SKEW_MAX)}"
+        yield failed(
+            _CLOCK, check, f"{found}: its clock is behind, or this machine's is ahead", "set the clock that is wrong"
+        )
     elif faults or not places:
         why = str(faults[0]) if faults else f"there is no {kafka_cluster.OFFSETS_TOPIC} yet"
         yield warning(_CLOCK, check, f"can't be checked: {why}", _AGAIN)
     else:
         found = "no record has a timestamp in the future; a clock that is behind shows only at a write (ClockSkew)"
         yield ok(_CLOCK, check, found)
+
+
+def _behind(session: Session, metadata: ClusterMetadata, before: Mapping[int, int] | Fault) -> list[int]:
+    """The brokers that have written records since `before`, by times that are long past."""
+    now = read_ends(session.client, metadata, session.deadline())
+    if isinstance(now, Fault) or isinstance(before, Fault):
+        return []
+    since = round((session.clock.now() - SKEW_MAX).timestamp() * 1000)
+    grown = [index for index, end in now.items() if end > before.get(index, end)]
+    asked = {Partition(kafka_cluster.OFFSETS_TOPIC, index): since for index in grown}
+    answers = offsets_at(session.client, asked, session.deadline())
+    return sorted(metadata.leaders[place.partition][0] for place, answer in answers.items() if answer is None)
 
 
 def _named(names: Collection[str], what: str = "topics") -> str:

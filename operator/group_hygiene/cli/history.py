@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -63,6 +65,19 @@ class Opening(NamedTuple):
         return self.need is not LedgerNeed.SHOW
 
 
+@dataclass(frozen=True, slots=True)
+class CommandGuard:
+    """The guard of a command: an edit of the KafkaConnection ends it; there is no Lease to lose."""
+
+    session: Session
+
+    def refusal(self) -> Refusal | None:
+        return self.session.read_change()
+
+    def seconds_left(self) -> float:
+        return math.inf
+
+
 @contextmanager
 def open_cluster_and_ledger(target: Target, opening: Opening) -> Iterator[tuple[Session, Context]]:
     """The cluster and its ledger; see `open_context`. Raises HygieneError, also if there is no ledger."""
@@ -103,7 +118,7 @@ def open_context(session: Session, opening: Opening) -> Context:
         raise LedgerProblem(problem.message, problem.reason)
     context = Context(session.client, session.connection, memory, session.clock, journal, claims=session.claims)
     if opening.writes:
-        recover_commands(context)
+        recover_commands(context, CommandGuard(session))
     return context
 
 

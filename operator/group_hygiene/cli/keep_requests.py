@@ -8,10 +8,9 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from group_hygiene.cli.groups import exist
-from group_hygiene.cli.history import Opening, open_cluster_and_ledger, open_context
+from group_hygiene.cli.history import CommandGuard, Opening, open_cluster_and_ledger, open_context
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, printable, working
-from group_hygiene.cli.restores import CommandGuard
 from group_hygiene.cli.target import Session
 from group_hygiene.errors import LedgerProblem, Unreachable
 from group_hygiene.kafka.client import Deadline
@@ -63,7 +62,8 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
     with open_cluster_and_ledger(target, opening) as (session, context):
         contents = context.journal.contents
         with working("writing to the ledger"):
-            now = Executor(context, CommandGuard(session)).broker_time(session.deadline())
+            executor, deadline = Executor(context, CommandGuard(session)), session.deadline()
+            now = executor.refusal(deadline, Moment.REQUEST) or executor.broker_time(deadline)
             if isinstance(now, Refusal):
                 raise LedgerProblem(now.message, now.reason)
             notes = _clock_notes(session.clock.now(), now)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
-from group_hygiene.cli.history import Opening, open_cluster_and_ledger
+from group_hygiene.cli.history import CommandGuard, Opening, open_cluster_and_ledger
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
-from group_hygiene.cli.target import Session
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.restore.restorable import GroupResult, Kind, PartitionResult, RestoreRequest
 from group_hygiene.restore.restoration import Restorer, restore
@@ -33,19 +29,6 @@ _PARTITIONS = (
     Column("REASON"),
     Column("MESSAGE"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CommandGuard:
-    """The guard of a command: an edit of the KafkaConnection ends it; there is no Lease to lose."""
-
-    session: Session
-
-    def refusal(self) -> Refusal | None:
-        return self.session.read_change()
-
-    def seconds_left(self) -> float:
-        return math.inf
 
 
 def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic: str | None) -> Report:

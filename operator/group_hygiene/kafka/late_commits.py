@@ -75,14 +75,18 @@ class LateCommits:
         starts: Mapping[str, Mapping[int, int]],
         matters: Callable[[Commit | GroupState], bool] = lambda record: True,
     ) -> None:
-        """leaders: as in `Cluster`. starts: group -> partition of the log -> offset. matters: which records count."""
-        self._client, self._leaders, self._starts, self._matters = client, leaders, starts, matters
+        """leaders: as in `Cluster`; set again once they moved. starts: group -> partition of the log -> offset.
+
+        matters: which records count.
+        """
+        self.leaders = leaders
+        self._client, self._starts, self._matters = client, starts, matters
         self._positions = {index: min(at.get(index, 0) for at in starts.values()) for index in leaders if starts}
         self._logs: dict[int, dict[str, GroupLog]] = {}
 
     def read_on(self, deadline: Deadline) -> Fault | None:
         """Read to the current end; the Fault of a partition that could not be read so far."""
-        faults = read_to_end(self._client, self._leaders, self._positions, self._take, deadline)
+        faults = read_to_end(self._client, self.leaders, self._positions, self._take, deadline)
         return next(iter(faults.values()), None)
 
     def first(self, group: str) -> Commit | GroupState | None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 from group_hygiene.errors import LedgerFenced, LedgerProblem
+from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.offsets import start_offsets
 from group_hygiene.kafka.partition import Fetched, Leader, Record, fetch_readable
@@ -56,7 +57,10 @@ def open_ledger(
         topic = ledger_topic.create(client, settings.topic, settings.replication_factor, deadline, create)
     if isinstance(topic, Fault):
         raise LedgerProblem(_cannot(settings, "opened", topic))
-    ledger = Ledger(client, settings, topic)
+    cluster = kafka_cluster.read_identity(client, deadline)
+    if isinstance(cluster, Fault):
+        raise LedgerProblem(_cannot(settings, "opened", cluster))
+    ledger = Ledger(client, settings, topic, cluster.id)
     ledger.check_settings(deadline)
     if claim:
         ledger.claim(deadline)
@@ -72,11 +76,12 @@ class Ledger:
     after the topic was recreated, or a batch can be read that could not be read before.
     """
 
-    def __init__(self, client: Client, settings: LedgerSettings, topic: ledger_topic.Topic) -> None:
+    def __init__(self, client: Client, settings: LedgerSettings, topic: ledger_topic.Topic, cluster: str) -> None:
+        """cluster: the id of the Kafka cluster."""
         self.contents = Contents()
         self._client = client
         self._settings = settings
-        self._topic = topic
+        self._topic, self._cluster = topic, cluster
         self._known = settings.known
         self._leader = Leader(client, Partition(settings.topic, 0))
         self._writer = Writer(self._leader, settings.writer, settings.transaction_timeout)
@@ -161,7 +166,7 @@ class Ledger:
             raise LedgerProblem(f"the topic {self._settings.topic} is not claimed as a ledger yet")
         ledger = uuid.uuid4().hex if owner is None else owner.ledger
         # Another installation may have claimed it at the same time: the last Owner counts, for both.
-        self.write([Owner(installation=mine, ledger=ledger, since=datetime.now(UTC))], deadline)
+        self.write([Owner(installation=mine, ledger=ledger, since=datetime.now(UTC), cluster=self._cluster)], deadline)
 
     def note(self, changes: Iterable[Change], deadline: Deadline | None = None) -> datetime | None:
         """Write all in one transaction (beyond 100,000 in several). Call `claim` first.
@@ -416,6 +421,9 @@ class Ledger:
             if not self._empty:
                 raise LedgerProblem(f"the topic {topic} is no ledger: it holds records of something else")
             return
+        if owner.cluster not in ("", self._cluster):
+            message = f"the ledger in the topic {topic} is a copy: it belongs to the cluster {owner.cluster}"
+            raise LedgerProblem(message, reasons.LEDGER_OWNED)
         if mine is not None and mine != owner.installation and COMMAND_LINE not in (mine, owner.installation):
             message = f"the ledger in the topic {topic} belongs to the installation {owner.installation}, not to {mine}"
             raise LedgerProblem(message, reasons.LEDGER_OWNED)

@@ -32,6 +32,7 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
     evidence: why it was due, in words. expires: until when the backup is retained. internal_topics: of a Streams
     application, with their ids; its offsets belong to them. partial: the group stayed, with other offsets.
     continues: the id of an earlier, interrupted deletion that may have taken a part: this backup includes that part.
+    replaced: of no deletion: a restore was about to commit other offsets in the place of these.
     """
 
     group: str
@@ -52,6 +53,7 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
     internal_topics: dict[str, str] = msgspec.field(default_factory=dict)
     partial: bool = False
     continues: str = ""
+    replaced: bool = False
 
     @property
     def key(self) -> Key:

@@ -45,11 +45,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="kind
 
 
 class Owner(Entry, frozen=True, kw_only=True, gc=False, tag="owner"):
-    """The installation that writes this ledger. ledger: its id, which never changes; another id is another ledger."""
+    """The installation that writes this ledger. ledger: its id, which never changes; another id is another ledger.
+
+    cluster: the id of its Kafka cluster, as replication may copy the topic to another one; empty = not known.
+    """
 
     installation: str
     ledger: str
     since: Time
+    cluster: str = ""
 
     @property
     def key(self) -> Key:

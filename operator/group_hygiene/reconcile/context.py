@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -26,6 +26,7 @@ from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
 from group_hygiene.model.groups import INTERNAL_TOPICS, Bounds, Fault, Group, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Snapshot
+from group_hygiene.model.verdicts import Outcome as GroupOutcome
 from group_hygiene.process.clock import Clock
 from group_hygiene.spec.connection import Connection, Role
 from group_hygiene.spec.policy import Policy
@@ -48,6 +49,8 @@ class Memory:
     `ScanClock.seconds` of the last scan that read it.
     intents: id of an unresolved deletion -> monotonic time at which this process first read of it.
     unrecorded: id of a deletion that certainly happened -> its outcome, which may not be in the ledger.
+    unsent: id of an intent that this process could not read back, so that it sent nothing -> the outcome, and the keys
+    of its backup.
     cluster_id: of the first answer; another one later means that the address now leads to another cluster.
     described: groups with members that were described since they had none before.
     last_records: the last known record of partitions that had unread records.
@@ -72,6 +75,7 @@ class Memory:
     reads: dict[str, float] = field(default_factory=dict)
     intents: dict[str, float] = field(default_factory=dict)
     unrecorded: dict[str, Outcome] = field(default_factory=dict)
+    unsent: dict[str, tuple[GroupOutcome, Sequence[Key]]] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     last_records: dict[Partition, LastRecord] = field(default_factory=dict)
     described: set[str] = field(default_factory=set)

@@ -47,7 +47,7 @@ from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
 from group_hygiene.reconcile.settle import UNCLEAR, Done, Facts, Found, Request, State, settle
 from group_hygiene.reconcile.uses import Since, Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
-from group_hygiene.reconcile.window import Window, read_start
+from group_hygiene.reconcile.window import Window
 
 # An intent is valid for this long at most; a successor waits that long before it acts.
 INTENT_S = 10.0
@@ -136,9 +136,6 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         return Batch([not_deleted(name, moved) for name in batch])
     # The deletion must follow the reads quickly, however few requests per second the connection allows.
     with context.client.burst():
-        start = read_start(context, run.cluster, context.deadline())
-        if isinstance(start, Refusal):
-            return Batch([not_deleted(name, start) for name in batch])
         read = recheck(context, run.plan, run.cluster, batch, run.uses, context.deadline())
         _adjust_batch(context, len(batch), read.late)
         refused = {**read.refused, **_used_again(run, read.ready)}
@@ -150,7 +147,7 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         if seconds <= 0:
             return Batch(outcomes + [not_deleted(each.group.id, NOT_LEADER) for each in ready])
         now, until = clock.now(), Deadline(seconds)
-        saved = {each.group.id: _saved(run, each, start, now, seconds) for each in ready}
+        saved = {each.group.id: _saved(run, each, read.log_ends, now, seconds) for each in ready}
         window = _window(run, read, saved)
         backups = [part for each in saved.values() for part in each.parts]
         over = [Removal(key) for each in saved.values() for key in each.superseded]
@@ -258,6 +255,8 @@ def _record_outcomes(
             outcomes.append(result.outcome)
         else:
             outcomes.append(answer.outcome)
+            if name not in answers:
+                context.memory.unsent[intent.id] = answer.outcome, facts.backup
             is_stuck |= name in answers and answer.outcome.reason == reasons.INTERRUPTED
     if run.executor.record([change for each in done for change in each.changes]) is not None:
         # No loss: the intents are in the ledger. The run that resolves them counts them, and no other run.
@@ -320,11 +319,8 @@ def _asked_to_keep(context: Context, name: str) -> Refusal | None:
     return Refusal(reasons.KEEP_REQUESTED, f"{request.by} asked to keep it just now")
 
 
-def _saved(run: _Run, ready: Ready, start: dict[int, int], now: datetime, seconds: float) -> Saved:
-    """The intent to delete one group within `seconds`, and its backup, with what only an interrupted deletion's has.
-
-    start: of its window.
-    """
+def _saved(run: _Run, ready: Ready, log_ends: dict[int, int], now: datetime, seconds: float) -> Saved:
+    """The intent to delete one group within `seconds`, and its backup, with what only an interrupted deletion's has."""
     context, policy, name = run.context, run.plan.policy, ready.group.id
     rows: dict[str, list[SavedOffset]] = {}
     for partition, offset in sorted(ready.offsets.items()):
@@ -364,7 +360,7 @@ def _saved(run: _Run, ready: Ready, start: dict[int, int], now: datetime, second
         writer=context.journal.writer,
         topics=tuple(sorted(rows)) if policy.by_topic else (),
         partitions=len(ready.offsets) if not policy.by_topic and is_large(context, ready) else 0,
-        log_ends=start,
+        log_ends=log_ends,
         waiting=0 if policy.by_topic else sum(filter(None, ready.lag.values())),
     )
     earlier = run.earlier.get(name)

@@ -228,7 +228,7 @@ PRECONDITIONS = (
     Precondition(
         name="ledger's content",
         protects="groups that another process deletes, or that a user asked to keep",
-        proof="The ledger is read to its end, with the id, topic id and installation id that it had before",
+        proof="The ledger is read to its end, with the id, topic id, cluster id and installation id that it had before",
         lasts="one batch: what a write adds is read back, with all that others wrote before it",
         unknown="nothing is changed",
         reasons=(reasons.LEDGER_UNAVAILABLE, reasons.LEDGER_RESET, reasons.LEDGER_OWNED),

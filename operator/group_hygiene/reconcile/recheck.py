@@ -48,19 +48,21 @@ from group_hygiene.reconcile.vetoes import (
     of_topics,
     unreadable,
 )
+from group_hygiene.reconcile.window import read_start
 
 
 @dataclass(frozen=True, slots=True)
 class Rechecked:
     """The result of reading a batch again. started: monotonic time before state and offsets were requested.
 
-    late: the reads took longer than FRESH_S, so no group may be deleted.
+    late: the reads took longer than FRESH_S, so no group may be deleted. log_ends: see `Intent`.
     """
 
     ready: Mapping[str, Ready]
     refused: Mapping[str, Refusal]
     started: float
     late: bool
+    log_ends: dict[int, int]
 
 
 def leaders_moved(context: Context, before: Cluster, deadline: Deadline) -> Refusal | None:
@@ -85,6 +87,10 @@ def recheck(
     seen = {name: of_topics(readable(plan.verdicts[name].evidence.offsets), targets[name]) for name in batch}
     scope = Scope(context, policy, cluster, groups, targets, seen)
     slow = _read_slow(scope, uses, deadline)
+    # What comes from here on is read once more before the request, within FRESH_S.
+    log_ends = read_start(context, cluster, deadline)
+    if isinstance(log_ends, Refusal):
+        return Rechecked({}, dict.fromkeys(batch, log_ends), context.clock.monotonic(), False, {})
     fresh = _read_fresh(scope, slow, uses, deadline)
     ready: dict[str, Ready] = {}
     refused: dict[str, Refusal] = {}
@@ -95,7 +101,7 @@ def recheck(
             refused[name] = refusal
         else:
             ready[name] = case.ready()
-    return Rechecked(ready, refused, fresh.started, fresh.late)
+    return Rechecked(ready, refused, fresh.started, fresh.late, log_ends)
 
 
 def _read_slow(scope: Scope, uses: Uses, deadline: Deadline) -> SlowReads:

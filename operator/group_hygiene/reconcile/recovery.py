@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
+from group_hygiene.kafka import growth
+from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.settings import COMMAND_WRITER
-from group_hygiene.model.entries import Intent, Removal
+from group_hygiene.model.entries import Intent, Key
 from group_hygiene.model.entries import Outcome as OutcomeEntry
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.refusal import Refusal
@@ -20,6 +22,7 @@ from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.deletion import INTENT_S
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.interruptions import Remains, backup_of, read_remains
+from group_hygiene.reconcile.preconditions import Guard, Moment
 from group_hygiene.reconcile.settle import Done, Facts, Found, Request, State, settle
 from group_hygiene.reconcile.window import Window, unread_window
 
@@ -67,7 +70,7 @@ def recover_intents(context: Context) -> Mapping[str, int]:
     return deleted + _settle(context, old, over)
 
 
-def recover_commands(context: Context, seconds: float = INTENT_S + OTHERS_S) -> None:
+def recover_commands(context: Context, guard: Guard, seconds: float = INTENT_S + OTHERS_S) -> None:
     """Resolve deletions that earlier commands left open, if their entries are older than `seconds`; for a command.
 
     A command's life is too short to wait for their deadlines. So it compares the times at which the broker appended
@@ -78,8 +81,8 @@ def recover_commands(context: Context, seconds: float = INTENT_S + OTHERS_S) -> 
     by_key = {each.key: each for each in _open_deletions(journal.contents) if _is_by_command(each)}
     if not by_key or not journal.writable:
         return
-    # There is no such mark: its removal only has a time.
-    if Executor(context).record([Removal(("mark", journal.writer, ""))]) is not None:
+    executor = Executor(context, guard)
+    if executor.refusal(context.deadline(), Moment.REQUEST) or isinstance(executor.broker_time(), Refusal):
         return
     times, now = journal.append_times(by_key.keys(), context.deadline()), journal.stamp
     # Another process may have resolved one since.
@@ -125,16 +128,28 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
     by_group = journal.contents.unresolved | journal.contents.intents
     deletions = [each for each in by_group.values() if each.id in old]
     remains = read_remains(context, deletions, context.deadline(), parts=True)
+    if any(each.found is Found.GONE for each in remains.values()) and _is_grown(context):
+        # A broker that is asked for a group may look for it in another partition than the one that has it.
+        return Counter()
     results = [settle(_facts(context, each, remains[each.group], each.id in over)) for each in deletions]
     done = _completed(context, deletions, [result for result in results if isinstance(result, Done)])
     if not done:
         return Counter()
     recorded = [result.entry for result in done if result.outcome.kind is OutcomeKind.DELETED]
     problem = Executor(context).record([change for result in done for change in result.changes])
+    for result in done:
+        memory.unsent.pop(result.entry.id, None)
     for entry in recorded:
         # If the write failed, the next read of the ledger shows whether it is there; then it is counted, once.
         memory.unrecorded.pop(entry.id, None) if problem is None else memory.unrecorded.update({entry.id: entry})
     return Counter(entry.policy_uid for entry in recorded if problem is None)
+
+
+def _is_grown(context: Context) -> bool:
+    cluster = read_cluster(context.client, context.deadline(), context.connection.topics_attested)
+    if isinstance(cluster, Fault) or context.memory.grown:
+        return True
+    return bool(growth.by_coordinators(context.client, cluster, Deadline(context.deadline().left / 2)))
 
 
 def _completed(context: Context, deletions: Collection[Intent | OutcomeEntry], done: Sequence[Done]) -> list[Done]:
@@ -160,11 +175,16 @@ def _completed(context: Context, deletions: Collection[Intent | OutcomeEntry], d
 
 
 def _facts(context: Context, deletion: Intent | OutcomeEntry, remains: Remains, is_over: bool) -> Facts:
-    contents, found = context.journal.contents, remains.found
-    known = context.memory.unrecorded.get(deletion.id)
-    answer = None
+    contents, found, memory = context.journal.contents, remains.found, context.memory
+    known, unsent = memory.unrecorded.get(deletion.id), memory.unsent.get(deletion.id)
+    request: Request = Request.UNKNOWN
+    answer: Outcome | None = None
+    backup: Sequence[Key] = ()
     if known is not None:
         answer = Outcome(known.group, OutcomeKind.DELETED, known.reason, _UNWRITTEN, known.topics)
+        request = Request.CONFIRMED
+    elif unsent is not None and deletion.group not in contents.contested:
+        request, (answer, backup) = Request.NOT_SENT, unsent
     if deletion.id in contents.restored:
         # One request deletes a group as a whole or not at all.
         if not deletion.partitions:
@@ -175,11 +195,12 @@ def _facts(context: Context, deletion: Intent | OutcomeEntry, remains: Remains, 
     return Facts(
         deletion=deletion,
         state=State.INTENT if isinstance(deletion, Intent) else in_doubt,
-        request=Request.UNKNOWN if known is None else Request.CONFIRMED,
+        request=request,
         found=found,
         now=context.clock.now(),
         answer=answer,
         topics=remains.topics if found is Found.SOME_TOPICS else deletion.topics,
         left=remains.left,
+        backup=backup,
         mark=contents.marks.get(deletion.policy_uid, {}).get(deletion.group),
     )

@@ -73,7 +73,8 @@ class Judged(NamedTuple):
 def judge_requested(context: Context, request: DeletionRequest) -> Judged:
     """Scan, apply every check, and read the offsets log for recent uses. Changes nothing. Raises as `observe`."""
     policy, contents = _policy(request), context.journal.contents
-    observation = observe(context, [policy], whole=True)
+    # In full, so that it finds out whether the offsets log has grown, also if that is not read for uses.
+    observation = observe(context, [policy], full=True, whole=True)
     verdicts = dict(observation.verdicts[policy.key])
     begun = Refusal(
         reasons.INTERRUPTED,

@@ -142,9 +142,9 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     _end_scans(context, policies, snapshot, facts, types if not states or GroupState.EMPTY in states else None)
     _note(context, facts, deadline)
     unfiltered = listing.groups if not states and not types else None
-    deleting = any(
-        verdict.matches for policy in policies if policy.action.changes for verdict in verdicts[policy.key].values()
-    )
+    changing = [verdicts[policy.key].values() for policy in policies if policy.action.changes]
+    matching = {verdict.group.id: verdict.group for some in changing for verdict in some if verdict.matches}
+    deleting = bool(matching)
     if policies:
         memory.due_before = deleting
     # An attestation is checked more often.
@@ -153,6 +153,13 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     if deleting and unfiltered is None:
         every = kafka_groups.list_groups(client, cluster, deadline)
         unfiltered = None if kafka_groups.unanswered(every) else every.groups
+        # A filtered list lacks the other row of a group that two brokers list.
+        other = [
+            name for name, group in matching.items() if (row := every.groups.get(name)) and row.state != group.state
+        ]
+        if other:
+            message = f"{other[0]!r} has another state in a list of all groups, as do {len(other) - 1} more"
+            why_not.append(Refusal(reasons.SNAPSHOT_INCOMPLETE, message))
     total = None if unfiltered is None else len(unfiltered)
     conditions = Conditions(context.connection.limits, total, tuple(why_not), snapshot.complete)
     return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered, visible, facts.left_out)

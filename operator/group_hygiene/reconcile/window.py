@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from group_hygiene.kafka import cluster as kafka_cluster
-from group_hygiene.kafka.client import Deadline
+from group_hygiene.kafka.client import Deadline, retrying_one
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.late_commits import LateCommits
 from group_hygiene.kafka.offsets_log import Commit, GroupState
@@ -46,7 +46,7 @@ class Window:
 
     def read_on(self, names: Collection[str], deadline: Deadline) -> dict[str, Refusal]:
         """The groups that must not be deleted: used since the start, or not known. A hidden log refuses none."""
-        self.close(deadline)
+        self._note(self._log.read_on(deadline))
         if self._denied:
             # `Uses` refuses them, unless the policy trusts its scans.
             return {}
@@ -57,8 +57,19 @@ class Window:
         return {name: used for name in names if self._log.first(name) is not None}
 
     def close(self, deadline: Deadline) -> None:
-        """Read to the end of the log, after the offsets were deleted."""
-        fault = self._log.read_on(deadline)
+        """Read to the end of the log, after the offsets were deleted; again if leaders moved or a fault may pass."""
+
+        def attempt() -> Fault | None:
+            fault = self._log.read_on(deadline)
+            if fault is not None:
+                now = kafka_cluster.read_cluster(self._context.client, deadline)
+                if not isinstance(now, Fault) and now.leaders.keys() == self._log.leaders.keys():
+                    self._log.leaders = now.leaders
+            return fault
+
+        self._note(retrying_one(attempt, deadline))
+
+    def _note(self, fault: Fault | None) -> None:
         self._unread = "" if fault is None else str(fault)
         self._denied = fault is not None and fault.code == TOPIC_DENIED
 

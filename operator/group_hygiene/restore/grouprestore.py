@@ -41,6 +41,7 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     at: _Time | None = None
     out_of_range: OutOfRange = field(name="outOfRangeOffsets", default=OutOfRange.SKIP)
     allow_unknown_topic_identity: bool = False
+    overwrite_later: bool = False
 
     def __post_init__(self) -> None:
         require(bool(self.groups) != (self.policy_ref is not None), "must have either groups or policyRef")
@@ -60,6 +61,7 @@ def parse_restore(obj: Mapping[str, Any]) -> tuple[str, RestoreRequest]:
         at=spec.at,
         out_of_range=spec.out_of_range,
         allow_unknown_topic_identity=spec.allow_unknown_topic_identity,
+        overwrite_later=spec.overwrite_later,
     )
     return f"{ref.namespace or here}/{ref.name}", request
 

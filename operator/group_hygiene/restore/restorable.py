@@ -71,7 +71,8 @@ class RestoreRequest:
     """What to restore: either `groups`, or all groups that `policy` (namespace/name) deleted since `deleted_after`.
 
     id: of the outcomes in the ledger; a group with an outcome of this id is done. at: use no backup newer than this
-    second. overwrite_later: replace committed offsets that are later than the saved ones.
+    second. overwrite_later: replace committed offsets that are later than the saved ones; with `at`, also by offsets
+    that such a restore replaced (`Backup.replaced`), whether they are earlier or later.
     """
 
     id: str
@@ -147,7 +148,10 @@ def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_
             )
             return GroupResult(name, Kind.REFUSED, reasons.BACKUP_INCOMPLETE, message, None if at == _UNKNOWN else at)
         if request.policy in (None, backup.policy):
-            readable = [found for parts in allowed.values() if (found := _whole(parts)) is not None]
+            if backup.replaced:
+                return backup
+            others = filter(None, map(_whole, allowed.values()))
+            readable = [found for found in others if not found.replaced]
             complete = _with_earlier_parts(request, backup, readable, ends)
             return reduce(with_newer_offsets, reversed(passed), complete)
         if set(ends.get(id_, ())) != {OutcomeType.NOT_DELETED}:
@@ -178,9 +182,10 @@ def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequenc
 
 
 def _allowed(request: RestoreRequest, backups: Saved) -> Saved:
-    if request.at is None:
-        return backups
-    return {id_: parts for id_, parts in backups.items() if _taken(id_, parts) <= request.at}
+    at = request.at
+    if at is None or not request.overwrite_later:
+        backups = {id_: parts for id_, parts in backups.items() if not any(part and part.replaced for part in parts)}
+    return backups if at is None else {id_: parts for id_, parts in backups.items() if _taken(id_, parts) <= at}
 
 
 def _taken(id_: str, parts: Sequence[Backup | None]) -> datetime:
@@ -214,6 +219,10 @@ def decide(
 
     now: the offsets that are committed now. ids: the topics' current ids. bounds: of partitions of existing topics.
     """
+
+    def replaces(offset: int, present: CommittedOffset) -> bool:
+        return request.overwrite_later and (offset < present.offset or (backup.replaced and offset != present.offset))
+
     results: list[PartitionResult] = []
     for place, row in sorted(saved_offsets(backup).items()):
         saved, present = CommittedOffset(row.offset, row.leader_epoch, row.metadata), now.get(place)
@@ -221,21 +230,24 @@ def decide(
         doubt = _another_topic(backup.topic_ids.get(place.topic, ""), ids[place.topic], request)
         if doubt is not None:
             results.append(PartitionResult(place, saved, *doubt))
-        elif present is not None and not (request.overwrite_later and saved.offset < present.offset):
+        elif present is not None and not replaces(saved.offset, present):
             results.append(held(place, saved, present))
         else:
             reason, message, commit = _in_range(saved, bounds[place], request.out_of_range)
             found = PartitionResult(place, saved, reason, message, commit)
-            results.append(found if present is None or commit is None else _replacing(found, commit, present))
+            if present is not None and commit is not None:
+                is_other = replaces(commit.offset, present)
+                found = _replacing(found, commit, present) if is_other else held(place, saved, present)
+            results.append(found)
     return results
 
 
 def _replacing(found: PartitionResult, commit: CommittedOffset, present: CommittedOffset) -> PartitionResult:
-    """The result for a partition whose later offset is overwritten."""
-    if commit.offset >= present.offset:
-        return held(found.partition, found.saved, present)
-    again = f"in place of offset {present.offset}: records from {commit.offset} on are delivered again"
-    return replace(found, message="; ".join(filter(None, [found.message, again])), present=present)
+    """The result for a partition whose offset is overwritten."""
+    again = f"records from {commit.offset} on are delivered again"
+    effect = again if commit.offset < present.offset else f"records before {commit.offset} are skipped"
+    message = "; ".join(filter(None, [found.message, f"in place of offset {present.offset}: {effect}"]))
+    return replace(found, message=message, present=present)
 
 
 def held(partition: Partition, saved: CommittedOffset, present: CommittedOffset) -> PartitionResult:
@@ -339,7 +351,7 @@ def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview
     if replaced:
         message += f"; {len(replaced)} in place of later offsets ({replaced[0].partition}: {replaced[0].message})"
     if any(p.reason == reasons.ALREADY_COMMITTED for p in later):
-        message += "; group-hygiene restore --overwrite-later replaces later offsets"
+        message += "; --overwrite-later (overwriteLater of a GroupRestore) replaces later offsets"
     passing = [p.reason for p in partitions if p.reason in _PASSING]
     if passing:
         kind, reason = Kind.WAITING, passing[0]

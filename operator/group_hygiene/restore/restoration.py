@@ -23,11 +23,12 @@ from group_hygiene.kafka.offsets import WRITE_BYTES, write_chunks
 from group_hygiene.ledger.codec import group_of
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
+from group_hygiene.model.backups import Backup, SavedOffset, in_parts
 from group_hygiene.model.entries import Change, Key, Outcome, OutcomeType, Removal
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Context, read_bounds
+from group_hygiene.reconcile.deletion import new_id
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import MARGIN_S, Guard, Moment
 from group_hygiene.reconcile.saved_offsets import (
@@ -237,7 +238,7 @@ def _restore_group(
     begun = None
     if any(partition.commit is not None for partition in found.decided):
         begun = _outcome(restorer, request, backup, OutcomeType.FAILED, reasons.INTERRUPTED, _BEGUN)
-        stop = _begin(restorer, begun)
+        stop = _begin(restorer, [begun, *_replaced(restorer, backup, found.decided)])
         if stop is not None:
             return GroupResult(name, Kind.WAITING, stop.reason, stop.message, backup.at)
         before = {partition.partition: partition.present for partition in found.decided}
@@ -413,9 +414,23 @@ def _left_alone(partition: PartitionResult, reason: str, message: str) -> Partit
     return replace(partition, reason=reason, message=message, commit=None)
 
 
-def _begin(restorer: Restorer, begun: Outcome) -> Refusal | None:
+def _begin(restorer: Restorer, entries: Sequence[Change]) -> Refusal | None:
     """Write the start into the ledger; a Refusal if it may not start. LedgerFenced: another process took over."""
-    return restorer.executor.refusal(restorer.deadline(), Moment.REQUEST) or restorer.executor.record([begun])
+    return restorer.executor.refusal(restorer.deadline(), Moment.REQUEST) or restorer.executor.record(entries)
+
+
+def _replaced(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResult]) -> list[Backup]:
+    """A backup of the offsets that are about to be replaced."""
+    offsets: dict[str, list[SavedOffset]] = {}
+    for each in decided:
+        if each.commit is not None and each.present is not None:
+            saved = SavedOffset(each.partition.partition, *each.present, None)
+            offsets.setdefault(each.partition.topic, []).append(saved)
+    if not offsets:
+        return []
+    now = restorer.context.clock.now()
+    changes = {"id": new_id(now), "at": now, "expires": now + (backup.expires - backup.at), "offsets": offsets}
+    return in_parts(structs.replace(backup, **changes, continues="", replaced=True, evidence="replaced by a restore"))
 
 
 def _noted(restorer: Restorer, outcome: Outcome, result: GroupResult, begun: Outcome | None) -> GroupResult:
