@@ -93,7 +93,7 @@ def re_read() -> None:
             ready[name] = vetoes.Ready(
                 group=group, coordinator=group.coordinator, offsets=offsets, lag={}, topic_ids={}, why=""
             )
-        return recheck.Rechecked(ready, {}, context.clock.monotonic(), late=False)
+        return recheck.Rechecked(ready, {}, context.clock.monotonic(), late=False, log_ends={})
 
     _replace(deletion, "recheck", believe)
 

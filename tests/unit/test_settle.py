@@ -20,7 +20,7 @@ from group_hygiene.model.entries import Change, Intent, Mark, OutcomeType, Remov
 from group_hygiene.model.entries import Outcome as OutcomeEntry
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile import recovery
-from group_hygiene.reconcile.interruptions import Remains
+from group_hygiene.reconcile.recovery import Remains
 from group_hygiene.reconcile.settle import ROWS, UNCLEAR, Done, Facts, Found, Open, Request, State, Target, settle
 from tests.unit.make import NOW
 

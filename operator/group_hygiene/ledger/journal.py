@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Deadline
@@ -13,6 +14,8 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Entry, Key
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.durations import format_duration
+
+R = TypeVar("R")
 
 # If the clocks of the operator and a broker differ by more than this, one of them is wrong, and so are dates.
 SKEW_MAX = timedelta(minutes=5)
@@ -89,13 +92,7 @@ class Journal:
 
     def entries(self, wanted: Callable[[Key], bool], deadline: Deadline) -> list[Entry] | Refusal:
         """Every readable entry of the whole ledger whose key is wanted; a Refusal if it can't be read."""
-        if self._ledger is None or self.problem is not None:
-            return self.problem or _NO_LEDGER
-        try:
-            return list(self._ledger.entries(wanted, deadline))
-        except LedgerProblem as error:
-            self.problem = Refusal.of(error)
-            return self.problem
+        return self._read(lambda ledger: list(ledger.entries(wanted, deadline)))
 
     def latest(self, wanted: Callable[[Key], bool], deadline: Deadline) -> Iterator[tuple[Key, Entry | None]]:
         """As `entries`, with their keys; unreadable entries are None. Raises LedgerProblem."""
@@ -106,10 +103,13 @@ class Journal:
 
     def append_times(self, keys: Collection[Key], deadline: Deadline) -> dict[Key, datetime] | Refusal:
         """The broker's time of the latest record of each key; without those of unknown time."""
+        return self._read(lambda ledger: ledger.append_times(keys, deadline))
+
+    def _read(self, read: Callable[[Ledger], R]) -> R | Refusal:
         if self._ledger is None or self.problem is not None:
-            return self.problem or Refusal(reasons.LEDGER_UNAVAILABLE, "there is no ledger")
+            return self.problem or _NO_LEDGER
         try:
-            return self._ledger.append_times(keys, deadline)
+            return read(self._ledger)
         except LedgerProblem as error:
             self.problem = Refusal.of(error)
             return self.problem

@@ -9,7 +9,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
     executor         the one object that changes Kafka, and writes what changes depend on
     opening          opens the ledger for one run, if its policies need one
     settle           how a deletion ends: the table of facts and outcomes
-    recovery         resolves deletions that an earlier process began and did not finish
+    recovery         deletions that a process began and did not finish: what is left, and their outcomes
     scan             the first half: scans the cluster and judges groups; changes none
     saved_offsets    reads the offsets of a group of any type
     uses             finds uses of a group between two scans in the offsets log
@@ -23,7 +23,6 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
     requested        deletes groups that a user names
     delete_requests  sends the requests that delete, and interprets their responses
     large_groups     deletes groups that need several requests
-    interruptions    groups whose deletion was interrupted: what is left of them
 """
 
 from group_hygiene.reconcile.context import Context, Memory, Observation

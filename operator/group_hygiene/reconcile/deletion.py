@@ -23,7 +23,6 @@ from group_hygiene.decide.plan import Plan, outside_window
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.offsets import WRITE_BYTES
-from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.ledger.journal import NOT_READ_BACK
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, whole, with_earlier
@@ -40,17 +39,15 @@ from group_hygiene.reconcile.delete_requests import (
     not_deleted,
 )
 from group_hygiene.reconcile.executor import Executor
-from group_hygiene.reconcile.interruptions import Earlier, Remains, interrupted_before, read_remains
 from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.preconditions import MARGIN_S, NOT_LEADER, Guard, Moment
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
+from group_hygiene.reconcile.recovery import INTENT_S, Earlier, Remains, interrupted_before, read_remains
 from group_hygiene.reconcile.settle import UNCLEAR, Done, Facts, Found, Request, State, settle
 from group_hygiene.reconcile.uses import Since, Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
 from group_hygiene.reconcile.window import Window
 
-# An intent is valid for this long at most; a successor waits that long before it acts.
-INTENT_S = 10.0
 _UNSENT = Refusal(reasons.OFFSETS_UNKNOWN, NOT_SENT)
 
 
@@ -130,7 +127,7 @@ def apply(
 
 def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
     """Read these groups again; save, delete and record those that may be deleted."""
-    context, guard, clock = run.context, run.guard, run.context.clock
+    context, guard, clock, earlier = run.context, run.guard, run.context.clock, run.earlier
     moved = leaders_moved(context, run.cluster, context.deadline())
     if moved is not None:
         return Batch([not_deleted(name, moved) for name in batch])
@@ -138,7 +135,11 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
     with context.client.burst():
         read = recheck(context, run.plan, run.cluster, batch, run.uses, context.deadline())
         _adjust_batch(context, len(batch), read.late)
-        refused = {**read.refused, **_used_again(run, read.ready)}
+        why = Refusal(reasons.REAPPEARED, "an interrupted deletion took a part of it, and it has been used since")
+        again = [
+            name for name, each in read.ready.items() if name in earlier and earlier[name].is_used_since(each.offsets)
+        ]
+        refused = {**read.refused, **dict.fromkeys(again, why)}
         outcomes = [not_deleted(name, refusal) for name, refusal in refused.items()]
         ready = [each for name, each in read.ready.items() if name not in refused]
         if not ready:
@@ -148,7 +149,7 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
             return Batch(outcomes + [not_deleted(each.group.id, NOT_LEADER) for each in ready])
         now, until = clock.now(), Deadline(seconds)
         saved = {each.group.id: _saved(run, each, read.log_ends, now, seconds) for each in ready}
-        window = _window(run, read, saved)
+        window = Window(context, run.cluster, [each.intent for each in saved.values()])
         backups = [part for each in saved.values() for part in each.parts]
         over = [Removal(key) for each in saved.values() for key in each.superseded]
         intents = [each.intent for each in saved.values()]
@@ -171,27 +172,9 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
     return Batch(outcomes + done.outcomes, done.is_stuck or unreadable)
 
 
-def _window(run: _Run, read: Rechecked, saved: Mapping[str, Saved]) -> Window:
-    """From the start that the intents have on. Of offsets of topics, only commits for these topics count."""
-    by_topic = run.plan.policy.by_topic
-    topics = {name: {place.topic for place in read.ready[name].offsets} for name in saved}
-
-    def matters(record: Commit | GroupState) -> bool:
-        return not by_topic or (isinstance(record, Commit) and record.topic in topics[record.group])
-
-    return Window(run.context, run.cluster, {name: each.intent.log_ends for name, each in saved.items()}, matters)
-
-
 def _fresh(context: Context, read: Rechecked) -> Deadline:
     """The end of the time for which the reads are valid."""
     return Deadline(FRESH_S - (context.clock.monotonic() - read.started))
-
-
-def _used_again(run: _Run, ready: Mapping[str, Ready]) -> dict[str, Refusal]:
-    """Groups that have been used since an interrupted deletion of them."""
-    why = Refusal(reasons.REAPPEARED, "an interrupted deletion took a part of it, and it has been used since")
-    earlier = {name: run.earlier[name] for name in ready if name in run.earlier}
-    return {name: why for name, each in earlier.items() if each.is_used_since(ready[name].offsets)}
 
 
 def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> dict[str, Answer]:

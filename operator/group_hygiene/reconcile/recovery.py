@@ -1,31 +1,43 @@
-"""Resolves deletions that a process began and did not finish: finds out their outcomes, and writes these."""
+"""Deletions that a process began and did not finish: what is left of their groups, their backups and their outcomes.
+
+An interrupted deletion may have deleted some of a group's offsets, which only its backup has then. So the next backup
+includes them, and replaces the one before it: deletions that fail at every run must not fill the ledger.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
+from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import growth
+from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import read_cluster
-from group_hygiene.kafka.offsets_log import Commit, GroupState
+from group_hygiene.ledger.codec import group_of
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.settings import COMMAND_WRITER
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup, whole
 from group_hygiene.model.entries import Intent, Key
 from group_hygiene.model.entries import Outcome as OutcomeEntry
-from group_hygiene.model.groups import Fault
+from group_hygiene.model.groups import CommittedOffset, Fault, Group, GroupState, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
-from group_hygiene.reconcile.context import Context, Memory
-from group_hygiene.reconcile.deletion import INTENT_S
+from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
-from group_hygiene.reconcile.interruptions import Remains, backup_of, read_remains
 from group_hygiene.reconcile.preconditions import Guard, Moment
 from group_hygiene.reconcile.settle import Done, Facts, Found, Request, State, settle
-from group_hygiene.reconcile.window import Window, unread_window
+from group_hygiene.reconcile.window import Window
+from group_hygiene.spec.policy import Policy
 
+Deletion = Intent | OutcomeEntry
+
+# An intent is valid for this long at most; a successor waits that long before it acts.
+INTENT_S = 10.0
 # For how long intents of another connection's processes are left alone: none of them takes that long for a batch.
 OTHERS_S = 120.0
 # For how long a deletion stays in doubt while its group exists. A deletion after that does not count as a late request.
@@ -34,17 +46,13 @@ _DOUBT_S = 3600.0
 _UNWRITTEN = "deleted; that could not be written at once"
 
 
-def _open_deletions(contents: Contents) -> list[Intent | OutcomeEntry]:
+def _open_deletions(contents: Contents) -> list[Deletion]:
     return [*contents.unresolved.values(), *contents.intents.values()]
-
-
-def _is_by_command(deletion: Intent | OutcomeEntry) -> bool:
-    return deletion.writer.startswith(COMMAND_WRITER)
 
 
 def has_unresolved(contents: Contents, writer: str) -> bool:
     """Whether the ledger has an unresolved deletion by a command, or by the processes that write as `writer`."""
-    return any(each.writer == writer or _is_by_command(each) for each in _open_deletions(contents))
+    return any(each.writer == writer or each.writer.startswith(COMMAND_WRITER) for each in _open_deletions(contents))
 
 
 def recover_intents(context: Context) -> Mapping[str, int]:
@@ -64,7 +72,9 @@ def recover_intents(context: Context) -> Mapping[str, int]:
     # Its writer may have resolved an intent since.
     if journal.read_on(context.deadline()) is not None:
         return {}
-    deleted = _found_recorded(memory, contents)
+    # They are in the ledger although the write appeared to fail.
+    recorded = memory.unrecorded.keys() - {entry.id for entry in _open_deletions(contents)}
+    deleted = Counter(memory.unrecorded.pop(id_).policy_uid for id_ in recorded)
     now = context.clock.monotonic()
     over = {id_ for id_, since in memory.intents.items() if now - since >= _DOUBT_S}
     return deleted + _settle(context, old, over)
@@ -78,7 +88,7 @@ def recover_commands(context: Context, guard: Guard, seconds: float = INTENT_S +
     began are left to the operator.
     """
     journal = context.journal
-    by_key = {each.key: each for each in _open_deletions(journal.contents) if _is_by_command(each)}
+    by_key = {each.key: each for each in _open_deletions(journal.contents) if each.writer.startswith(COMMAND_WRITER)}
     if not by_key or not journal.writable:
         return
     executor = Executor(context, guard)
@@ -111,13 +121,6 @@ def _wait_for_deadlines(context: Context) -> set[str]:
     return own | others
 
 
-def _found_recorded(memory: Memory, contents: Contents) -> Counter[str]:
-    """Policy uid -> number of deletions that are in the ledger although the write appeared to fail."""
-    pending = {entry.id for entry in _open_deletions(contents)}
-    found = [memory.unrecorded.pop(id_).policy_uid for id_ in memory.unrecorded.keys() - pending]
-    return Counter(found)
-
-
 def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Counter[str]:
     """Write the outcomes of deletions whose processes act no more; returns policy uid -> how many groups are deleted.
 
@@ -137,8 +140,9 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
         return Counter()
     recorded = [result.entry for result in done if result.outcome.kind is OutcomeKind.DELETED]
     problem = Executor(context).record([change for result in done for change in result.changes])
-    for result in done:
-        memory.unsent.pop(result.entry.id, None)
+    if problem is None:
+        for result in done:
+            memory.unsent.pop(result.entry.id, None)
     for entry in recorded:
         # If the write failed, the next read of the ledger shows whether it is there; then it is counted, once.
         memory.unrecorded.pop(entry.id, None) if problem is None else memory.unrecorded.update({entry.id: entry})
@@ -152,29 +156,21 @@ def _is_grown(context: Context) -> bool:
     return bool(growth.by_coordinators(context.client, cluster, Deadline(context.deadline().left / 2)))
 
 
-def _completed(context: Context, deletions: Collection[Intent | OutcomeEntry], done: Sequence[Done]) -> list[Done]:
+def _completed(context: Context, deletions: Collection[Deletion], done: Sequence[Done]) -> list[Done]:
     """The same ends, with what the groups committed right before their deletions."""
     groups = {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
-    deleted = {each.group: each for each in deletions if each.group in groups}
-    if not deleted:
+    if not groups:
         return list(done)
     cluster = read_cluster(context.client, context.deadline(), context.connection.topics_attested)
-    if isinstance(cluster, Fault):
-        return [unread_window(each, str(cluster)) if each.entry.group in groups else each for each in done]
-
-    def matters(record: Commit | GroupState) -> bool:
-        topics = deleted[record.group].topics
-        return not topics or (isinstance(record, Commit) and record.topic in topics)
-
-    window = Window(context, cluster, {name: each.log_ends for name, each in deleted.items()}, matters)
+    window = Window(context, cluster, [each for each in deletions if each.group in groups])
     window.close(context.deadline())
     return [
-        window.completed(each, partial(backup_of, context, each.entry)) if each.entry.group in groups else each
+        window.completed(each, partial(_backup_of, context, each.entry)) if each.entry.group in groups else each
         for each in done
     ]
 
 
-def _facts(context: Context, deletion: Intent | OutcomeEntry, remains: Remains, is_over: bool) -> Facts:
+def _facts(context: Context, deletion: Deletion, remains: Remains, is_over: bool) -> Facts:
     contents, found, memory = context.journal.contents, remains.found, context.memory
     known, unsent = memory.unrecorded.get(deletion.id), memory.unsent.get(deletion.id)
     request: Request = Request.UNKNOWN
@@ -204,3 +200,141 @@ def _facts(context: Context, deletion: Intent | OutcomeEntry, remains: Remains, 
         backup=backup,
         mark=contents.marks.get(deletion.policy_uid, {}).get(deletion.group),
     )
+
+
+class Earlier(NamedTuple):
+    """The backup of an interrupted deletion after which the group still existed.
+
+    backup: all offsets of the group then. superseded: the keys of an older backup that `backup` includes.
+    """
+
+    backup: Backup
+    superseded: tuple[Key, ...]
+
+    def is_used_since(self, offsets: Offsets) -> bool:
+        """Whether the group was used after the interruption; never for topics' offsets, whose groups are in use."""
+        return not self.backup.partial and is_used_since(self.backup, offsets)
+
+
+def interrupted_before(context: Context, policy: Policy, names: Iterable[str]) -> dict[str, Earlier | Refusal]:
+    """The backup of each group's interrupted deletion, if it has one; a Refusal if it can't be read.
+
+    For DeleteOffsets, only deletions of the same policy count.
+    """
+    unfinished, now = context.journal.contents.unfinished, context.clock.now()
+    found = {name: unfinished.get(name, {}).get(policy.uid if policy.by_topic else "") for name in names}
+    ids = {name: outcome.id for name, outcome in found.items() if outcome is not None and outcome.expires > now}
+    backups = _backups(context, ids)
+    if isinstance(backups, Refusal):
+        return dict.fromkeys(ids, backups)
+    results: dict[str, Earlier | Refusal] = {}
+    for name, id_ in ids.items():
+        backup = _of_deletion(backups, name, id_)
+        if backup is None:
+            results[name] = Refusal(reasons.INTERRUPTED, "the backup of an interrupted deletion of it can't be read")
+            continue
+        older = _of_deletion(backups, name, backup.continues)
+        over = older is not None and has_all_of(backup, older)
+        keys = [part.key for part in backups if over and (part.group, part.id) == (name, backup.continues)]
+        results[name] = Earlier(backup, tuple(keys))
+    return results
+
+
+def _backups(context: Context, groups: Iterable[str]) -> list[Backup] | Refusal:
+    """The parts of all backups of the groups. Reads the whole ledger."""
+    wanted = frozenset(groups)
+    if not wanted:
+        return []
+    found = context.journal.entries(lambda key: key[0] == "backup" and group_of(key) in wanted, context.deadline())
+    return found if isinstance(found, Refusal) else [entry for entry in found if isinstance(entry, Backup)]
+
+
+def _backup_of(context: Context, deletion: Deletion) -> Backup | None:
+    """The backup of a deletion; None if it can't be read. Reads the whole ledger."""
+    found = _backups(context, [deletion.group])
+    return None if isinstance(found, Refusal) else _of_deletion(found, deletion.group, deletion.id)
+
+
+def _of_deletion(parts: Iterable[Backup], group: str, id_: str) -> Backup | None:
+    return whole([part for part in parts if (part.group, part.id) == (group, id_)])
+
+
+def has_all_of(newer: Backup, older: Backup) -> bool:
+    """Whether the newer backup can restore all that the older one can, and for as long. Pure."""
+    rows = _rows(newer).items()
+    return (
+        newer.expires >= older.expires
+        and _rows(older).items() <= rows
+        and all(newer.topic_ids.get(topic) == older.topic_ids.get(topic) for topic in older.offsets)
+        and older.internal_topics.items() <= newer.internal_topics.items()
+    )
+
+
+def is_used_since(backup: Backup, offsets: Offsets) -> bool:
+    """Whether a group that lost some offsets of its backup has committed others since. Pure.
+
+    offsets: its committed offsets now.
+    """
+    saved = _rows(backup)
+    return bool(saved.keys() - offsets.keys()) and not offsets.items() <= saved.items()
+
+
+def _rows(backup: Backup) -> dict[Partition, CommittedOffset]:
+    return {
+        Partition(topic, row.partition): CommittedOffset(row.offset, row.leader_epoch, row.metadata)
+        for topic, rows in backup.offsets.items()
+        for row in rows
+    }
+
+
+class Remains(NamedTuple):
+    """What Kafka has of a deletion's target. topics, left: see `Facts`."""
+
+    found: Found
+    topics: frozenset[str] = frozenset()
+    left: int = 0
+
+
+def read_remains(
+    context: Context, deletions: Collection[Deletion], deadline: Deadline, parts: bool = False
+) -> dict[str, Remains]:
+    """What is left of the target of each deletion, by group; of one deletion per group.
+
+    A group that exists may have come back with another type. parts: find out whether a large group lost a part, which
+    reads the whole ledger.
+    """
+    groups = [each.group for each in deletions if not each.topics]
+    existing = kafka_groups.find_groups(context.client, groups, deadline)
+    in_use = dict.fromkeys(each.group for each in deletions if each.topics)
+    committed = kafka_offsets.committed_offsets(context.client, in_use, deadline)
+
+    def remains(deletion: Deletion) -> Remains:
+        topics = frozenset(deletion.topics)
+        if topics:
+            offsets = committed[deletion.group]
+            if isinstance(offsets, Fault):
+                return Remains(Found.UNKNOWN)
+            gone = topics.difference(place.topic for place in offsets)
+            some = Found.SOME_TOPICS if gone else Found.THERE
+            return Remains(Found.GONE if gone == topics else some, gone)
+        answer = existing[deletion.group]
+        if answer is None or isinstance(answer, Fault):
+            return Remains(Found.GONE if answer is None else Found.UNKNOWN)
+        if parts and deletion.partitions:
+            return _of_large_group(context, deletion, answer.group)
+        return Remains(Found.THERE)
+
+    return {each.group: remains(each) for each in deletions}
+
+
+def _of_large_group(context: Context, deletion: Deletion, group: Group) -> Remains:
+    """Of a group that exists: whether all offsets of its backup are there, and whether it was used since."""
+    backups = _backups(context, [group.id])
+    committed = kafka_offsets.committed_offsets(context.client, {group.id: None}, context.deadline())[group.id]
+    if isinstance(backups, Refusal) or isinstance(committed, Fault):
+        return Remains(Found.UNKNOWN)
+    backup = _of_deletion(backups, group.id, deletion.id)
+    if backup is not None and _rows(backup).keys() <= committed.keys():
+        return Remains(Found.THERE)
+    used = group.state is not GroupState.EMPTY or (backup is not None and is_used_since(backup, committed))
+    return Remains(Found.PART_IN_USE if used else Found.PART, left=len(committed))

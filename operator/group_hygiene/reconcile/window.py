@@ -5,7 +5,7 @@ The broker's check for members is the last one, and a commit without joining pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline, retrying_one
@@ -14,6 +14,7 @@ from group_hygiene.kafka.late_commits import LateCommits
 from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, in_parts, with_late_offsets
+from group_hygiene.model.entries import Intent, Outcome
 from group_hygiene.model.groups import TOPIC_DENIED, Fault
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
@@ -25,24 +26,22 @@ _HIDDEN = f"brokers hide {OFFSETS_TOPIC}"
 
 
 class Window:
-    """The windows of some groups. For one batch, or one recovery."""
+    """The windows of some deletions, one of a group, from their `log_ends` on. For one batch, or one recovery."""
 
-    def __init__(
-        self,
-        context: Context,
-        cluster: Cluster,
-        starts: Mapping[str, Mapping[int, int]],
-        matters: Callable[[Commit | GroupState], bool] = lambda record: True,
-    ) -> None:
-        """starts: group -> the ends of the log when its window begins; brokers hide it if they are empty.
+    def __init__(self, context: Context, cluster: Cluster | Fault, deletions: Iterable[Intent | Outcome]) -> None:
+        """Of offsets of topics, only commits for these topics count."""
+        of = {each.group: each for each in deletions}
 
-        matters: which records of the groups count.
-        """
+        def matters(record: Commit | GroupState) -> bool:
+            topics = of[record.group].topics
+            return not topics or (isinstance(record, Commit) and record.topic in topics)
+
         self._context = context
-        self._hidden = {name for name, ends in starts.items() if not ends}
-        self._unread, self._denied = "", False
-        known = {name: ends for name, ends in starts.items() if ends}
-        self._log = LateCommits(context.client, cluster.leaders, known, matters)
+        self._hidden = {name for name, each in of.items() if not each.log_ends}
+        self._denied, self._unread = False, str(cluster) if isinstance(cluster, Fault) else ""
+        starts = {name: each.log_ends for name, each in of.items() if name not in self._hidden}
+        leaders = {} if isinstance(cluster, Fault) else cluster.leaders
+        self._log = LateCommits(context.client, leaders, starts, matters)
 
     def read_on(self, names: Collection[str], deadline: Deadline) -> dict[str, Refusal]:
         """The groups that must not be deleted: used since the start, or not known. A hidden log refuses none."""
@@ -58,6 +57,9 @@ class Window:
 
     def close(self, deadline: Deadline) -> None:
         """Read to the end of the log, after the offsets were deleted; again if leaders moved or a fault may pass."""
+
+        if self._unread:
+            return
 
         def attempt() -> Fault | None:
             fault = self._log.read_on(deadline)
@@ -81,7 +83,7 @@ class Window:
         name = done.entry.group
         unread = _HIDDEN if name in self._hidden else self._unread
         if unread:
-            return unread_window(done, unread)
+            return done.adding(f"whether it committed right before is not known: {unread}")
         late = self._log.late(name)
         if late.open:
             done = done.adding(f"{late.open} transaction(s) were open, whose offsets are not saved")
@@ -97,11 +99,6 @@ class Window:
         if whole is None:
             return done
         return done.adding(f"offsets that it committed right before ({len(late.offsets)}) are saved", in_parts(whole))
-
-
-def unread_window(done: Done, why: str) -> Done:
-    """The same end, of a deletion whose window could not be read."""
-    return done.adding(f"whether it committed right before is not known: {why}")
 
 
 def read_start(context: Context, cluster: Cluster, deadline: Deadline) -> dict[int, int] | Refusal:
