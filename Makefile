@@ -48,7 +48,7 @@ faults: $(STAMP) ## kill, freeze and disconnect all components during deletions,
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults $(FAULTS)
 
-worlds: $(STAMP) ## live the same life in some 130 clusters that differ in one setting each, about 80 minutes; a second call goes on (make worlds WORLDS="--help")
+worlds: $(STAMP) ## live the same life in some 150 clusters that differ in one setting each, about 80 minutes; a second call goes on (make worlds WORLDS="--help")
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m worlds $(WORLDS)
 

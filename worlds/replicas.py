@@ -72,6 +72,13 @@ def _racks(life: Life) -> Iterator[None]:
 
 
 @contextmanager
+def _too_few_in_sync(life: Life) -> Iterator[None]:
+    """The ledger needs three replicas in sync, and one broker of three is down."""
+    with configured(LEDGER, min_insync_replicas="3")(life), without_broker(3)(life):
+        yield
+
+
+@contextmanager
 def _ledger_unreplicated(life: Life) -> Iterator[None]:
     """The ledger keeps one replica only."""
     admin = KafkaAdminClient(bootstrap_servers=life.groups.bootstrap)
@@ -127,6 +134,18 @@ WORLDS = (
         change=configured(LEDGER, min_insync_replicas="4"),
         moment=Moment.DELETED,
         settings=("min.insync.replicas",),
+    ),
+    World(
+        "replicas",
+        "ledger-too-few-in-sync",
+        "min.insync.replicas=3 of the ledger's topic, and one broker of three is stopped while groups are marked",
+        _THREE,
+        change=_too_few_in_sync,
+        moment=Moment.MARKED,
+        # `doctor` writes nothing; it names the broker that is gone.
+        expected=Refuses("LedgerUnavailable", "NOT_ENOUGH_REPLICAS", everywhere=False),
+        settings=("min.insync.replicas",),
+        alone=True,
     ),
     World(
         "replicas",
