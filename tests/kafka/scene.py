@@ -104,13 +104,13 @@ class Scene:
         who = self.client, self.connection, self.memory, self.clock, journal
         return Context(*who, claims=lambda: Claims(self.claimed), tables=self.tables)
 
-    def observe(self, *policies: Policy, after: float = 0, full: bool = False) -> Observation:
-        """One scan, so many minutes after the last one."""
+    def observe(self, *policies: Policy, after: float = 0, full: bool = False, whole: bool = True) -> Observation:
+        """One scan, so many minutes after the last one. whole: with all verdicts, as commands scan."""
         self.clock.pass_minutes(after)
         if self.context.journal.problem is not None:
             # As each run does: what failed in the last one may go well now.
             self.context = self.open()
-        return reconcile.observe(self.context, policies, full)
+        return reconcile.observe(self.context, policies, full, whole)
 
     def intent(self, group: str, policy: Policy, *, topics: tuple[str, ...] = (), writer: str | None = None) -> Intent:
         """What this connection, or another one, writes before a deletion: nothing is written yet."""

@@ -247,7 +247,7 @@ def test_slices_change_nothing(scene: Scene, make: Maker, topic: str, size: int)
     whole = scene.observe(*policies, after=30)
     shown = [verdicts(whole, each) for each in policies]
     scene.memory.slice = size
-    sliced = scene.observe(*policies)
+    sliced = scene.observe(*policies, whole=False)
     assert [verdicts(sliced, each) for each in policies] == shown
     assert set(shown[2].values()) == {reasons.TOO_RECENT, reasons.SIMPLE}
     assert sample(scene, sliced, policies[0]) == sample(scene, whole, policies[0])
