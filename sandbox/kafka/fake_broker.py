@@ -14,6 +14,7 @@ Answer = Callable[[socket.socket, bytes], None]
 
 # API keys (org.apache.kafka.common.protocol.ApiKeys), with the versions that it serves.
 METADATA, DESCRIBE_GROUPS, LIST_GROUPS, DESCRIBE_LOG_DIRS = 3, 15, 16, 35
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 _VERSIONS, _DESCRIBE_CLUSTER, _OFFSET_FETCH = 18, 60, 9
 _SERVED = {
     _VERSIONS: (3, 3),
@@ -23,6 +24,8 @@ _SERVED = {
     DESCRIBE_LOG_DIRS: (4, 4),
     _DESCRIBE_CLUSTER: (0, 0),
     _OFFSET_FETCH: (8, 8),
+    SASL_HANDSHAKE: (1, 1),
+    SASL_AUTHENTICATE: (1, 1),
 }
 
 
@@ -31,7 +34,8 @@ class FakeBroker:
 
     brokers: number of brokers in its metadata, all of them itself. context: for TLS with the first client; all others
     wait for the handshake. places: the partitions of `__consumer_offsets` in its metadata. first: number of metadata
-    requests before the one in `answers` is used, as clients send some when they connect.
+    requests before the one in `answers` is used, as clients send some when they connect. request: the last one, after
+    its correlation id.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class FakeBroker:
         self._answers, self._brokers, self._context = answers or {}, brokers, context
         self._places, self._first = places, first
         self._waiting: list[socket.socket] = []
+        self.request = b""
 
     def __enter__(self) -> str:
         self._server = socket.create_server(("127.0.0.1", 0), backlog=500)
@@ -74,7 +79,7 @@ class FakeBroker:
         with connection, suppress(OSError), connection.makefile("rb") as requests:
             while head := requests.read(12):
                 size, key, _, correlation = struct.unpack(">ihhi", head)
-                requests.read(size - 8)
+                self.request = requests.read(size - 8)
                 identity = struct.pack(">i", correlation)
                 if key == METADATA and self._first > 0:
                     self._first -= 1

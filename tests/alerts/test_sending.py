@@ -9,11 +9,14 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from group_hygiene.alerts import delivery
 from group_hygiene.alerts.delivery import Endpoint, post, read_endpoint
@@ -26,8 +29,10 @@ from group_hygiene.network import egress
 from group_hygiene.network.egress import parse_egress
 from group_hygiene.process import runs
 from group_hygiene.spec.receivers import Kind, parse_receivers
+from group_hygiene.spec.receivers import Receiver as ReceiverSpec
 from group_hygiene.spec.secret import Hidden, SecretRef
 from sandbox.kafka.tls import Authority
+from tests.examples import examples
 from tests.leaks import leaks
 from tests.receiving import Receiver
 
@@ -325,6 +330,22 @@ def test_tls_is_checked(tmp_path: Path) -> None:
         assert len(secure.requests) == 1
 
 
+def test_the_systems_authorities_are_those_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle that was replaced, as by a new ConfigMap, counts for the next message: no restart is needed."""
+    ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    bundle = tmp_path / "bundle.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+    arrived = []
+    with Receiver(ours.issue("receiver")) as secure:
+        for authority in (other, ours, ours, other):
+            new = tmp_path / "new.pem"
+            new.write_bytes(authority.ca.read_bytes())
+            new.replace(bundle)
+            arrived.append(send(endpoint(secure.url("/hook"))) is None)
+    assert arrived == [False, True, True, False]
+
+
 def test_no_secret_in_logs_and_failures(
     receiver: Receiver, hanging: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +390,9 @@ def test_no_secret_in_logs_and_failures(
             {"slack": {"urlSecretRef": "u"}}, {"u": "http://never\\b/"}, "no http or https URL", id="backslash"
         ),
         pytest.param(
+            {"slack": {"urlSecretRef": "u"}}, {"u": "http://][]@?@"}, "no http or https URL", id="bracket-first"
+        ),
+        pytest.param(
             {"webhook": {"address": "http://a", "tokenSecretRef": "t"}},
             {"t": "never seen\r\nX: y"},
             "no token",
@@ -403,6 +427,18 @@ def test_secrets_that_are_wrong(spec: dict[str, Any], secrets: dict[str, str], s
     assert "receiver" not in str(caught.value)
     assert caught.value.reason == reasons.SECRET_INVALID
     assert "never" not in str(caught.value)
+
+
+@given(st.text("http:/][@?#%a.0\\ \u200b\u2024é\x00", max_size=12), st.booleans())
+@settings(max_examples=examples(500))
+@example("][]@?@", False)
+def test_any_text_is_an_address_or_refused(rest: str, secret: bool) -> None:
+    """Whatever a spec or a Secret has there, no other error than that of the receiver."""
+    url = f"http://{rest}"
+    ref = SecretRef("s", "u")
+    receiver = ReceiverSpec("r", Kind.WEBHOOK, **({"url": ref} if secret else {"address": url}))
+    with suppress(SecretProblem, SpecError):
+        read_endpoint(receiver, lambda _: url)
 
 
 @pytest.mark.parametrize("address", ["http://a:99999/", "http://[::1/", "http://a\\b/"])

@@ -31,6 +31,28 @@ def test_a_report(capsys: pytest.CaptureFixture[str], form: str) -> None:
     assert text.count(r"\u001b[2J\nError: all is fine\u202e\u2028\u0007") == (1 if form == "name" else 0)
 
 
+@pytest.mark.parametrize(
+    ("cell", "line"),
+    [
+        *(
+            pytest.param(f"{sign}HYPERLINK(1)", f"'{sign}HYPERLINK(1)", id=f"U+{ord(sign):04X}")
+            for sign in "=+-@\uff1d\uff0b\uff0d\uff20"
+        ),
+        pytest.param("-", "'-", id="hyphen-alone"),
+        pytest.param('=1,"2"', '"\'=1,""2"""', id="quoted"),
+        pytest.param("\t=1", r"\t=1", id="tab-first"),
+        pytest.param("\r\n=1", r"\r\n=1", id="line-break-first"),
+        pytest.param("a=1", "a=1", id="not-first"),
+        pytest.param("'=1", "'=1", id="apostrophe"),
+        pytest.param(-1, "-1", id="number"),
+    ],
+)
+def test_no_cell_of_csv_is_a_formula(capsys: pytest.CaptureFixture[str], cell: str | int, line: str) -> None:
+    """A text that a spreadsheet would evaluate begins with an apostrophe; numbers stay numbers."""
+    show(Report({}, (), (Table((Column("GROUP"), Column("N")), [(cell, None)]),)), "csv")
+    assert _shown(capsys).splitlines()[1] == f"{line},"
+
+
 def test_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     note(FORGED)
     assert _shown(capsys).startswith(r"Note: denied\x1b[2J\n")

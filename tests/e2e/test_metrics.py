@@ -93,3 +93,13 @@ def test_scraped_is_what_is_documented(scrape: str) -> None:
 def test_no_group_is_named(scrape: str) -> None:
     """Not in a label, however many things happened to it."""
     assert "scraped-" not in scrape
+
+
+def test_a_deleted_connection_leaves_no_series(scrape: str, world: World, operator: RunningOperator) -> None:
+    """Also while its policies are still there, for which rounds go on."""
+    gone = 'connection="away"'
+    assert gone in scrape
+    world.server.kubectl("delete", "kconn", "away", "-n", NAMESPACE)
+    world.wait_ready("grouppolicies", NAMESPACE, "lost", "ConnectionNotFound")
+    shown = operator.http("/metrics")[1].splitlines()
+    assert [line for line in shown if gone in line and "policy_info" not in line] == []

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
@@ -197,6 +198,14 @@ def _twice(pipeline: Pipeline, group: str) -> None:
     pipeline.run([idle(group), idle(group)])
 
 
+def _cleaned(pipeline: Pipeline, group: str) -> None:
+    for _ in range(3):
+        pipeline.write_activity([idle(group)])
+    DeltaTable(pipeline.folder / "activity").create_checkpoint()
+    for file in sorted((pipeline.folder / "activity" / "_delta_log").glob("*.json"))[:-1]:
+        file.unlink()
+
+
 DEFECTS = [
     pytest.param(_missing, reasons.EVIDENCE_MISSING, id="missing"),
     pytest.param(_stale, reasons.EVIDENCE_STALE, id="stale"),
@@ -205,6 +214,7 @@ DEFECTS = [
     pytest.param(_uncovered, reasons.EVIDENCE_INCOMPLETE, id="uncovered"),
     pytest.param(_broken, reasons.EVIDENCE_UNREADABLE, id="broken"),
     pytest.param(_twice, reasons.EVIDENCE_UNREADABLE, id="by-two-pipelines-at-once"),
+    pytest.param(_cleaned, reasons.EVIDENCE_UNREADABLE, id="version-cleaned-from-the-log"),
 ]
 
 

@@ -9,6 +9,7 @@ import gzip
 import os
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import textwrap
@@ -21,14 +22,19 @@ import pytest
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
-from group_hygiene.kafka.client import Call, Client
+from group_hygiene.errors import ConnectError
+from group_hygiene.kafka.client import Call, Client, connect
 from group_hygiene.model.groups import Fault
+from group_hygiene.spec.connection import Mechanism, Sasl, Settings
+from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.fake_broker import (
     DESCRIBE_GROUPS,
     DESCRIBE_LOG_DIRS,
     LIST_GROUPS,
     METADATA,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     Answer,
     FakeBroker,
     announced,
@@ -36,6 +42,7 @@ from sandbox.kafka.fake_broker import (
     many_groups,
     many_log_dirs,
     many_topics,
+    send,
 )
 from sandbox.kafka.tls import Authority
 from tests.kafka.makers import CHECKPOINTS_SUFFIX, Maker, checkpoint_key, soon
@@ -234,6 +241,43 @@ def test_brokers_have_bytes_and_time(broker: FakeBroker, found: str) -> None:
             """
         )
     assert found in printed
+
+
+@pytest.mark.parametrize("mechanism", [Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512])
+@pytest.mark.parametrize(
+    ("iterations", "proven"),
+    [
+        pytest.param("1", False, id="one"),
+        pytest.param("4095", False, id="one-less-than-kafkas-clients-accept"),
+        pytest.param("4096,i=1", False, id="twice"),
+        pytest.param("-1", False, id="negative"),
+        pytest.param("x", False, id="no-number"),
+        pytest.param("1000001", False, id="too-many"),
+        pytest.param("4096", True, id="the-least"),
+    ],
+)
+def test_a_broker_gets_no_weak_proof_of_a_password(mechanism: Mechanism, iterations: str, proven: bool) -> None:
+    """Few iterations of SCRAM would let the broker, or a listener before it, guess the password from the proof."""
+    proofs = list[bytes]()
+
+    def handshake(connection: socket.socket, identity: bytes) -> None:
+        send(connection, identity[:4] + struct.pack(f">hih{len(mechanism)}s", 0, 1, len(mechanism), mechanism.encode()))
+
+    def authenticate(connection: socket.socket, identity: bytes) -> None:
+        if b",p=" in broker.request:
+            proofs.append(broker.request)
+            raise OSError
+        first = b"r=" + broker.request.rpartition(b"r=")[2] + b"x,s=c2FsdA==,i=" + iterations.encode()
+        send(connection, identity[:4] + struct.pack(">hhi", 0, -1, len(first)) + first + bytes(8))
+
+    broker = FakeBroker({SASL_HANDSHAKE: handshake, SASL_AUTHENTICATE: authenticate})
+    login = Sasl(mechanism, "user", Hidden("never-seen"))
+    with broker as address, pytest.raises(ConnectError) as failed:
+        connect(Settings((address,), sasl=login), timeout=10)
+    assert bool(proofs) is proven
+    assert "never-seen" not in str(failed.value)
+    weak = f"it asks for SCRAM with {iterations.rpartition('=')[2]} iterations, less than 4096"
+    assert str(failed.value).endswith(weak) is (iterations in ("1", "4095", "4096,i=1", "-1"))
 
 
 @pytest.mark.parametrize(

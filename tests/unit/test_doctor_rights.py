@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,6 +18,8 @@ from group_hygiene.cli.doctor_findings import Result
 from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.validation import PLURALS, load_crd
+from group_hygiene.controller.inspection import Inspection
+from group_hygiene.errors import ApiError
 from group_hygiene.spec.connection import parse_connection
 
 GROUP = "/apis/grouphygiene.io/v1alpha1"
@@ -132,3 +136,50 @@ def test_policies_of_an_operator_of_some_namespaces(
     assert all(policy.enforced for policy in known.policies)
     assert [finding.found[: len(text)] for finding, text in zip(found, problems, strict=False)] == problems
     assert [finding.result for finding in found] == ([Result.WARNING] if problems else [Result.OK])
+
+
+_MOMENT = "Tue, 15 Nov 1994 08:12:31"
+
+
+@pytest.mark.parametrize(
+    ("dates", "valid"),
+    [
+        pytest.param([f"{_MOMENT} GMT"], True, id="as-http-has-it"),
+        pytest.param([_MOMENT], True, id="no-zone"),
+        pytest.param([f"{_MOMENT} -0000"], True, id="unknown-zone"),
+        pytest.param([f"{_MOMENT} GMT", f"{_MOMENT} GMT"], True, id="twice"),
+        pytest.param([f"{_MOMENT} GMT", "no date"], True, id="then-none"),
+        pytest.param(["no date"], False, id="no-date"),
+        pytest.param(["Tue, 15 Nov 1994 99:12:31 GMT"], False, id="no-hour"),
+        pytest.param(["Tue, 15 Nov 99999 08:12:31 GMT"], False, id="no-year"),
+        pytest.param([], False, id="absent"),
+    ],
+)
+def test_the_clock_of_an_api_server(dates: list[str], valid: bool) -> None:
+    """A proxy before it may send its own Date, also without a zone: that is UTC, or no valid header."""
+
+    class Dated(_Handler):
+        def send_header(self, keyword: str, value: str) -> None:
+            for shown in dates if keyword == "Date" else (value,):
+                super().send_header(keyword, shown)
+
+    server = _Answers(("127.0.0.1", 0), Dated)
+    fields = (
+        "major",
+        "minor",
+        "gitVersion",
+        "gitCommit",
+        "gitTreeState",
+        "buildDate",
+        "goVersion",
+        "compiler",
+        "platform",
+    )
+    server.answers = {"/version/": dict.fromkeys(fields, "v1.36.3")}
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    expected = datetime(1994, 11, 15, 8, 12, 31, tzinfo=UTC) - datetime.now(UTC)
+    inspection = Inspection(ApiClient(Configuration(host=f"http://127.0.0.1:{server.server_port}")))
+    with nullcontext() if valid else pytest.raises(ApiError, match="response has no valid Date header"):
+        assert abs(inspection.server().ahead - expected) < timedelta(minutes=5)
+    server.shutdown()
+    server.server_close()

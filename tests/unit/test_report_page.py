@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from group_hygiene.cli.reports import _write
 from group_hygiene.report.charts import draw
 from group_hygiene.report.findings import Count, Findings, Growth, Row
 from group_hygiene.report.page import render
@@ -330,3 +334,21 @@ def test_owners_are_shown_where_they_are_known() -> None:
     assert '<option value="billing">billing</option>' in owned
     assert '<th scope="col" data-kind="client">Owner</th>' in owned
     assert "Owner" not in _words(render(plain))
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+@pytest.mark.parametrize("before", [None, 0o600, 0o644, 0o640])
+def test_the_mode_of_a_report(tmp_path: Path, before: int | None, mask: int) -> None:
+    """A new file has what the umask leaves; one that is replaced keeps its mode. Nothing else is left in the folder."""
+    file = tmp_path / "report.html"
+    if before is not None:
+        file.touch()
+        file.chmod(before)
+    was = os.umask(mask)
+    try:
+        _write(file, "new")
+    finally:
+        os.umask(was)
+    assert file.read_text() == "new"
+    assert stat.S_IMODE(file.stat().st_mode) == (0o666 & ~mask if before is None else before)
+    assert list(tmp_path.iterdir()) == [file]

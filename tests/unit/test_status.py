@@ -21,6 +21,8 @@ from group_hygiene.model.naming import json_bytes
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Coverage
 from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
+from group_hygiene.restore.grouprestore import build_restore_status
+from group_hygiene.restore.restorable import GroupResult, Kind
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
@@ -255,6 +257,41 @@ def test_long_messages_are_cut() -> None:
     message = _condition(build_problem_status(3, _NEW, problem, NOW), "Ready")["message"]
     assert len(message) == 1_000
     assert message.endswith("...")
+
+
+FORGED = "job\nEvents:\n  Type  Reason\n  Normal  GroupsDeleted"
+
+
+def _texts(part: Any) -> list[str]:
+    """All texts of a status."""
+    if isinstance(part, dict):
+        return [text for key, value in part.items() for text in (key, *_texts(value))]
+    return [text for value in part for text in _texts(value)] if isinstance(part, list) else [str(part)]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        pytest.param(FORGED, r'"job\nEvents:\n  Type  Reason\n  Normal  GroupsDeleted"', id="line-feeds"),
+        pytest.param("a\rb", r'"a\rb"', id="carriage-return"),
+        pytest.param("a\x07b", r'"a\u0007b"', id="bell"),
+        pytest.param("a\x1b[2Jb", r'"a\u001b[2Jb"', id="terminal-sequence"),
+        pytest.param("a\u202eb", r'"a\u202eb"', id="right-to-left"),
+        pytest.param("a\u2028b", r'"a\u2028b"', id="line-separator"),
+        pytest.param("", '""', id="empty"),
+        pytest.param('"a"', r'"\"a\""', id="looks-like-json"),
+        pytest.param(r"a\nb", r"a\nb", id="backslash"),
+        pytest.param("größe", "größe", id="plain"),
+    ],
+)
+def test_a_name_stays_on_its_line(name: str, shown: str) -> None:
+    """`kubectl describe` prints a status as it is: no name begins a line of its own, or looks like another."""
+    status = _status(delete(enforce=True), [match(name), refused(name + "2", message=name)], outcomes=[_kept(name)])
+    restored = build_restore_status(
+        {"metadata": {"generation": 1}}, [GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, name)], NOW
+    )
+    assert [entry["group"] for entry in (status["sample"][0], restored["results"][0])] == [shown, shown]
+    assert [text for text in _texts([status, restored]) if not text.isprintable()] == []
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from group_hygiene.alerts.messages import signed
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.network.authorities import trusting
+from group_hygiene.network.authorities import system_authorities, trusting
 from group_hygiene.network.egress import Egress
 from group_hygiene.network.gate import Gate
 from group_hygiene.network.post import Answer, Request, send
@@ -123,8 +123,8 @@ async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress
         headers |= signed(content, endpoint.hmac.reveal(), now)
     gate, unanswered = Gate(egress, urlsplit(url).hostname or ""), False
     try:
-        # aiohttp has one default context for all requests; loading the system's authorities is slow.
-        context = True if endpoint.ca is None else trusting(endpoint.ca, "ca")
+        # Not aiohttp's own context, which has the system's authorities of this process's start.
+        context = system_authorities() if endpoint.ca is None else trusting(endpoint.ca, "ca")
         return _result(await send(Request(url, content, headers, gate, context, SECONDS)), now)
     except aiohttp.ConnectionTimeoutError:
         why = f"it can't be connected to within {SECONDS:.0f} s"

@@ -9,19 +9,15 @@ import codecs
 import json
 
 from group_hygiene.errors import UsageError
+from group_hygiene.model.naming import id_line
 
 _QUOTE = '"'
 
 
 def line_of(text: str, encoding: str = "utf-8") -> str:
-    """The text itself if it is printable and does not begin with a quote; else a JSON string in ASCII.
-
-    encoding: of the stream that the line is for.
-    """
-    plain = text.isprintable() and text != "" and not text.startswith(_QUOTE)
-    if plain and (text.isascii() or codecs.lookup(encoding).name == "utf-8"):
-        return text
-    return json.dumps(text)
+    """As `id_line`. encoding: of the stream that the line is for."""
+    fits = text.isascii() or codecs.lookup(encoding).name == "utf-8"
+    return id_line(text) if fits else json.dumps(text)
 
 
 def text_of(line: str) -> str:

@@ -28,6 +28,8 @@ _COLOURS = {
     "Match": "yellow",
     "Skip": "green",
 }
+# Also of full width, which some spreadsheets accept.
+_FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 # The first character of a line, by its result.
 MARKS = {"Ok": "✓", "Warning": "!", "Failed": "✗"}
 _MARK_COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
@@ -164,7 +166,14 @@ def _write_csv(table: Table) -> None:
         return
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(column.title for column in table.columns)
-    writer.writerows(["" if cell is None else printable(str(cell)) for cell in row] for row in table.rows)
+    writer.writerows(map(_csv_cell, row) for row in table.rows)
+
+
+def _csv_cell(cell: Cell) -> Cell:
+    """A text that a spreadsheet would run as a formula begins with an apostrophe, as OWASP advises (CSV injection)."""
+    if not isinstance(cell, str):
+        return cell
+    return f"'{printable(cell)}" if cell.startswith(_FORMULAS) else printable(cell)
 
 
 def _show_table(table: Table, wide: bool) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +16,8 @@ from group_hygiene.cli.spark_options import needs_spark, progress_printer
 from group_hygiene.cli.target import read_connection_file
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.owners import NO_OWNERS
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 def report(given: Mapping[str, Any]) -> int:
@@ -66,15 +71,18 @@ def _writable(named: Path) -> Path:
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace the file atomically: readers see the old one until the new one is complete."""
-    temporary: Path | None = None
+    """Replace the file atomically: readers see the old one until the new one is complete.
+
+    It keeps its mode; a new one has what the umask leaves.
+    """
+    temporary = file.parent / f".report-{secrets.token_hex(8)}"
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as opened:
-            temporary = Path(opened.name)
+        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else None
+        with open(os.open(temporary, _NEW, 0o666 if mode is None else 0o600), "w", encoding="utf-8") as opened:
+            if mode is not None:
+                os.fchmod(opened.fileno(), mode)
             opened.write(text)
-        temporary.chmod(0o644)
         temporary.replace(file)
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise UsageError(f"{file} can't be written: {error.strerror}") from error

@@ -100,9 +100,10 @@ class Inspection:
         try:
             # The header is truncated to whole seconds: add half a second, the average error.
             there = parsedate_to_datetime(headers["Date"]) + timedelta(seconds=0.5)
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise ApiError("the API server's response has no valid Date header") from error
-        return Server(str(body.git_version), there - between)
+        # Python finds no zone in a header that lacks one, nor in two that a proxy sent: HTTP has no zone but GMT.
+        return Server(str(body.git_version), (there if there.tzinfo else there.replace(tzinfo=UTC)) - between)
 
     def user(self) -> str:
         """The name of the authenticated user; empty = the API server can't report it (before Kubernetes 1.28)."""

@@ -98,6 +98,8 @@ class ConnectionLoop:
                     wait = await self._in_thread(self._run_safely)
                 if wait is None:
                     await self._sender.finish(_LAST_MESSAGES_S)
+                    # The last messages were counted.
+                    self._services.metrics.forget_connection(self.namespace, self.name)
                 if wait is None and self._wake.is_set():
                     # A user applied an object while this round found nothing left.
                     wait = 0.0
@@ -249,8 +251,8 @@ class ConnectionLoop:
         return context
 
     def _without_connection(self, bound: Sequence[Bound], restores: Sequence[Object]) -> float | None:
-        self._services.metrics.forget_connection(self.namespace, self.name)
         self._forget_others(bound)
+        self._services.metrics.forget_connection(self.namespace, self.name)
         self._alerts.release()
         self._binding.report_missing(bound)
         self._restores.report_missing(restores)

@@ -268,7 +268,7 @@ class _Reader:
         reading = Reading(cluster, activity_id, version, covered)
         if groups:
             if activity.version() > version:
-                activity.load_as_version(version)
+                self._load(activity, version)
             yield from _groups(activity, reading, groups, older)
         yield _Line(reading=reading)
 
@@ -277,6 +277,18 @@ class _Reader:
 
         options = {key: value.reveal() for key, value in self._options.items()}
         return DeltaTable(f"{self._uri.rstrip('/')}/{name}", storage_options=_LIMITS | options)
+
+    def _load(self, activity: DeltaTable, version: int) -> None:
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            activity.load_as_version(version)
+        except TableNotFoundError as error:
+            raise _Unreadable(
+                reasons.EVIDENCE_UNREADABLE,
+                f"coverage names version {version} of activity, which was removed from the table's log: "
+                "the next complete run of the pipeline corrects that",
+            ) from error
 
     def refusal(self, error: BaseException) -> Refusal:
         from deltalake.exceptions import TableNotFoundError

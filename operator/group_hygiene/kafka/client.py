@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl import register_sasl_mechanism
+from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.parser import KafkaProtocol
@@ -45,6 +47,7 @@ _IN_FLIGHT_PER_BROKER = 4
 _ENDED_IN_SASL = "it ended the connection (wrong username, password or mechanism?)"
 _BACKOFF_START, _BACKOFF_CAP = 0.1, 2.0
 _POLL_S = 0.01
+_SCRAM_ITERATIONS_MIN = 4096
 _UNSEEN_BYTES = 256 << 10
 _TIMED_OUT = Fault("REQUEST_TIMED_OUT", "no answer in time", retriable=True)
 NO_ANSWER = Fault("NO_ANSWER", "the broker's answer leaves it out")
@@ -115,6 +118,31 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
             raise kafka_errors.InvalidReceiveError(f"a broker's answer is larger than {most} bytes")
         # Before the buffer for it is allocated.
         self._manager.weigh(nbytes if raw else nbytes * DECODED_WEIGHT)
+
+
+class _WeakScram(kafka_errors.SaslAuthenticationFailedError):  # type: ignore[misc]
+    """A broker asks for a proof of the password from which others could guess it. It got none."""
+
+
+class _ScramClient(ScramClient):  # type: ignore[misc]
+    """The library's exchange, with the least number of iterations that Kafka's clients accept (ScramMechanism)."""
+
+    def create_salted_password(self, salt: bytes, iterations: int) -> None:
+        if iterations < _SCRAM_ITERATIONS_MIN:
+            raise _WeakScram(f"it asks for SCRAM with {iterations} iterations, less than {_SCRAM_ITERATIONS_MIN}")
+        super().create_salted_password(salt, iterations)
+
+
+class _Scram(SaslMechanismScram):  # type: ignore[misc]
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self._scram_client = _ScramClient(
+            config["sasl_plain_username"], config["sasl_plain_password"], config["sasl_mechanism"]
+        )
+
+
+for _name in ScramClient.MECHANISMS:
+    register_sasl_mechanism(_name, _Scram, overwrite=True)
 
 
 class _HostRefused(kafka_errors.AuthorizationError):  # type: ignore[misc]
@@ -545,6 +573,8 @@ def _explain(
     """Why connecting failed, with the broker's message; without one, by `probe`."""
     refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
     for error in errors:
+        if isinstance(error, _WeakScram):
+            return AuthenticationFailed(f"the broker was not sent a login: {error.args[0]}")
         if isinstance(error, refused):
             user = f"as {settings.sasl.username!r} " if settings.sasl and settings.sasl.username else ""
             text = ", ".join(str(arg) for arg in error.args) or type(error).__name__

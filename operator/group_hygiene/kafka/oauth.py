@@ -13,7 +13,7 @@ import msgspec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from group_hygiene.errors import AuthenticationFailed
-from group_hygiene.network.authorities import trusting
+from group_hygiene.network.authorities import system_authorities, trusting
 from group_hygiene.network.egress import Egress
 from group_hygiene.spec.connection import OAuth
 
@@ -54,7 +54,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         parts = urlsplit(oauth.token_endpoint)
         self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        self._context = trusting(oauth.ca, "sasl.oauth.caSecretRef")
+        self._context = None if oauth.ca is None else trusting(oauth.ca, "sasl.oauth.caSecretRef")
         self._timeout = min(_TIMEOUT_MAX_S, timeout)
 
     def token(self) -> str:
@@ -109,7 +109,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
                 "Authorization": "Basic " + base64.b64encode(credentials).decode("ascii"),
             },
             gate,
-            self._context,
+            self._context or system_authorities(),
             self._timeout,
             read=_ANSWER_BYTES + 1,
         )

@@ -46,9 +46,17 @@ def message_shown(text: str) -> str:
     return truncated(printable(text[: MESSAGE_MAX + 1]), MESSAGE_MAX)
 
 
+def id_line(text: str) -> str:
+    """The text itself if it is printable and does not begin with a quote; else a JSON string in ASCII.
+
+    So no id looks like another one, nor like several lines: `kubectl describe` prints texts of a status as they are.
+    """
+    return text if text.isprintable() and text and not text.startswith('"') else json.dumps(text)
+
+
 def id_shown(group: str) -> str:
-    """A group's id for statuses. Kafka accepts up to 32,767 bytes, and each may take six in JSON."""
-    return truncated(group, ID_MAX)
+    """A name from Kafka for statuses, by `id_line`. A group's id may have 32,767 bytes, and each takes six in JSON."""
+    return truncated(id_line(group), ID_MAX)
 
 
 def json_bytes(text: str) -> int:

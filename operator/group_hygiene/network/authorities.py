@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+from functools import lru_cache
 
 from group_hygiene.errors import SecretProblem
 
@@ -23,3 +25,25 @@ def trusting(ca: str | None, field: str) -> ssl.SSLContext:
     except ssl.SSLError as error:
         raise SecretProblem(f"{field} must name PEM certificates", "SecretInvalid") from error
     raise SecretProblem(f"{field} must name PEM certificates", "SecretInvalid")
+
+
+def system_authorities() -> ssl.SSLContext:
+    """A client's context that trusts the system's authorities as they are now. Shared: don't change it.
+
+    Loading them takes 50 ms, so it is done again only if their file or folder changed.
+    """
+    paths = ssl.get_default_verify_paths()
+    return _system_authorities(tuple((path, *_version(path)) for path in (paths.cafile, paths.capath) if path))
+
+
+@lru_cache(maxsize=1)
+def _system_authorities(_: tuple[tuple[str | int, ...], ...]) -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _version(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -23,14 +23,14 @@ class Answer(NamedTuple):
 class Request(NamedTuple):
     """data: a body, or the fields of a form. gate: None = any address is allowed.
 
-    context: True = the system's authorities. seconds: for the whole request. read: bytes of the response to read.
+    seconds: for the whole request. read: bytes of the response to read.
     """
 
     url: URL | str
     data: bytes | Mapping[str, str]
     headers: Mapping[str, str]
     gate: Gate | None
-    context: ssl.SSLContext | bool
+    context: ssl.SSLContext
     seconds: float
     read: int = 0
 

@@ -231,7 +231,7 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
     if verdict.evidence.owner:
         entry["owner"] = verdict.evidence.owner
     if verdict.topics:
-        entry["topics"] = plan.first_topics(verdict.group.id)[:_TOPICS_SHOWN]
+        entry["topics"] = [id_shown(topic) for topic in plan.first_topics(verdict.group.id)[:_TOPICS_SHOWN]]
     why = outcome or verdict.refusal
     if why is not None:
         entry |= {"reason": why.reason, "message": message_shown(why.message)}
