@@ -376,6 +376,25 @@ def test_metrics_are_scraped_as_by_the_manifests(server: ApiServer) -> None:
     assert made["metadata"]["labels"]["release"] == "kube-prometheus-stack"
 
 
+def test_metrics_are_closed() -> None:
+    """By default no pod may reach the port; a value opens it to Prometheus' namespace alone."""
+    spec = one(objects(rendered()), "NetworkPolicy")["spec"]
+    assert (spec["policyTypes"], spec.get("ingress")) == (["Ingress"], None)
+    for values in ("networkPolicy.prometheusNamespace=monitoring", None):
+        spec = one(objects(rendered("--set", values) if values else rendered(*chosen("locked-down"))), "NetworkPolicy")[
+            "spec"
+        ]
+        (rule,) = spec["ingress"]
+        (peer,) = rule["from"]
+        assert rule["ports"] == [{"protocol": "TCP", "port": "http"}]
+        assert peer == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    for monitor in ("monitoring", "service-monitor"):
+        assert one(objects(rendered(*chosen(monitor))), "NetworkPolicy")["spec"]["ingress"] == [rule]
+    peer = '{"podSelector":{"matchLabels":{"a":"b"}}}'
+    more = rendered("--set", "networkPolicy.prometheusNamespace=x", "--set-json", f"networkPolicy.ingressFrom=[{peer}]")
+    assert len(one(objects(more), "NetworkPolicy")["spec"]["ingress"][0]["from"]) == 2
+
+
 def test_the_way_out_can_be_narrowed() -> None:
     """To DNS, the API server, Kafka and receivers, each with its ports; otherwise nothing is said about it."""
     assert one(objects(rendered()), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]

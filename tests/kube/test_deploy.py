@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import OVERLAYS
@@ -67,6 +68,18 @@ def test_kustomize_builds_what_the_api_server_accepts(deployed: ApiServer) -> No
         "rolebinding.rbac.authorization.k8s.io/group-hygiene-leader-election",
         "serviceaccount/group-hygiene",
     ]
+
+
+def test_metrics_are_closed(deployed: ApiServer) -> None:
+    """No pod may reach the port of metrics, but for those of a namespace that deploy/prometheus names."""
+    found = {}
+    for folder in (DEPLOY, ROOT / "deploy" / "prometheus"):
+        built = yaml.safe_load_all(deployed.kubectl("kustomize", str(folder)).stdout)
+        found |= {obj["metadata"]["name"]: obj["spec"] for obj in built if obj["kind"] == "NetworkPolicy"}
+    closed, opened = found["group-hygiene"], found["group-hygiene-metrics"]
+    assert (closed["policyTypes"], closed.get("ingress")) == (["Ingress"], None)
+    assert [list(rule) for rule in opened["ingress"]] == [["from", "ports"]]
+    assert opened["podSelector"] == closed["podSelector"]
 
 
 READ, WRITE = {"get", "list", "watch"}, {"create", "update", "patch", "delete"}

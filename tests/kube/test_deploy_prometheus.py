@@ -67,7 +67,7 @@ def test_the_servicemonitor_finds_the_pods(deployed: ApiServer) -> None:
     text = deployed.kubectl("kustomize", str(OVERLAYS / "service-monitor")).stdout
     deployed.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=text)
     objects = {obj["kind"]: obj for obj in yaml.safe_load_all(text)}
-    assert set(objects) == {"Service", "ServiceMonitor", "PrometheusRule"}
+    assert set(objects) == {"NetworkPolicy", "Service", "ServiceMonitor", "PrometheusRule"}
     service, monitor = objects["Service"], objects["ServiceMonitor"]["spec"]
     pod = _get(deployed, "deployments.apps")["template"]
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()

@@ -105,6 +105,7 @@ def examine_kubernetes(known: Kubernetes) -> Iterator[Finding]:
     of_connection = list(run_check(_CONNECTION, "KafkaConnection", lambda: _connection(known)))
     yield from run_check(_KUBERNETES, "rights in Kubernetes", lambda: _rights(known))
     yield from run_check(_KUBERNETES, "Lease", lambda: _lease(known))
+    yield from run_check(_KUBERNETES, "metrics", lambda: _metrics(known))
     yield from of_connection
     connection = known.connection
     if connection is None:
@@ -233,6 +234,25 @@ def _lease(known: Kubernetes) -> Iterator[Finding]:
         yield failed(_KUBERNETES, "Lease", f"{held}: it has expired, and no other replica has taken over", advice)
     else:
         yield ok(_KUBERNETES, "Lease", held)
+
+
+def _metrics(known: Kubernetes) -> Iterator[Finding]:
+    """Who may read the metrics, which require no password."""
+    namespace = known.account.namespace
+    try:
+        peers = known.inspection.metrics_peers(namespace)
+    except Forbidden:
+        found = f"not known who may read them: you may not list NetworkPolicies in {namespace}"
+        yield ok(_KUBERNETES, "metrics", f"{found}; the chart and the manifests close them")
+        return
+    if peers == []:
+        opens = "networkPolicy.prometheusNamespace of the chart, or deploy/prometheus, opens them"
+        yield ok(_KUBERNETES, "metrics", f"closed: no pod may reach their port; {opens}")
+    elif peers is None or {} in peers:
+        found = "open: no NetworkPolicy prevents that a pod reads them, and they count the groups of all teams"
+        yield ok(_KUBERNETES, "metrics", found)
+    else:
+        yield ok(_KUBERNETES, "metrics", f"open to the {len(peers)} peers that NetworkPolicies in {namespace} name")
 
 
 # EvidenceReady is a warning: only some policies need the tables, doctor checks them later, and the operator does not

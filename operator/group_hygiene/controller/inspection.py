@@ -19,6 +19,7 @@ from group_hygiene.controller.objects import Object
 from group_hygiene.controller.requests import TIMEOUT_S, call
 from group_hygiene.errors import ApiError, NotFound
 
+_NAME_LABEL, _NAME = "app.kubernetes.io/name", "group-hygiene"
 _EVENTS, _NAMESPACES, _LEASES = ("", "events"), ("", "namespaces"), ("coordination.k8s.io", "leases")
 
 
@@ -132,6 +133,24 @@ class Inspection:
             spec["groups"] = list(groups)
             create = self._authorization.create_subject_access_review
         return bool(call(partial(create, {"spec": spec}, _request_timeout=TIMEOUT_S)).status.allowed)
+
+    def metrics_peers(self, namespace: str) -> list[Object] | None:
+        """The peers whose pods may reach those of the operator in this namespace, by its NetworkPolicies; None = all.
+
+        An empty list: none may, but the node's probes. A peer without fields stands for all.
+        """
+        place = ("networking.k8s.io", "v1", namespace, "networkpolicies")
+        found = call(lambda: self._custom.list_namespaced_custom_object(*place, limit=500, _request_timeout=TIMEOUT_S))
+        peers, closed = list[Object](), False
+        for spec in (policy["spec"] for policy in found["items"]):
+            selector, types = spec.get("podSelector") or {}, spec.get("policyTypes") or ["Ingress"]
+            labels = selector.get("matchLabels") or {}
+            # Others may select these pods, too, by labels that are not known here: they only open more.
+            if "Ingress" in types and labels.get(_NAME_LABEL, _NAME) == _NAME and not selector.get("matchExpressions"):
+                closed = True
+                for rule in spec.get("ingress") or ():
+                    peers += rule.get("from") or [{}]
+        return peers if closed else None
 
     def crd(self, plural: str) -> Object | None:
         """One of the operator's CRDs as it is installed; None = it is not."""
