@@ -19,6 +19,7 @@ from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.manifests import operators_account
 from sandbox.waiting import wait_for
 from tests.e2e.conftest import (
+    FLOORS,
     ROOT,
     Groups,
     Object,
@@ -250,7 +251,10 @@ def test_owners_get_their_groups(
     namespace, team = other.namespace("owned"), other.namespace("owned-team")
     access = [{"namespaces": {"names": [team]}, "groups": ["owned-pay-*"], "actions": ["Delete"]}]
     reference = {"connectionRef": {"name": "main", "namespace": namespace}, "alert": {"receiverNames": []}}
-    other.apply(*owned(groups, namespace, kafka, people, access=access), marking(team, "q", "owned-*", **reference))
+    other.apply(
+        *owned(groups, namespace, kafka, people, access=access, limits=FLOORS),
+        marking(team, "q", "owned-*", **reference),
+    )
     with running_operator(operators_account(other.server), tmp_path / "log", *FLAGS, *ALLOWED) as process:
         wait_for(lambda: len(received(people, "/owned/payments")) == 2 and people.at("/owned/core"))
         wait_for(lambda: people.at("/owned/platform"))

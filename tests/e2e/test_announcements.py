@@ -14,7 +14,7 @@ import pytest
 from faults.offsets_log import ends
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
-from tests.e2e.conftest import Groups, RunningOperator, World, connection, policy
+from tests.e2e.conftest import FLOORS, Groups, RunningOperator, World, connection, policy
 from tests.e2e.ledger_reader import ledger_entries
 from tests.warehouse import Warehouse, idle
 
@@ -171,7 +171,7 @@ def test_a_mark_does_not_outlast_a_pause_of_its_policy(
     there = connection(owner, kafka.bootstrap_servers, **evidence)
     access = [{"namespaces": {"names": [namespace]}, "groups": ["*"], "actions": ["Delete"]}]
     if pause is revoke:
-        there = _changed(there, access=access)
+        there = _changed(there, access=access, limits=FLOORS)
     reference = {"name": "main", "namespace": owner}
     running = policy(namespace, "unused", match={"groups": [group]}, connectionRef=reference, **ENFORCE)
     world.apply(there, running)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
-from tests.e2e.conftest import Groups, World, connection, policy
+from tests.e2e.conftest import FLOORS, Groups, World, connection, policy
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -37,7 +37,7 @@ def teams(world: World, kafka: KafkaCluster, groups: Groups) -> Iterator[None]:
     reference = {"connectionRef": {"name": "main", "namespace": OWNER}, "match": {"groups": ["tenancy-*"]}}
     deleting = reference | {"mode": "Enforce", "delete": {"maxPercent": 100}}
     world.apply(
-        connection(OWNER, kafka.bootstrap_servers, access=ACCESS),
+        connection(OWNER, kafka.bootstrap_servers, access=ACCESS, limits=FLOORS),
         policy(TEAM_A, "delete", **deleting),
         policy(TEAM_B, "alert", **(reference | {"action": "Alert"})),
         policy(TEAM_B, "delete", **deleting),
@@ -140,7 +140,7 @@ def blocked(world: World, kafka: KafkaCluster, groups: Groups) -> Iterator[str]:
         owner,
         kafka.bootstrap_servers,
         access=access,
-        limits={"maxPercent": 1},
+        limits={"maxPercent": 1, **FLOORS},
         ledger={"topic": "tenancy-blocked-ledger"},
         activity={"uri": "s3://bucket-of-the-owner/tables", "secretRef": {"name": "storage-of-the-owner"}},
     )
@@ -179,3 +179,55 @@ def test_what_is_wrong_names_nothing_of_others(world: World, blocked: str) -> No
     status = world.condition("kconn", "tenancy-blocked-owner", "main", "EvidenceReady")
     assert status is not None
     assert "storage-of-the-owner" in status["message"]
+
+
+def test_a_tenant_waits_and_unprotects_as_the_connection_grants(
+    world: World, kafka: KafkaCluster, groups: Groups
+) -> None:
+    """A policy with the shortest times and every protection lifted deletes no sooner, and no more, than is granted."""
+    owner, team = world.namespace("floors-owner"), world.namespace("floors-team")
+    topic = groups.topic("floors")
+    groups.produce(topic)
+    names = {"floors-old", "connect-floors"}
+    for name in names:
+        groups.abandoned(name, topic)
+    groups.produce(topic)
+    entry = {"namespaces": {"names": [team]}, "groups": ["floors-*", "connect-floors"], "actions": ["Delete"]}
+    hasty = policy(
+        team,
+        "hasty",
+        connectionRef={"name": "main", "namespace": owner},
+        match={"groups": ["floors-*", "connect-floors"], "unprotect": ["Streams", "StreamsState", "Connect"]},
+        when={"unchangedFor": "1s"},
+        mode="Enforce",
+        delete={"gracePeriod": "1s", "maxPercent": 100, "backupRetention": "1h"},
+    )
+
+    def apply(access: Mapping[str, object], **spec: object) -> None:
+        world.apply(
+            connection(owner, kafka.bootstrap_servers, access=[access], ledger={"topic": "floors-ledger"}, **spec)
+        )
+
+    apply(entry)
+    world.apply(hasty)
+    ready = world.wait_ready("kgp", team, "hasty", "AccessLimited")
+    for note in (
+        "match.unprotect is without Connect, Streams, StreamsState",
+        "when.unchangedFor is 24h, not 1s",
+        "delete.gracePeriod is 24h, not 1s",
+        "delete.backupRetention is 168h, not 1h",
+    ):
+        assert note in ready["message"]
+    sample = world.get("kgp", team, "hasty")["status"]["sample"]
+    assert {row["group"]: row["reason"] for row in sample} == {
+        "connect-floors": "ConnectGroup",
+        "floors-old": "TooRecent",
+    }
+    assert names <= groups.names()
+    apply(entry, limits=FLOORS)
+    wait_for(lambda: "floors-old" not in groups.names())
+    assert "connect-floors" in groups.names()
+    apply({**entry, "unprotect": ["Connect"]}, limits=FLOORS)
+    wait_for(lambda: "connect-floors" not in groups.names())
+    for namespace in (team, owner):
+        world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)

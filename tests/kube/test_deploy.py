@@ -72,7 +72,7 @@ def test_kustomize_builds_what_the_api_server_accepts(deployed: ApiServer) -> No
 
 def test_metrics_are_closed(deployed: ApiServer) -> None:
     """No pod may reach the port of metrics, but for those of a namespace that deploy/prometheus names."""
-    found = {}
+    found: dict[str, Any] = {}
     for folder in (DEPLOY, ROOT / "deploy" / "prometheus"):
         built = yaml.safe_load_all(deployed.kubectl("kustomize", str(folder)).stdout)
         found |= {obj["metadata"]["name"]: obj["spec"] for obj in built if obj["kind"] == "NetworkPolicy"}

@@ -65,7 +65,7 @@ def test_who_may_read_metrics(api_server: ApiServer) -> None:
         ("prometheus", {"podSelector": ours, "policyTypes": ["Ingress"], "ingress": [{"from": [monitoring]}]}),
         ("all", {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]}),
     ):
-        policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": spec}
+        policy: dict[str, object] = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": spec}
         policy["metadata"] = {"name": name, "namespace": NAMESPACE}
         api_server.kubectl("apply", "-f", "-", input=yaml.safe_dump(policy))
         found.append(_checked(api_server, "none", "metrics")["found"])

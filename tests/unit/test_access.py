@@ -11,8 +11,9 @@ from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
 from group_hygiene.spec.access import Grant, Right
 from group_hygiene.spec.connection import Connection, admit, grant, parse_connection
+from group_hygiene.spec.durations import parse_duration
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Policy, parse_policy
+from group_hygiene.spec.policy import UNPROVEN, Policy, Unprotect, parse_policy
 from tests.unit.make import group, policy_object
 
 _LABELS = {"team": "a", "env": "prod", "kubernetes.io/metadata.name": "team-a"}
@@ -198,6 +199,10 @@ def test_covers_agrees_with_matches(granted: str, pattern: str, names: list[str]
             [{**_entry(), "actions": ["Keep"]}], r"actions\[0\] must be one of the values", id="unknown-action"
         ),
         pytest.param([_entry(selector={"labels": {}})], "does not know field `labels`", id="unknown-field"),
+        pytest.param([{**_entry(), "unprotect": ["All"]}], r"unprotect\[0\] must be one of", id="unknown-protection"),
+        pytest.param(
+            [{**_entry(), "unprotect": ["UnreadableTopics"]}], "unprotect must not hold", id="what-cannot-be-read"
+        ),
         pytest.param(
             [_entry(selector=_expression("a", "Is", "b"))], "operator must be one of the values", id="operator"
         ),
@@ -210,3 +215,127 @@ def test_invalid_access(access: Any, message: str) -> None:
     """What the CRD refuses is refused here too, and never read as more than it says."""
     with pytest.raises(SpecError, match=message):
         parse_connection({"spec": {"bootstrapServers": ["a:9092"], "access": access}})
+
+
+_RAISED = (
+    "when.unchangedFor is 24h, not 1s",
+    "delete.gracePeriod is 24h, not 1s",
+    "delete.backupRetention is 168h, not 1h",
+)
+
+
+def _hasty(namespace: str, action: str = "Delete", unprotect: tuple[str, ...] = (), **fields: Any) -> Policy:
+    """A policy with the shortest times that the CRD accepts."""
+    when = {"unchangedFor": "1s"} if action == "Delete" else {"idleFor": "1s"}
+    delete = {} if action == "Alert" else {"delete": {"gracePeriod": "1s", "backupRetention": "1h"}}
+    obj = policy_object(action, match={"groups": ["*"], "unprotect": list(unprotect)})
+    obj["spec"] |= {"connectionRef": {"name": "main", "namespace": "kafka"}, "when": when} | delete | fields
+    obj["metadata"]["namespace"] = namespace
+    return parse_policy(obj)
+
+
+def _limited(limits: Mapping[str, str], *access: Mapping[str, Any]) -> Connection:
+    spec = {"bootstrapServers": ["a:9092"], "access": list(access), "limits": limits}
+    return parse_connection({"metadata": {"namespace": "kafka", "name": "main"}, "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("limits", "policy", "stricter"),
+    [
+        pytest.param({}, _hasty("team-a"), _RAISED, id="another-namespace"),
+        pytest.param({}, _hasty("kafka"), (), id="its-own"),
+        pytest.param({}, _hasty("team-a", "Alert"), (), id="alerts-change-nothing"),
+        pytest.param(
+            {},
+            _hasty("team-a", "DeleteOffsets"),
+            ("when.idleFor is 24h, not 1s", *_RAISED[1:]),
+            id="offsets",
+        ),
+        pytest.param(
+            {},
+            _hasty("team-a", when={"unchangedFor": "72h"}, delete={"gracePeriod": "48h", "backupRetention": "200h"}),
+            (),
+            id="long-enough",
+        ),
+        pytest.param(
+            {"minGracePeriod": "1h"},
+            _hasty("kafka"),
+            ("delete.gracePeriod is 1h, not 1s",),
+            id="a-floor-for-its-own-namespace",
+        ),
+        pytest.param(
+            {"minGracePeriod": "1h", "minUnchangedFor": "2h", "minBackupRetention": "3h"},
+            _hasty("team-a"),
+            (
+                "when.unchangedFor is 2h, not 1s",
+                "delete.gracePeriod is 1h, not 1s",
+                "delete.backupRetention is 3h, not 1h",
+            ),
+            id="floors-in-place-of-the-defaults",
+        ),
+        pytest.param(
+            {"minGracePeriod": "1s", "minUnchangedFor": "1s", "minIdleFor": "72h", "minBackupRetention": "1h"},
+            _hasty("team-a", when={"unchangedFor": "1s", "idleFor": "1s"}),
+            ("when.idleFor is 72h, not 1s",),
+            id="the-lowest-floors",
+        ),
+    ],
+)
+def test_floors(limits: Mapping[str, str], policy: Policy, stricter: tuple[str, ...]) -> None:
+    """The stricter of the policy's time and the connection's applies, and the policy knows which one that is."""
+    found = _admit(_limited(limits, _entry(["*"], [str(right) for right in Right])), policy)
+    assert found.stricter == stricter
+    shown = {
+        "when.unchangedFor": found.when.unchanged_for,
+        "when.idleFor": found.when.idle_for,
+        "delete.gracePeriod": found.grace_period,
+        "delete.backupRetention": found.backup_retention,
+    }
+    for note in stricter:
+        field, _, rest = note.partition(" is ")
+        assert shown[field] == parse_duration(rest.partition(",")[0], field)
+    decisive = any("backupRetention" not in note for note in stricter)
+    assert (found.digest != policy.digest) is decisive
+    assert (found.stricter_note == "") is (stricter == ())
+
+
+@pytest.mark.parametrize(
+    ("namespace", "granted", "lifts"),
+    [
+        pytest.param("kafka", [], {"a-1", "b-1"}, id="its-own"),
+        pytest.param("team-a", [_entry(["*"])], set(), id="none-by-default"),
+        pytest.param("team-a", [_entry(["*"]) | {"unprotect": ["Connect"]}], set(), id="another-one"),
+        pytest.param("team-a", [_entry(["*"]) | {"unprotect": ["Streams"]}], {"a-1", "b-1"}, id="granted"),
+        pytest.param(
+            "team-a", [_entry(["a-*"]) | {"unprotect": ["Streams"]}, _entry(["*"])], {"a-1"}, id="of-some-groups"
+        ),
+        pytest.param(
+            "team-a", [_entry(["*"], ["Alert"]) | {"unprotect": ["Streams"]}, _entry(["*"])], set(), id="to-alert-only"
+        ),
+    ],
+)
+def test_protections_that_a_policy_may_lift(namespace: str, granted: list[dict[str, Any]], lifts: set[str]) -> None:
+    """From the groups of the entries that grant it for the policy's action; a note names what no entry grants."""
+    found = _admit(_connection(*granted), _hasty(namespace, unprotect=("Streams",)))
+    assert {name for name in ("a-1", "b-1") if found.match.lifts(Unprotect.STREAMS, name)} == lifts
+    assert not found.match.lifts(Unprotect.CONNECT, "a-1")
+    assert ("match.unprotect is without Streams" in found.stricter) is (lifts == set())
+
+
+def test_no_other_namespace_trusts_what_cannot_be_read() -> None:
+    """Whether a group is in use is no matter of its owner alone."""
+    wanted = ("UnreadableTopics", "UnreadableOffsetsLog", "Share")
+    everything = [str(each) for each in Unprotect if each not in UNPROVEN]
+    found = _admit(_connection(_entry(["*"]) | {"unprotect": everything}), _hasty("team-a", unprotect=wanted))
+    assert found.match.unprotect == {Unprotect.SHARE}
+    assert _admit(_connection(), _hasty("kafka", unprotect=wanted)).match.unprotect == frozenset(wanted)
+
+
+@pytest.mark.parametrize("name", ["minGracePeriod", "minUnchangedFor", "minIdleFor", "minBackupRetention"])
+@pytest.mark.parametrize("value", ["0s", "", "1w", "999999h", 5])
+def test_invalid_floors(name: str, value: Any) -> None:
+    """What the CRD refuses is refused here, too: a floor that is not read would be none."""
+    if (name, value) in {("minUnchangedFor", "999999h"), ("minIdleFor", "999999h")}:
+        value = "-1s"
+    with pytest.raises(SpecError, match=f"limits.*{name}"):
+        _limited({name: value})

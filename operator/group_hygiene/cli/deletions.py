@@ -55,6 +55,9 @@ def delete(place: Place, request: DeletionRequest, preview: bool, confirm: Calla
         for text in notes:
             note(text)
         context = _context(session, place, preview)
+        least = session.connection.floors.backup_retention
+        if least is not None:
+            request = request._replace(backup_retention=max(request.backup_retention, least))
         with working("reading groups"):
             judged = judge_requested(context, request)
         matching = [name for name, verdict in judged.verdicts.items() if verdict.matches]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import StringIO
@@ -23,7 +23,7 @@ from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.spec.connection import Connection, Role, Settings, parse_connection, receivers_of
+from group_hygiene.spec.connection import Connection, Role, Settings, admit, grant, parse_connection, receivers_of
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.receivers import Receiver
@@ -374,6 +374,9 @@ def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
             if receiver is None:
                 found = f"GroupPolicy {policy.key} names {name}, which the connection does not have"
                 problems.append(failed(_CONNECTION, "receiver", found, "the runbook, ReceiverNotFound"))
+    for policy in known.policies:
+        if policy.stricter:
+            yield ok(_CONNECTION, "floors", f"GroupPolicy {policy.key}: {policy.stricter_note}")
     for receiver in connection.receivers:
         problems += _receiver(known, connection.namespace, receiver)
     yield from problems
@@ -419,15 +422,15 @@ def _listed_policies(known: Kubernetes, connection: Connection) -> tuple[list[Ob
 
 
 def _policies(objects: Iterable[Object], connection: Connection) -> Iterator[Policy]:
-    """The valid policies of the connection."""
+    """The valid policies of the connection, as it admits them; others as they are."""
     for obj in objects:
         if connection_of(obj) != (connection.namespace, connection.name):
             continue
-        try:
-            yield parse_policy(obj)
-        except SpecError:
-            # The policy's own condition reports it.
-            continue
+        with suppress(SpecError):
+            # The policy's own condition reports a failure, and admission by labels of namespaces.
+            policy = parse_policy(obj)
+            given = grant(connection, policy.namespace, None)
+            yield policy if given is None else admit(connection, policy, given)
 
 
 def _claims(known: Kubernetes) -> Iterator[Finding]:

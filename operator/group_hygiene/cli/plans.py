@@ -24,6 +24,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.reconcile import Context, LedgerNeed, Memory, Observation, observe, open_journal
+from group_hygiene.spec.access import Grant
 from group_hygiene.spec.connection import ActivitySpec, Connection, admit, grant
 from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Action, Mode, Policy
@@ -154,6 +155,7 @@ def scan_clusters(
             with open_session(target, document, claims=True) as session, working("reading groups"):
                 admitted, refused = _admitted(session.connection, policies)
                 errors += refused
+                notes += [f"GroupPolicy {policy.key}: {text}" for policy in admitted if (text := policy.stricter_note)]
                 memory = Memory()
                 journal = _read_ledger(session, memory)
                 if journal.problem is not None:
@@ -192,12 +194,10 @@ def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[
     admitted: list[Policy] = []
     errors: list[str] = []
     for policy in policies:
-        if not policy.crosses_namespace:
-            admitted.append(policy)
-            continue
         try:
             # Labels of namespaces are not known here: access by labels counts as refused.
-            admitted.append(admit(connection, policy, grant(connection, policy.namespace, None)))
+            given = grant(connection, policy.namespace, None) if policy.crosses_namespace else Grant(None)
+            admitted.append(admit(connection, policy, given))
         except SpecError as error:
             errors.append(f"GroupPolicy {policy.key}: {error.reason}: {error}")
     return admitted, errors

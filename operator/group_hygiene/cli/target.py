@@ -94,6 +94,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
                 connection,
                 protect=document.protect,
                 limits=document.limits,
+                floors=document.floors,
                 activity=document.activity,
                 role=document.role,
                 owners=document.owners,

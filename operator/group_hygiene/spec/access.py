@@ -11,6 +11,7 @@ from msgspec import Meta, field
 
 from group_hygiene.spec.fields import Decisive, Text, convert, require
 from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import UNPROVEN, Lifted, Unprotect
 
 
 class Right(StrEnum):
@@ -75,14 +76,23 @@ class _Namespaces(Decisive, frozen=True, kw_only=True):
 
 
 class Access(Decisive, frozen=True, kw_only=True):
-    """One entry of `access`: namespaces, by name or by their labels, and their rights on groups."""
+    """One entry of `access`: namespaces, by name or by their labels, and their rights on groups.
+
+    unprotect: the protections that their policies may lift from these groups.
+    """
 
     namespaces: _Namespaces
     groups: Patterns
     rights: Annotated[frozenset[Right], Meta(min_length=1)] = field(name="actions")
+    unprotect: frozenset[Unprotect] = frozenset()
 
     def __post_init__(self) -> None:
         require(self.groups.sources, "groups must hold at least one pattern")
+        require(
+            self.unprotect.isdisjoint(UNPROVEN),
+            "unprotect must not hold UnreadableTopics or UnreadableOffsetsLog: only policies of the connection's own "
+            "namespace may trust what can't be read",
+        )
 
     @property
     def by_label(self) -> bool:
@@ -115,6 +125,12 @@ class Grant:
             return None
         granted = [entry.groups.sources for entry in self.entries if right in entry.rights]
         return Patterns([pattern for sources in granted for pattern in sources])
+
+    def liftable(self, right: Right) -> tuple[Lifted, ...] | None:
+        """The protections that policies with this action may lift, and from which groups; None = all from all."""
+        if self.entries is None:
+            return None
+        return tuple((entry.unprotect, entry.groups) for entry in self.entries if right in entry.rights)
 
 
 def parse_access(entries: Any) -> tuple[Access, ...]:

@@ -22,7 +22,7 @@ from group_hygiene.spec.fields import Decisive, Part, Text, convert, require, re
 from group_hygiene.spec.msk import MskGrant, MskIam, MskIamSpec, granted
 from group_hygiene.spec.owners import NO_OWNERS, KeepLink, OwnerList, Owners, check_owners
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Limits, MaxPercent, MaxPerRun, Policy
+from group_hygiene.spec.policy import FLOORS_OF_TENANTS, NO_FLOORS, Floors, Limits, MaxPercent, MaxPerRun, Policy
 from group_hygiene.spec.receivers import Receiver, parse_receivers
 from group_hygiene.spec.secret import Hidden, SecretRef
 from group_hygiene.spec.storage import STORAGE_OPTIONS, Store, is_location, is_path, read_store
@@ -260,7 +260,7 @@ class Connection:
     requests_per_second: the limit of requests to the cluster; None = no limit. activity: None = there is no pipeline.
     checkpoint_topics: of MirrorMaker 2; None = all topics with such a name. role: None = not given. keep_link: a URL
     with {group}; "" = none.
-    topics_attested: the owner states that the user may DESCRIBE all topics (`TopicVisibility`).
+    topics_attested: the owner states that the user may DESCRIBE all topics (`TopicVisibility`). floors: as given.
     """
 
     namespace: str
@@ -283,6 +283,7 @@ class Connection:
     owners: Owners = NO_OWNERS
     keep_link: str = ""
     topics_attested: bool = False
+    floors: Floors = NO_FLOORS
 
     @property
     def key(self) -> str:
@@ -316,6 +317,20 @@ class _Limits(Decisive, frozen=True):
     max_percent: MaxPercent | None = None
     min_groups: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
     requests_per_second: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    min_grace_period: Duration | None = None
+    min_unchanged_for: Duration | None = None
+    min_idle_for: Duration | None = None
+    min_backup_retention: Duration | None = None
+
+    def __post_init__(self) -> None:
+        require_between(self.min_grace_period, "minGracePeriod", _SECOND, timedelta(hours=720))
+        require_between(self.min_unchanged_for, "minUnchangedFor", _SECOND)
+        require_between(self.min_idle_for, "minIdleFor", _SECOND)
+        require_between(self.min_backup_retention, "minBackupRetention", timedelta(hours=1), timedelta(hours=8760))
+
+    @property
+    def floors(self) -> Floors:
+        return Floors(self.min_grace_period, self.min_unchanged_for, self.min_idle_for, self.min_backup_retention)
 
     def of_deletions(self) -> Limits | None:
         """None = none is given. A limit that is not given restricts no policy."""
@@ -365,6 +380,7 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         generation=int(metadata.get("generation") or 0),
         protect=spec.protect,
         limits=spec.limits.of_deletions(),
+        floors=spec.limits.floors,
         timeout=spec.scan.timeout,
         bootstrap_servers=spec.bootstrap_servers,
         tls=spec.tls,
@@ -414,7 +430,8 @@ def grant(connection: Connection, namespace: str, labels: Mapping[str, str] | No
 
 
 def admit(connection: Connection, policy: Policy, given: Grant | None) -> Policy:
-    """The policy, narrowed to the groups that its namespace is granted for its action (see Match.ungranted).
+    """The policy as it runs: narrowed to the groups that its namespace is granted for its action (see Match.ungranted),
+    with the connection's floors, and without protections that the namespace may not lift (see Policy.stricter).
 
     given: the rights that the connection grants the policy's namespace.
 
@@ -429,7 +446,16 @@ def admit(connection: Connection, policy: Policy, given: Grant | None) -> Policy
             f"spec.action must be one of {', '.join(sorted(given.rights))}",
             reasons.ACTION_NOT_GRANTED,
         )
-    return replace(policy, match=structs.replace(policy.match, within=given.groups(right)))
+    liftable, floors = given.liftable(right), connection.floors
+    match = structs.replace(policy.match, within=given.groups(right), liftable=liftable)
+    stricter: tuple[str, ...] = ()
+    if liftable is not None:
+        floors = floors.or_else(FLOORS_OF_TENANTS)
+        lifted = match.unprotect & frozenset().union(*(protections for protections, _ in liftable))
+        if policy.action.changes and lifted != match.unprotect:
+            match = structs.replace(match, unprotect=lifted)
+            stricter = (f"match.unprotect is without {', '.join(sorted(policy.match.unprotect - lifted))}",)
+    return floors.apply(replace(policy, match=match, stricter=stricter))
 
 
 def receivers_of(connection: Connection, policy: Policy) -> dict[str, Receiver | None]:

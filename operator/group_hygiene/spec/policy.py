@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any
@@ -73,6 +73,12 @@ class Unprotect(StrEnum):
     UNREADABLE_OFFSETS_LOG = "UnreadableOffsetsLog"
 
 
+# They let a policy trust what can't be read, and are no matter of the groups alone.
+UNPROVEN = frozenset({Unprotect.UNREADABLE_TOPICS, Unprotect.UNREADABLE_OFFSETS_LOG})
+# Protections, and the groups from which a policy may lift them.
+Lifted = tuple[frozenset[Unprotect], Patterns]
+
+
 class _Match(Decisive, frozen=True, kw_only=True, forbid_unknown_fields=True):
     groups: Patterns
     exclude: Patterns = Patterns([])
@@ -87,9 +93,16 @@ class Match(_Match, frozen=True, kw_only=True):
     """The groups that a policy selects. within: those granted to its namespace by the connection; None = all.
 
     topics, exclude_topics: for DeleteOffsets, the topics whose offsets may be deleted.
+    liftable: the protections that its namespace may lift, and from which groups; None = all.
     """
 
     within: Patterns | None = None
+    liftable: tuple[Lifted, ...] | None = None
+
+    def lifts(self, protection: Unprotect, group: str) -> bool:
+        """Whether the policy lifts this protection from this group, and may do so."""
+        may = self.liftable is None or any(protection in lifted and p.matches(group) for lifted, p in self.liftable)
+        return protection in self.unprotect and may
 
     def covers(self, topic: str) -> bool:
         """Whether offsets of this topic may be deleted. Exclude wins."""
@@ -195,6 +208,64 @@ class Limits:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """The least times of a policy that deletes: `limits.min...` of a connection. None = not set."""
+
+    grace_period: timedelta | None = None
+    unchanged_for: timedelta | None = None
+    idle_for: timedelta | None = None
+    backup_retention: timedelta | None = None
+
+    def or_else(self, other: Floors) -> Floors:
+        """With the other's floors where there is none."""
+        return Floors(*(own or floor for own, floor in zip(astuple(self), astuple(other), strict=True)))
+
+    def apply(self, policy: Policy) -> Policy:
+        """The policy with at least these times, and `stricter` for each that they raise.
+
+        Its digest then includes them, so that a changed floor restarts counts and marks.
+        """
+        times: dict[str, timedelta | None] = {
+            "when.unchangedFor": policy.when.unchanged_for,
+            "when.idleFor": policy.when.idle_for,
+            "delete.gracePeriod": policy.grace_period,
+            "delete.backupRetention": policy.backup_retention,
+        }
+        floors = (self.unchanged_for, self.idle_for, self.grace_period, self.backup_retention)
+        raised = {
+            field: (own, Duration(seconds=floor.total_seconds()))
+            for (field, own), floor in zip(times.items(), floors, strict=True)
+            if own is not None and floor is not None and own < floor
+        }
+        if not policy.action.changes or not raised:
+            return policy
+        least = {field: floor for field, (_, floor) in raised.items()}
+        notes = [
+            f"{field} is {format_duration(floor)}, not {format_duration(own)}" for field, (own, floor) in raised.items()
+        ]
+        when = structs.replace(
+            policy.when,
+            unchanged_for=least.get("when.unchangedFor", policy.when.unchanged_for),
+            idle_for=least.get("when.idleFor", policy.when.idle_for),
+        )
+        decisive = {name: floor for name, floor in least.items() if name != "delete.backupRetention"}
+        text = f"{policy.digest} {sorted((field, format_duration(floor)) for field, floor in decisive.items())}"
+        return replace(
+            policy,
+            when=when,
+            grace_period=least.get("delete.gracePeriod", policy.grace_period),
+            backup_retention=least.get("delete.backupRetention", policy.backup_retention),
+            digest=hashlib.sha256(text.encode()).hexdigest()[:16] if decisive else policy.digest,
+            stricter=(*policy.stricter, *notes),
+        )
+
+
+NO_FLOORS = Floors()
+# For policies of other namespaces than the connection's, where it sets no floor of its own.
+FLOORS_OF_TENANTS = Floors(timedelta(hours=24), timedelta(hours=24), timedelta(hours=24), timedelta(days=7))
+
+
 class AlertSpec(Part, frozen=True, kw_only=True):
     """The receivers to notify. groups_at_least: no alert below this number of matches.
 
@@ -213,7 +284,7 @@ class AlertSpec(Part, frozen=True, kw_only=True):
 class Policy:
     """grace_period: from a group's mark to its deletion. backup_retention: how long a deleted group can be restored.
 
-    windows: when it may delete; empty = always.
+    windows: when it may delete; empty = always. stricter: what its connection makes stricter than its spec.
 
     digest: of the fields that decide which groups are deleted and when; a change starts counts and marks again.
     """
@@ -236,6 +307,7 @@ class Policy:
     digest: str
     alert: AlertSpec
     windows: tuple[Window, ...] = ()
+    stricter: tuple[str, ...] = ()
 
     @property
     def connection_key(self) -> str:
@@ -245,6 +317,12 @@ class Policy:
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def stricter_note(self) -> str:
+        """`stricter` as a text; "" = nothing."""
+        notes = ", ".join(self.stricter)
+        return f"by the limits and access of its KafkaConnection, {notes}" if notes else ""
 
     @property
     def enforced(self) -> bool:

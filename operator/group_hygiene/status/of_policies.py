@@ -149,9 +149,9 @@ def _last_marked(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
 def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> tuple[str, str]:
     """Reason and message of a successful run: its counts, and limits that the policy's own spec causes."""
     beyond = _access(plan.policy) if plan.policy.match.ungranted else None
-    late = warns_late(plan, snapshot)
-    reason = reasons.ACCESS_LIMITED if beyond else reasons.MAY_WARN_LATE if late else reasons.SUCCEEDED
-    return reason, "; ".join(filter(None, (_summary(plan, outcomes), beyond, late)))
+    stricter, late = plan.policy.stricter_note, warns_late(plan, snapshot)
+    reason = reasons.ACCESS_LIMITED if beyond or stricter else reasons.MAY_WARN_LATE if late else reasons.SUCCEEDED
+    return reason, "; ".join(filter(None, (_summary(plan, outcomes), beyond, stricter, late)))
 
 
 def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:

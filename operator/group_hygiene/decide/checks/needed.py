@@ -101,7 +101,7 @@ def connect(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
 
     One with a group id of its own is known by the client ids of its tasks.
     """
-    if Unprotect.CONNECT in policy.match.unprotect:
+    if policy.match.lifts(Unprotect.CONNECT, group.id):
         return None
     if group.protocol_type == "connect" or group.id.startswith("connect-"):
         return Refusal(
@@ -118,7 +118,7 @@ def streams(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
 
     One without state is known by its client ids or its assignor.
     """
-    if Unprotect.STREAMS in policy.match.unprotect:
+    if policy.match.lifts(Unprotect.STREAMS, group.id):
         return None
     applications = evidence.protections.streams
     if group.type is not GroupType.STREAMS and applications is None:
@@ -135,7 +135,7 @@ def streams(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
 
 def streams_state(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """An application whose state still exists may restart with it, and would begin at other records than it expects."""
-    if policy.action is not Action.DELETE or Unprotect.STREAMS_STATE in policy.match.unprotect:
+    if policy.action is not Action.DELETE or policy.match.lifts(Unprotect.STREAMS_STATE, group.id):
         return None
     applications = evidence.protections.streams
     if applications is None:
@@ -169,7 +169,7 @@ def streams_lost(policy: Policy, group: Group, evidence: Evidence, now: datetime
 
 def mirror_maker(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """MirrorMaker 2 writes only to Empty or absent groups: they appear abandoned, but a failover needs them."""
-    if Unprotect.MIRROR_MAKER in policy.match.unprotect:
+    if policy.match.lifts(Unprotect.MIRROR_MAKER, group.id):
         return None
     mirrored = evidence.protections.mirrored
     if mirrored is None:
@@ -184,7 +184,7 @@ def mirror_maker(policy: Policy, group: Group, evidence: Evidence, now: datetime
 
 def share(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """A backup has a share group's start offsets, but not which later records it has finished (KIP-932)."""
-    if group.type is GroupType.SHARE and Unprotect.SHARE not in policy.match.unprotect:
+    if group.type is GroupType.SHARE and not policy.match.lifts(Unprotect.SHARE, group.id):
         return Refusal(reasons.SHARE, "share group (match.unprotect: [Share] to include)")
     return None
 
