@@ -93,13 +93,13 @@ class ScanClock(Entry, frozen=True, kw_only=True, gc=False, tag="scan-clock"):
     seconds: the sum of the monotonic seconds between scans of one process.
     log: partition of `__consumer_offsets` -> how far it was read; before that, no group with a Seen has a record since
     the scan at which its count began. A partition that is missing is new. Empty = not known. topic_id: of that topic;
-    empty = not known.
+    None = not known.
     """
 
     connection_uid: str
     seconds: Seconds
     log: dict[int, LogPlace] = msgspec.field(default_factory=dict)
-    topic_id: str = ""
+    topic_id: str | None = None
 
     def __hash__(self) -> int:
         return hash(self.key)

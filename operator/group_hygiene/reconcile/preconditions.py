@@ -83,10 +83,10 @@ class Precondition:
     name: str
     protects: str
     proof: str
-    lasts: str
-    unknown: str
+    lasts: str = "one run"
+    unknown: str = "nothing is deleted"
     reasons: tuple[str, ...]
-    right: str
+    right: str = ""
     moments: tuple[Moment, ...]
     prove: Callable[[Case], Refusal | None]
 
@@ -196,10 +196,8 @@ PRECONDITIONS = (
         name="cluster id",
         protects="the groups of another cluster, to which the address leads now",
         proof="The cluster id in Metadata is `status.clusterID` of the KafkaConnection",
-        lasts="one run",
         unknown="nothing is changed. Without a KafkaConnection, the first answer counts",
         reasons=(reasons.CLUSTER_CHANGED, reasons.LEDGER_UNAVAILABLE),
-        right="",
         moments=(Moment.OPENING,),
         prove=_cluster,
     ),
@@ -207,10 +205,8 @@ PRECONDITIONS = (
         name="ledger's topic",
         protects="marks, backups and requests to keep a group, which stay in the topic that was used before",
         proof="`spec.ledger.topic` is the topic that is open, and `status.ledger.topic`",
-        lasts="one run",
         unknown="the first topic counts",
         reasons=(reasons.LEDGER_CHANGED,),
-        right="",
         moments=(Moment.OPENING,),
         prove=_ledger_topic,
     ),
@@ -218,7 +214,6 @@ PRECONDITIONS = (
         name="transactions",
         protects="a run that would end at its first write",
         proof="The brokers have a coordinator for the ledger's transactional id, and allow transactions of 60 s",
-        lasts="one run",
         unknown="settings that brokers hide count as right; the first write shows it",
         reasons=(reasons.LEDGER_UNAVAILABLE,),
         right="DESCRIBE on the transactional id",
@@ -241,7 +236,6 @@ PRECONDITIONS = (
         protects="backups, which Kafka would delete or lose with other settings",
         proof="DescribeConfigs of the ledger's topic: compaction, the broker's times, no unclean elections, replicas "
         "in sync, the size of batches, how long removals stay; one partition",
-        lasts="one run",
         unknown="nothing is changed; only numbers that brokers hide count as right",
         reasons=(reasons.LEDGER_UNAVAILABLE,),
         right="DESCRIBE_CONFIGS on the ledger's topic",
@@ -255,7 +249,6 @@ PRECONDITIONS = (
         lasts="one batch",
         unknown="nothing is deleted; restores and requests to keep a group go on",
         reasons=(reasons.RECORD_UNREADABLE,),
-        right="",
         moments=(Moment.SCAN, Moment.DELETION),
         prove=_ledger_records,
     ),
@@ -264,9 +257,7 @@ PRECONDITIONS = (
         protects="grace periods and backups that a wrong clock would end",
         proof="This process's clock is within 5 minutes of the broker's time of its last write to the ledger",
         lasts="one batch",
-        unknown="nothing is deleted",
         reasons=(reasons.CLOCK_SKEW,),
-        right="",
         moments=(Moment.SCAN, Moment.DELETION, Moment.SENDING),
         prove=_clocks,
     ),
@@ -287,7 +278,6 @@ PRECONDITIONS = (
         protects="groups in use that a list lacks",
         proof="Every broker lists its groups, and the leaders of the offsets log have loaded it, before and after",
         lasts="one run; the leaders are compared again before each batch",
-        unknown="nothing is deleted",
         reasons=(reasons.SNAPSHOT_INCOMPLETE,),
         right="DESCRIBE on the cluster and on `__consumer_offsets`",
         moments=(Moment.SCAN,),
@@ -297,7 +287,6 @@ PRECONDITIONS = (
         name="all topics",
         protects="offsets that a backup would lack",
         proof="No broker has a topic on disk that Metadata hides",
-        lasts="one run",
         unknown="nothing is deleted, except with `topicVisibility: Attested`",
         reasons=(reasons.TOPICS_HIDDEN, reasons.TOPICS_UNKNOWN),
         right="DESCRIBE on the cluster and on all topics",
@@ -311,7 +300,6 @@ PRECONDITIONS = (
         lasts="one batch",
         unknown="nothing is changed. A command without `--connection` has no objects",
         reasons=(reasons.POLICY_CHANGED, reasons.STOPPING, reasons.API_SERVER_ERROR),
-        right="",
         moments=(Moment.REQUEST,),
         prove=_unchanged,
     ),
@@ -322,7 +310,6 @@ PRECONDITIONS = (
         lasts="one batch",
         unknown="nothing is changed. Commands need no Lease: their transactional id and intents keep them apart",
         reasons=(reasons.NOT_LEADER,),
-        right="",
         moments=(Moment.REQUEST, Moment.SENDING),
         prove=_leads,
     ),

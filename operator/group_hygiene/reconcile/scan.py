@@ -521,7 +521,7 @@ def _end_scans(
             complete = snapshot.complete and policy.key not in facts.incomplete
             facts.notes.append(msgspec.structs.replace(watch, complete_at=watch.at) if complete else watch)
     if facts.log:
-        topic_id = facts.cluster.topic_id
+        topic_id = facts.cluster.topic_id or None
         facts.clock = msgspec.structs.replace(facts.clock, log=dict(facts.log), topic_id=topic_id)
 
 

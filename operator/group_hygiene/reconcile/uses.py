@@ -58,7 +58,7 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
     tail = memory.tail if memory.tail is not None and memory.tail.leaders == leaders else None
     clock, seen = contents.clocks.get(context.connection.uid), contents.seen.get(context.connection.uid, {})
     # A recreated topic may have leaders of the same epochs.
-    recreated = clock is not None and bool(clock.log) and clock.topic_id not in ("", cluster.topic_id)
+    recreated = clock is not None and bool(clock.log) and clock.topic_id not in (None, cluster.topic_id)
     if recreated:
         tail = None
     memory.tail = None

@@ -326,14 +326,14 @@ def compared(decided: PartitionResult, answer: Fault | None, after: Offsets | Fa
     return replace(decided, reason=reasons.CHANGED, message="another client committed another offset since")
 
 
-def unreadable(name: str, fault: Fault) -> GroupResult:
+def unreadable(name: str, fault: Fault, saved_at: datetime | None = None) -> GroupResult:
     """The result for a group that could not be read."""
     reason = reasons.OFFSETS_UNKNOWN
     if fault.code == "UNSTABLE_OFFSET_COMMIT":
         reason = reasons.PENDING_TRANSACTION
     elif fault.code.endswith(_DENIED):
         reason = reasons.DENIED
-    return GroupResult(name, Kind.WAITING, reason, str(fault))
+    return GroupResult(name, Kind.WAITING, reason, str(fault), saved_at)
 
 
 def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview: bool) -> GroupResult:

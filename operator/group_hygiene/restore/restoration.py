@@ -8,7 +8,7 @@ compare -> write the outcome into the ledger. A partition without evidence is le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -238,7 +238,9 @@ def _restore_group(
     begun = None
     if any(partition.commit is not None for partition in found.decided):
         begun = _outcome(restorer, request, backup, OutcomeType.FAILED, reasons.INTERRUPTED, _BEGUN)
-        stop = _begin(restorer, [begun, *_replaced(restorer, backup, found.decided)])
+        entries = [begun, *_replaced(restorer, backup, found.decided)]
+        # A fenced process can't write: LedgerFenced.
+        stop = restorer.executor.refusal(restorer.deadline(), Moment.REQUEST) or restorer.executor.record(entries)
         if stop is not None:
             return GroupResult(name, Kind.WAITING, stop.reason, stop.message, backup.at)
         before = {partition.partition: partition.present for partition in found.decided}
@@ -312,7 +314,7 @@ def _stops_loading(restorer: Restorer, backup: Backup) -> GroupResult | None:
     cluster = kafka_cluster.read_cluster(client, deadline)
     old = cluster if isinstance(cluster, Fault) else brokers.without_streams(client, cluster, deadline)
     if isinstance(old, Fault):
-        return replace(unreadable(backup.group, old), saved_at=backup.at)
+        return unreadable(backup.group, old, backup.at)
     if not old:
         return None
     message = (
@@ -330,7 +332,7 @@ def _state(restorer: Restorer, backup: Backup) -> list[str] | GroupResult:
     ids = kafka_cluster.topic_ids(restorer.client, backup.internal_topics, restorer.deadline())
     lost = lost_topics(backup, ids)
     if isinstance(lost, Fault):
-        return replace(unreadable(backup.group, lost), saved_at=backup.at)
+        return unreadable(backup.group, lost, backup.at)
     if lost and backup.type == GroupType.STREAMS:
         message = f"its state is gone, and without it these offsets skip records: {', '.join(lost[:3])}"
         return GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
@@ -364,23 +366,17 @@ def _commit(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResul
     found = look_up(restorer.client, [name], restorer.deadline())[name]
     coordinator = found if isinstance(found, int) else None
     configured = kafka_cluster.offsets_write_bytes(restorer.client, restorer.deadline())
-    for chunk in _commit_chunks(name, wanted, WRITE_BYTES if configured is None else min(configured, WRITE_BYTES)):
-        # The rate limit must not delay the commit after its partitions were read.
-        with restorer.client.burst():
-            some = _commit_some(restorer, backup, coordinator, chunk)
-        results |= {partition.partition: partition for partition in some}
-    return list(results.values())
-
-
-def _commit_chunks(
-    group: str, wanted: Sequence[PartitionResult], write_bytes: int
-) -> Iterator[Sequence[PartitionResult]]:
-    """Chunks of a few partitions, whose commits fit into one write of the broker."""
-    by_place = {each.partition: each for each in wanted}
+    size = WRITE_BYTES if configured is None else min(configured, WRITE_BYTES)
     metadata = {each.partition: each.commit.metadata for each in wanted if each.commit is not None}
-    for chunk in write_chunks(group, metadata, write_bytes):
-        for at in range(0, len(chunk), _COMMIT_CHUNK):
-            yield [by_place[place] for place in chunk[at : at + _COMMIT_CHUNK]]
+    # The commits of a chunk fit into one write of the broker.
+    for places in write_chunks(name, metadata, size):
+        for at in range(0, len(places), _COMMIT_CHUNK):
+            chunk = [results[place] for place in places[at : at + _COMMIT_CHUNK]]
+            # The rate limit must not delay the commit after its partitions were read.
+            with restorer.client.burst():
+                some = _commit_some(restorer, backup, coordinator, chunk)
+            results |= {partition.partition: partition for partition in some}
+    return list(results.values())
 
 
 def _commit_some(
@@ -412,11 +408,6 @@ def _commit_some(
 
 def _left_alone(partition: PartitionResult, reason: str, message: str) -> PartitionResult:
     return replace(partition, reason=reason, message=message, commit=None)
-
-
-def _begin(restorer: Restorer, entries: Sequence[Change]) -> Refusal | None:
-    """Write the start into the ledger; a Refusal if it may not start. LedgerFenced: another process took over."""
-    return restorer.executor.refusal(restorer.deadline(), Moment.REQUEST) or restorer.executor.record(entries)
 
 
 def _replaced(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResult]) -> list[Backup]:
