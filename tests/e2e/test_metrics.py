@@ -100,6 +100,6 @@ def test_a_deleted_connection_leaves_no_series(scrape: str, world: World, operat
     gone = 'connection="away"'
     assert gone in scrape
     world.server.kubectl("delete", "kconn", "away", "-n", NAMESPACE)
-    world.wait_ready("grouppolicies", NAMESPACE, "lost", "ConnectionNotFound")
+    world.wait_ready("kgp", NAMESPACE, "lost", "ConnectionNotFound")
     shown = operator.http("/metrics")[1].splitlines()
     assert [line for line in shown if gone in line and "policy_info" not in line] == []
