@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from group_hygiene import reconcile
+from group_hygiene.controller.guard import Grants
 from group_hygiene.controller.restores import Restores
 from group_hygiene.kafka.client import Client
 from group_hygiene.ledger.journal import Journal
@@ -87,7 +89,8 @@ class Rounds:
         memory = reconcile.Memory(contents=ledger.contents, ledger=ledger, claimed=True)
         journal = Journal(ledger, ledger.contents, {}, writable=True)
         self.context = reconcile.Context(client, self.connection, memory, self.clock, journal)
-        self.restores = Restores(cast(Any, None), cast(Any, self.written), self.clock, "kafka", "main")
+        services: Any = SimpleNamespace(clock=self.clock, grants=Grants(cast(Any, None), self.clock))
+        self.restores = Restores(services, cast(Any, self.written), "kafka", "main")
 
     def next(self) -> list[tuple[str, list[tuple[str, str]]]]:
         """The statuses that one round writes."""

@@ -17,7 +17,8 @@ import yaml
 
 from faults.api_proxy import ApiProxy, ApiRule, refusing
 from faults.kafka_proxy import When
-from group_hygiene.controller.api import POLICIES, Api, load_config
+from group_hygiene.controller.api import Api, load_config
+from group_hygiene.controller.objects import POLICIES, Objects
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.model import reasons
@@ -28,6 +29,7 @@ from sandbox.kubernetes import ApiServer
 from sandbox.manifests import install, operators_account, use_crds
 from sandbox.waiting import PATIENCE, wait_for
 from tests.e2e.conftest import ROOT, RunningOperator, World, connection, policy, running_operator
+from tests.kube.access import can_i
 
 _HOUR = "Retry-After: 3600"
 # Nothing listens there.
@@ -36,7 +38,7 @@ _NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
+    with ApiServer(audit_log=True) as server:
         install(server)
         yield server
 
@@ -106,7 +108,7 @@ def test_the_operator_goes_on_after_answers_that_ask_for_an_hour(
 
     def answer(method: str, path: str) -> bytes | None:
         # The Lease is renewed, as with API priority and fairness.
-        if len(refused) >= 4 or "/leases" in path or "watch=true" in path or not refusals:
+        if len(refused) >= 2 or "/leases" in path or "watch=true" in path or not refusals:
             return None
         refused.append(f"{method} {path}")
         return refusing(code, _HOUR)
@@ -119,7 +121,7 @@ def test_the_operator_goes_on_after_answers_that_ask_for_an_hour(
         refusals = True
         for namespace in (first, second):
             world.apply(policy(namespace, "p"))
-        wait_for(lambda: len(refused) >= 4, lambda: f"refused: {refused}")
+        wait_for(lambda: len(refused) >= 2, lambda: f"refused: {refused}")
         for namespace in (first, second):
             world.wait_ready("kgp", namespace, "p", "ConnectionNotReady")
         assert "Retry-After: 3600" in operator.log()
@@ -160,14 +162,6 @@ _MISSHAPEN: dict[tuple[str, str], Any] = {
 }
 
 
-# They name no connection.
-_NO_CONNECTION = (
-    *("ref-is-text", "ref-is-list", "name-is-number", "name-is-object", "namespace-is-list", "spec-is-text", "no-spec"),
-    # Only its receiver can't be notified.
-    "url-of-brackets",
-)
-
-
 def test_objects_of_any_shape_stop_no_neighbour(server: ApiServer, world: World, account: Path, tmp_path: Path) -> None:
     """Objects that were stored under a laxer CRD report InvalidSpec; other objects, also of their connection, run."""
     world.namespace("shapes")
@@ -195,13 +189,50 @@ def test_objects_of_any_shape_stop_no_neighbour(server: ApiServer, world: World,
             world.wait_ready("kgp", namespace, "good", "ConnectionNotReady")
         # The API server refuses statuses of such objects: then an Event and the log report it.
         for kind, name in _MISSHAPEN:
-            if name not in _NO_CONNECTION:
+            # Of a connection with that receiver, only the receiver can't be notified.
+            if name != "url-of-brackets":
                 found = f"{kind} shapes/{name}: Stalled True InvalidSpec"
                 wait_for(partial(_logged, operator, found), found)
         assert "Traceback" not in operator.log()
         assert operator.process.poll() is None
     for namespace in ("neighbour", "shapes"):
         world.clear(namespace)
+
+
+def test_policies_of_absent_connections_delay_no_other(
+    server: ApiServer, world: World, account: Path, tmp_path: Path
+) -> None:
+    """No loop exists for an absent connection, and a round of one that exists reads no objects from the API server."""
+    for namespace in ("absent", "served"):
+        world.namespace(namespace)
+    many = 150
+    world.apply(*(policy("absent", f"p{number}", connectionRef={"name": f"c{number}"}) for number in range(many)))
+    world.apply(policy("absent", "across", connectionRef={"name": "main", "namespace": "nowhere"}))
+    world.apply(connection("served", _NOWHERE), policy("served", "p"))
+    with running_operator(account, tmp_path / "log", "--lease-duration", "180") as operator:
+        world.wait_ready("kgp", "served", "p", "ConnectionNotReady")
+        for number in (0, many - 1):
+            world.wait_ready("kgp", "absent", f"p{number}", "ConnectionNotFound")
+        world.wait_ready("kgp", "absent", "across", "CrossNamespaceRefused")
+        threads = len(list(Path(f"/proc/{operator.process.pid}/task").iterdir()))
+        assert threads < 50
+        before, failed = len(server.audit_events()), _failures(operator)
+        wait_for(lambda: _failures(operator) >= failed + 2)
+        since = server.audit_events()[before:]
+        ours = [e for e in since if "serviceaccount" in e["user"]["username"] and "/leases/" not in e["requestURI"]]
+        reads = [e["requestURI"] for e in ours if e["verb"] in ("get", "list") and "limit=" not in e["requestURI"]]
+        assert reads == []
+        # A connection that is applied later is served.
+        world.apply(connection("absent", _NOWHERE) | {"metadata": {"name": "c7", "namespace": "absent"}})
+        world.wait_ready("kgp", "absent", "p7", "ConnectionNotReady")
+        world.clear("absent")
+        wait_for(lambda: 'namespace="absent"' not in operator.http("/metrics")[1])
+    world.clear("served")
+
+
+def _failures(operator: RunningOperator) -> float:
+    series = 'group_hygiene_scan_failures_total{connection="main",namespace="served",reason="BrokersUnreachable"} '
+    return float(operator.http("/metrics")[1].partition(series)[2].partition("\n")[0] or 0)
 
 
 def _logged(operator: RunningOperator, text: str) -> bool:
@@ -235,7 +266,53 @@ def test_an_object_that_is_edited_and_deleted_aborts_no_round(
         return method == "GET" and path.endswith("/namespaces/churn/grouppolicies/p")
 
     proxy.rule(ApiRule(reads_again, When.BEFORE, lambda: world.clear("churn")))
-    writer = StatusWriter(api, Recorder(api), Metrics(), SystemClock())
+    writer = StatusWriter(api, Objects(), Recorder(api), Metrics(), SystemClock())
     writer.write_problem(POLICIES, read, Refusal(reasons.CONNECTION_NOT_FOUND, "there is none"))
     left = server.kubectl("get", "grouppolicies.grouphygiene.io", "-n", "churn", "-o", "name").stdout
     assert left == ""
+
+
+@pytest.mark.slow
+def test_who_may_not_list_is_not_ready_and_does_not_lead(server: ApiServer, account: Path, tmp_path: Path) -> None:
+    """It names what is refused; once it may, it is ready and leads."""
+    role = json.loads(server.kubectl("get", "clusterrole", "group-hygiene-operator", "-o", "json").stdout)
+    narrow = copy.deepcopy(role)
+    for rule in narrow["rules"]:
+        if "grouprestores" in rule["resources"]:
+            rule["resources"].remove("grouprestores")
+    try:
+        server.kubectl("replace", "-f", "-", input=json.dumps(_unversioned(narrow)))
+        wait_for(lambda: not can_i(server, f"--kubeconfig={account}", "list", "grouprestores", "-A"))
+        with running_operator(account, tmp_path / "log", "--lease-duration", "180") as operator:
+            wait_for(
+                partial(_logged, operator, "no permission to list grouprestores.grouphygiene.io in all namespaces")
+            )
+            assert operator.http("/readyz")[0] == 503
+            metrics = operator.http("/metrics")[1]
+            assert 'group_hygiene_watching{resource="grouprestores"} 0.0' in metrics
+            assert "group_hygiene_leader 0.0" in metrics
+            server.kubectl("replace", "-f", "-", input=json.dumps(_unversioned(role)))
+            wait_for(lambda: operator.http("/readyz")[0] == 200)
+            wait_for(lambda: "group_hygiene_leader 1.0" in operator.http("/metrics")[1])
+    finally:
+        server.kubectl("replace", "-f", "-", input=json.dumps(_unversioned(role)))
+
+
+def _unversioned(obj: dict[str, Any]) -> dict[str, Any]:
+    return obj | {"metadata": {"name": obj["metadata"]["name"], "labels": obj["metadata"].get("labels") or {}}}
+
+
+@pytest.mark.slow
+def test_a_leader_that_sees_no_changes_lets_another_lead(
+    server: ApiServer, proxy: ApiProxy, account: Path, tmp_path: Path
+) -> None:
+    """Its watch of policies is refused for a minute: it says so, releases the Lease and ends."""
+    with running_operator(account, tmp_path / "log", "--lease-duration", "180") as operator:
+        wait_for(lambda: "group_hygiene_leader 1.0" in operator.http("/metrics")[1])
+        proxy.answer = lambda method, path: refusing(403) if "/grouppolicies" in path and "watch=true" in path else None
+        # All watches end.
+        server.restart()
+        assert operator.process.wait(PATIENCE) == 1
+        assert "gives up the lead" in operator.log()
+        assert "no permission to watch grouppolicies" in operator.log()
+        assert "released Lease" in operator.log()

@@ -12,8 +12,9 @@ import yaml
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import new_client_from_config
 
-from group_hygiene.controller.api import CONNECTIONS, POLICIES, Api
+from group_hygiene.controller.api import Api
 from group_hygiene.controller.guard import Guard, read_grant
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.connection import parse_connection

@@ -211,7 +211,13 @@ def test_a_stop_writes_deliveries_that_a_run_could_not_write(
     """Otherwise the next process repeats them. If the stop can't write them either, the log says so."""
     scene, ledger = Scene(alerts(), connection(RECEIVER)), Ledger()
     services: Any = SimpleNamespace(
-        api=None, recorder=None, metrics=scene.metrics, clock=SystemClock(), egress=Egress(), installation="i"
+        api=None,
+        objects=None,
+        recorder=None,
+        metrics=scene.metrics,
+        clock=SystemClock(),
+        egress=Egress(),
+        installation="i",
     )
     services.activity, services.may_send, services.leads = Allowed(), lambda: False, lambda: True
     loop: Any = ConnectionLoop("kafka", "main", services)

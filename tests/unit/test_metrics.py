@@ -17,6 +17,7 @@ from group_hygiene.alerts.sender import Sender, SenderContext
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.binding import Bound
+from group_hygiene.controller.objects import Objects
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.decide.plan import Plan
@@ -35,7 +36,7 @@ from tests.metrics_table import documented
 from tests.unit.make import NOW, activity, alert, delete, group, mark, match, plan, refused, snapshot
 
 _LABELS = {"namespace", "policy", "connection", "connection_namespace", "action", "mode", "reason", "outcome"}
-_LABELS |= {"kind", "change", "state", "type", "result", "version", "le", "owner"}
+_LABELS |= {"kind", "change", "state", "type", "result", "version", "le", "owner", "resource"}
 _POLICY = {"namespace": "kafka", "policy": "unused"}
 _MAIN = {"namespace": "kafka", "connection": "main"}
 
@@ -76,6 +77,7 @@ def _facts(**changes: Any) -> ConnectionFacts:
 def metrics() -> Metrics:
     """Metrics in which everything happened once."""
     metrics = Metrics()
+    metrics.show_watches(["grouppolicies"], lambda plural: True)
     metrics.policy_ran(_plan(), _outcomes(), 1_900_000_000.0)
     metrics.follow("kafka", "main", [delete()])
     metrics.scanned("kafka", "main", 0.3, snapshot())
@@ -331,7 +333,7 @@ def test_alerting_is_of_those_that_alert() -> None:
     metrics, api, clock = Metrics(), Api(ApiClient()), SystemClock()
     context = SenderContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
     sender = Sender("kafka/main", Outbox("kafka/main"), context)
-    alerting = Alerting(api, metrics, clock, StatusWriter(api, Recorder(api), metrics, clock), sender)
+    alerting = Alerting(api, metrics, clock, StatusWriter(api, Objects(), Recorder(api), metrics, clock), sender)
 
     def run(policy: Policy) -> float | None:
         made = plan(policy, [match("a")])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 from group_hygiene import reconcile
+from group_hygiene.controller.guard import Grants
 from group_hygiene.controller.restores import Restores
 from group_hygiene.errors import Unreachable
 from group_hygiene.ledger.contents import Contents
@@ -63,6 +65,10 @@ def a_context(connection: Connection, clock: Clock) -> reconcile.Context:
     return reconcile.Context(cast(Any, None), connection, reconcile.Memory(), clock, journal)
 
 
+def services(clock: Clock) -> Any:
+    return SimpleNamespace(clock=clock, grants=Grants(cast(Any, None), clock))
+
+
 RESTORE = {
     "metadata": {"namespace": "kafka", "name": "r", "uid": "r", "generation": 1},
     "spec": {"connectionRef": {"name": "main"}, "groups": ["billing"]},
@@ -72,7 +78,7 @@ RESTORE = {
 def test_each_try_waits_longer() -> None:
     """Each reads the whole ledger; an edit of the connection may help, and so starts again."""
     clock, written = Clock(), Written()
-    restores = Restores(cast(Any, None), cast(Any, written), clock, "kafka", "main")
+    restores = Restores(services(clock), cast(Any, written), "kafka", "main")
     for generation, passed, expected in ((1, 0, 15), (1, 15, 30), (1, 30, 60), (1, 60, 120), (1, 120, 120), (2, 0, 15)):
         clock.seconds += passed
         connection = a_connection(generation)
@@ -86,7 +92,7 @@ def test_each_try_waits_longer() -> None:
 def test_a_result_is_not_replaced_by_an_error_after_it() -> None:
     """When policies of the same round fail: the result may be the last that is written."""
     clock, written = Clock(), Written()
-    restores = Restores(cast(Any, None), cast(Any, written), clock, "kafka", "main")
+    restores = Restores(services(clock), cast(Any, written), "kafka", "main")
     asked = restores.due(a_connection(), [RESTORE])
     restores.run(a_context(a_connection(), clock), asked, lambda _: Guard())
     restores.report_not_ready(asked, Unreachable("nobody answers"))
@@ -99,7 +105,7 @@ def test_a_result_is_not_replaced_by_an_error_after_it() -> None:
 def test_an_error_of_our_own_ends_no_round() -> None:
     """Policies that run after the restores still run."""
     clock, written = Clock(), Written()
-    restores = Restores(cast(Any, None), cast(Any, written), clock, "kafka", "main")
+    restores = Restores(services(clock), cast(Any, written), "kafka", "main")
     asked = restores.due(a_connection(), [RESTORE])
     context = a_context(a_connection(), clock)
     broken = cast(Any, object())
@@ -113,6 +119,6 @@ def test_an_error_of_our_own_ends_no_round() -> None:
 def test_who_does_not_lead_writes_nothing() -> None:
     """The process that leads now has its own results, and they must not be overwritten."""
     written, connection = Written(), a_connection()
-    restores = Restores(cast(Any, None), cast(Any, written), Clock(), "kafka", "main")
+    restores = Restores(services(Clock()), cast(Any, written), "kafka", "main")
     restores.run(a_context(connection, Clock()), restores.due(connection, [RESTORE]), lambda _: Guard(left=0.0))
     assert written.reasons == []

@@ -15,9 +15,9 @@ from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_che
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.validation import PLURALS, fields_of, fields_of_schema, load_crd
 from group_hygiene.controller import inspection
-from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, connection_of, load_config
+from group_hygiene.controller.api import VERSION, Api, load_config
 from group_hygiene.controller.leader import NAME as LEASE
-from group_hygiene.controller.objects import Object
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object, connection_of
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem, SpecError
 from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons

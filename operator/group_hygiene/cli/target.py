@@ -228,14 +228,14 @@ def _no_secret(ref: SecretRef) -> str:
 
 
 def _change_of(api: Api, connection: Object) -> Callable[[], Refusal | None]:
-    from group_hygiene.controller.api import CONNECTIONS
     from group_hygiene.controller.guard import read_change
+    from group_hygiene.controller.objects import CONNECTIONS
 
     return partial(read_change, api, CONNECTIONS, connection)
 
 
 def _other_ledgers(api: Api, connection: Object) -> Sequence[str] | Refusal:
-    from group_hygiene.controller.api import CONNECTIONS
+    from group_hygiene.controller.objects import CONNECTIONS
 
     known = connection.get("status") or {}
     try:
@@ -248,7 +248,8 @@ def _other_ledgers(api: Api, connection: Object) -> Sequence[str] | Refusal:
 
 
 def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:
-    from group_hygiene.controller.api import CONNECTIONS, Api, load_config
+    from group_hygiene.controller.api import Api, load_config
+    from group_hygiene.controller.objects import CONNECTIONS
 
     namespace = target.namespace
     # The Kubernetes library prints its attempts to stdout, which is for the output of the command.

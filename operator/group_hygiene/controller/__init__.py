@@ -1,7 +1,8 @@
 """The operator's process: the only package that imports kopf and the Kubernetes client.
 
-A kopf event only wakes a loop; each run lists the objects again from the API server. The modules
-app, api, recorder, health, binding and guard import nothing from `kafka`.
+kopf's events feed one store of objects, from which rounds read; right before a change they are read from the API
+server again. The modules app, api, objects, watches, unserved, recorder, health, binding and guard import nothing from
+`kafka`.
 
     app            the process: starts the parts, wakes loops on events, and ends as a whole when a part fails
     leader         the Lease: which of several processes leads, and for how long
@@ -21,7 +22,9 @@ app, api, recorder, health, binding and guard import nothing from `kafka`.
     inspection     the requests of doctor to the API server
     status_writer  statuses and Events of a run
     recorder       Kubernetes Events
-    objects        the fields of objects that are input
+    objects        the current objects of the CRDs: one store for all loops, fed by the watch
+    watches        whether the watches are open
+    unserved       statuses of the objects that no connection serves
     api            the requests to the API server that the operator needs
     requests       one request to the API server: time limit and errors
     health         /healthz, /readyz and /metrics

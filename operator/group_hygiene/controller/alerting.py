@@ -14,8 +14,9 @@ from group_hygiene import status
 from group_hygiene.alerts.delivery import Endpoint, read_endpoint
 from group_hygiene.alerts.sender import Sender
 from group_hygiene.alerts.state import AlertType, Situation, advance, assess, by_owner, of_owner
-from group_hygiene.controller.api import POLICIES, Api
+from group_hygiene.controller.api import Api
 from group_hygiene.controller.binding import Bound
+from group_hygiene.controller.objects import POLICIES
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.decide.plan import Plan
 from group_hygiene.errors import HygieneError, LedgerFenced

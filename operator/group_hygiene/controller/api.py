@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,15 @@ import kubernetes.config
 import urllib3
 
 from group_hygiene.controller.claims import ClaimReader
-from group_hygiene.controller.objects import Object, trimmed
-from group_hygiene.controller.requests import TIMEOUT_S, call
-from group_hygiene.errors import Forbidden, HygieneError, NotFound, SecretProblem, SpecError
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Object, Row, trimmed
+from group_hygiene.controller.requests import TIMEOUT_S, call, read_rows
+from group_hygiene.errors import Forbidden, HygieneError, NotFound, SecretProblem
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.secret import SecretRef
 
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
-CONNECTIONS, POLICIES, RESTORES = "kafkaconnections", "grouppolicies", "grouprestores"
 KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore"}
 _MERGE_PATCH = "application/merge-patch+json"
 _LEASES = ("coordination.k8s.io", "v1")
@@ -73,24 +72,6 @@ def own_namespace() -> str:
     return str(context["context"].get("namespace") or "default")
 
 
-def refuse_terminating(obj: Mapping[str, Any]) -> None:
-    """Raises SpecError for an object that is being deleted: it does nothing while a finalizer keeps it there."""
-    if obj["metadata"].get("deletionTimestamp"):
-        raise SpecError(f"this {obj.get('kind') or 'object'} is being deleted: it does nothing", reasons.TERMINATING)
-
-
-def connection_of(obj: Mapping[str, Any]) -> tuple[str, str]:
-    """Namespace and name of the KafkaConnection that a GroupPolicy or GroupRestore refers to; empty name = none.
-
-    An object that was stored under a laxer CRD may have any shape.
-    """
-    spec = obj.get("spec")
-    reference = spec.get("connectionRef") if isinstance(spec, Mapping) else None
-    named = reference if isinstance(reference, Mapping) else {}
-    namespace, name = named.get("namespace") or obj["metadata"]["namespace"], named.get("name")
-    return (namespace, name) if isinstance(namespace, str) and isinstance(name, str) else ("", "")
-
-
 class Api:
     """The calls that the operator makes; thread-safe. namespaces: only their objects are visible; empty = all."""
 
@@ -101,11 +82,22 @@ class Api:
         self._claims = ClaimReader(client)
 
     def list_all(self, plural: str) -> list[Object]:
-        """All current objects of one of the operator's CRDs, in all namespaces that it serves."""
-        everywhere = partial(self._custom.list_cluster_custom_object, GROUP, VERSION, plural)
+        """All current objects of one of the operator's CRDs, in all namespaces that it serves. For commands."""
+        return [
+            trimmed(obj)
+            for ask in self._lists(plural)
+            for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]
+        ]
+
+    def list_rows(self, plural: str) -> Iterator[Row]:
+        """As `list_all`, page by page, and of each object only what identifies it and its version."""
+        for ask in self._lists(plural):
+            yield from read_rows(ask)
+
+    def _lists(self, plural: str) -> list[Callable[..., Any]]:
         within = self._custom.list_namespaced_custom_object
-        lists = [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
-        return [trimmed(obj) for ask in lists for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]]
+        everywhere = partial(self._custom.list_cluster_custom_object, GROUP, VERSION, plural)
+        return [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
 
     def get(self, plural: str, namespace: str, name: str) -> Object:
         """One object of the operator's CRDs. Raises NotFound."""

@@ -10,30 +10,39 @@ import logging
 import os
 import signal
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import kopf
 
-from group_hygiene.controller.api import (
-    CONNECTIONS,
-    GROUP,
-    KINDS,
-    VERSION,
-    Api,
-    connection_of,
-    load_config,
-    own_namespace,
-)
+from group_hygiene.controller.api import GROUP, KINDS, VERSION, Api, load_config, own_namespace
+from group_hygiene.controller.guard import Grants
 from group_hygiene.controller.health import Health
 from group_hygiene.controller.leader import DURATION_S, Leader
 from group_hygiene.controller.loop import ConnectionLoop
+from group_hygiene.controller.objects import (
+    CONNECTIONS,
+    POLICIES,
+    RESTORES,
+    Object,
+    Objects,
+    Row,
+    connection_of,
+    key_of,
+)
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.services import Services
+from group_hygiene.controller.status_writer import StatusWriter
+from group_hygiene.controller.unserved import Unserved
+from group_hygiene.controller.watches import Watches
 from group_hygiene.controller.workers import Workers
-from group_hygiene.errors import HygieneError
+from group_hygiene.errors import ApiError, HygieneError, NotFound
 from group_hygiene.network.egress import Egress
 from group_hygiene.process import memory
+from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.telemetry.metrics import Metrics
 
@@ -43,6 +52,10 @@ log = logging.getLogger(__name__)
 _RUNS_END_WITHIN_S, _REST_ENDS_WITHIN_S = 12.0, 1.5
 _BEAT_S = 2.0
 _RETRY_CAP_S = 30
+# Between two comparisons of the store with lists, after one that failed, and what a watch may be late.
+_COMPARE_S, _COMPARE_AGAIN_S, _DELAY_S = 300.0, 1.0, 2.0
+# More than the longest scan: a round that hangs because of its Kafka cluster ends before.
+STUCK_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -77,13 +90,16 @@ class Operator:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._metrics = Metrics()
-        self._ready = threading.Event()
+        self._objects = Objects()
+        self._watches = Watches(tuple(KINDS))
+        # Set once the store was compared with a list of each kind.
+        self._synced = asyncio.Event()
         self._stop = asyncio.Event()
         self._stop_watching = asyncio.Event()
         self._failure: BaseException | None = None
+        # Whether loops run: from the time when this process leads and knows the objects.
+        self._serving = False
         self._loops: dict[tuple[str, str], tuple[ConnectionLoop, asyncio.Task[None]]] = {}
-        self._waiting: set[tuple[str, str]] = set()
-        self._seen: dict[tuple[str, str, str], tuple[str, int]] = {}
 
     def stop(self) -> None:
         self._stop.set()
@@ -99,13 +115,22 @@ class Operator:
         # It has its own client, so that other requests do not delay it.
         self._leader = Leader(Api(load_config(retries=False)), namespace, self._options.lease_duration)
         self._metrics.show_leadership(self._leads)
+        self._metrics.show_watches(KINDS, self._watches.is_open)
+        recorder, grants, clock, stopping = Recorder(api), Grants(api, SystemClock()), SystemClock(), threading.Event()
+        writer = StatusWriter(api, self._objects, recorder, self._metrics, clock)
+        unserved = Unserved(self._objects, grants, writer, lambda: self._leads() and not stopping.is_set(), stopping)
         self._services = Services(
             api,
-            Recorder(api),
+            self._objects,
+            grants,
+            unserved,
+            recorder,
             self._metrics,
             workers,
             self._leader,
             installation,
+            clock,
+            stopping,
             activity=self._options.activity,
             egress=self._options.egress,
         )
@@ -115,16 +140,19 @@ class Operator:
         self._handle_signals()
         watch = self._guard(asyncio.create_task(self._watch(), name="watch"))
         beat = self._guard(asyncio.create_task(self._beat(health), name="heartbeat"))
+        compare = self._guard(asyncio.create_task(self._keep_comparing(), name="comparison of the objects"))
         lead = self._guard(asyncio.create_task(self._lead(), name="leader election"))
         await self._stop.wait()
         log.info("stopping")
         self._services.stopping.set()
+        self._services.unserved.wake()
         for loop, _ in self._loops.values():
             loop.wake()
         tasks = [task for _, task in self._loops.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=_RUNS_END_WITHIN_S)
         lead.cancel()
+        compare.cancel()
         # The thread of a cancelled task may still be running.
         in_flight = [task for task in tasks if not task.done() or task.cancelled()]
         if in_flight:
@@ -138,7 +166,7 @@ class Operator:
         await asyncio.wait([watch], timeout=_REST_ENDS_WITHIN_S)
         for task in (watch, beat, *tasks):
             task.cancel()
-        await asyncio.wait([watch, beat, lead, *tasks], timeout=_REST_ENDS_WITHIN_S)
+        await asyncio.wait([watch, beat, lead, compare, *tasks], timeout=_REST_ENDS_WITHIN_S)
         workers.stop()
         log.info("stopped")
         if in_flight:
@@ -157,15 +185,78 @@ class Operator:
         return self._leader.seconds_left() > 0
 
     def _is_ready(self) -> bool:
-        """Whether this process watches objects and has read or created the Lease."""
-        return self._ready.is_set() and self._leader.informed
+        """Whether this process knows all objects, watches them, and has read or created the Lease."""
+        return self._synced.is_set() and not self._closed_watches() and self._leader.informed
+
+    def _closed_watches(self) -> list[str]:
+        """The problems of watches that are closed for a minute, or were never open."""
+        return [self._watches.problem(plural) for plural in KINDS if not self._watches.is_open(plural)]
 
     async def _lead(self) -> None:
+        # A process that does not know the objects must not keep others from leading.
+        await self._synced.wait()
         await self._leader.acquire()
-        waiting, self._waiting = self._waiting, set()
-        for namespace, name in sorted(waiting):
-            self._wake(namespace, name)
-        await self._leader.keep()
+        # What the process that led before has written must be known.
+        while not await self._compare():
+            await asyncio.sleep(_COMPARE_AGAIN_S)
+        threading.Thread(target=self._services.unserved.run, name="unserved", daemon=True).start()
+        self._serving = True
+        self._services.progress.made()
+        for key in self._objects.keys(CONNECTIONS):
+            self._wake(*key)
+        for plural in (POLICIES, RESTORES):
+            for key in self._objects.keys(plural):
+                self._services.unserved.check(plural, key)
+        watchdog = self._guard(asyncio.create_task(self._give_up_when_stuck(), name="watchdog"))
+        try:
+            await self._leader.keep()
+        finally:
+            watchdog.cancel()
+
+    async def _give_up_when_stuck(self) -> None:
+        """Raises HygieneError if this process can't do its work: the next leader may."""
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            if closed := self._closed_watches():
+                raise HygieneError(f"gives up the lead: it sees no changes of objects: {'; '.join(closed)}")
+            busy = [loop.busy_since for loop, task in self._loops.values() if not task.done()]
+            since = min(filter(None, busy), default=None)
+            stuck = time.monotonic() - max(since or time.monotonic(), self._services.progress.at)
+            if stuck > STUCK_S:
+                raise HygieneError(f"gives up the lead: no round of any connection has ended for {stuck:.0f} s")
+
+    async def _keep_comparing(self) -> None:
+        while True:
+            done = all(map(self._watches.is_listed, KINDS)) and await self._compare()
+            if done:
+                self._synced.set()
+            await asyncio.sleep(_COMPARE_S if done else _COMPARE_AGAIN_S)
+
+    async def _compare(self) -> bool:
+        """Compare the store with lists; False = one could not be read. A watch may have missed deletions and edits."""
+        api = self._services.api
+        for plural in KINDS:
+            sequence = self._objects.sequence
+            try:
+                rows = await asyncio.to_thread(partial(_rows, api, plural))
+                gone, late = self._objects.compare(plural, rows, sequence)
+                if late:
+                    # The watch may be about to report them.
+                    await asyncio.sleep(_DELAY_S)
+                    late = self._objects.compare(plural, rows, sequence)[1]
+                for row in late:
+                    with suppress(NotFound):
+                        obj = await asyncio.to_thread(api.get, plural, *row.key)
+                        if self._objects.put(plural, obj):
+                            self._changed(plural, obj)
+            except ApiError as error:
+                log.warning("the %s could not be listed: %s; trying again", plural, error)
+                return False
+            for key, uid in gone:
+                known = self._objects.get(plural, *key)
+                if known is not None and self._objects.remove(plural, key, uid):
+                    self._changed(plural, known)
+        return True
 
     async def _watch(self) -> None:
         registry = kopf.OperatorRegistry()
@@ -177,7 +268,12 @@ class Operator:
         settings.networking.request_timeout = 30
         settings.networking.connect_timeout = 5
         settings.networking.error_backoffs = _Backoffs()
-        kopf.on.login(registry=registry)(kopf.login_via_client)
+        # Pages of the first list, and how long the last event of an object stays in memory.
+        settings.watching.chunk_size = 20
+        settings.queueing.idle_timeout = 0.1
+        # The API server ends a watch after server_timeout: one that stays silent for longer is dead.
+        settings.watching.client_timeout = 330
+        kopf.on.login(registry=registry)(self._watches.login)
         for plural in KINDS:
             kopf.on.event(GROUP, VERSION, plural, registry=registry)(self._on_event)
         ready = asyncio.create_task(self._announce(flag := asyncio.Event()))
@@ -206,39 +302,42 @@ class Operator:
         await flag.wait()
         # kopf replaced the signal handlers when it started; the operator's own handlers let runs in flight end first.
         self._handle_signals()
-        self._ready.set()
         where = ", ".join(self._options.namespaces) or "all namespaces"
         log.info("watching %s in %s", ", ".join(KINDS), where)
 
-    async def _on_event(self, event: Any, body: Any, resource: Any, **_: Any) -> None:
-        """An object was added, edited or deleted: wake the loop of its connection. Ignore changes of status only."""
-        metadata = body["metadata"]
-        namespace, name = metadata["namespace"], metadata["name"]
-        key, version = (resource.plural, namespace, name), (metadata["uid"], int(metadata.get("generation") or 0))
+    async def _on_event(self, event: Any, resource: Any, **_: Any) -> None:
+        """An object was added, edited or deleted. Changes of its status alone wake nothing."""
+        obj, plural = event["object"], resource.plural
         if event["type"] == "DELETED":
-            self._seen.pop(key, None)
-            self._services.recorder.forget(metadata["uid"])
-        elif self._seen.get(key) == version:
-            return
+            self._services.recorder.forget(obj["metadata"]["uid"])
+            changed = self._objects.remove(plural, key_of(obj), obj["metadata"]["uid"])
         else:
-            self._seen[key] = version
-        if resource.plural != CONNECTIONS:
-            namespace, name = connection_of(body)
-        if name:
-            self._wake(namespace, name)
+            changed = self._objects.put(plural, obj)
+        if changed:
+            self._changed(plural, obj)
+
+    def _changed(self, plural: str, obj: Object) -> None:
+        if not self._serving or self._stop.is_set():
+            return
+        if plural == CONNECTIONS:
+            self._wake(*key_of(obj))
+            self._services.unserved.check_naming(key_of(obj))
+        else:
+            self._services.unserved.check(plural, key_of(obj))
+            self._wake(*connection_of(obj))
 
     def _wake(self, namespace: str, name: str) -> None:
+        """Wake the loop of a connection; start it if the connection exists."""
         key = (namespace, name)
-        if not self._leads() or self._stop.is_set():
-            self._waiting.add(key)
-            return
         running = self._loops.get(key)
-        if running is None or running[1].done():
+        if running is not None and not running[1].done():
+            running[0].wake()
+        elif self._objects.get(CONNECTIONS, namespace, name) is None:
+            self._loops.pop(key, None)
+        else:
             loop = ConnectionLoop(namespace, name, self._services)
             task = asyncio.create_task(loop.run(), name=f"connection {namespace}/{name}")
             self._loops[key] = (loop, self._guard(task, endless=False))
-        else:
-            running[0].wake()
 
     async def _beat(self, health: Health) -> None:
         while True:
@@ -261,6 +360,10 @@ class Operator:
 
         task.add_done_callback(done)
         return task
+
+
+def _rows(api: Api, plural: str) -> list[Row]:
+    return list(api.list_rows(plural))
 
 
 def _exit(code: int) -> NoReturn:

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from group_hygiene import status
-from group_hygiene.controller.api import POLICIES, Api, connection_of, refuse_terminating
-from group_hygiene.controller.guard import Granted, read_grant
+from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.isolation import isolated
-from group_hygiene.controller.objects import Object
+from group_hygiene.controller.objects import POLICIES, Object, refuse_unusable
+from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, SpecError
-from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.process.clock import Clock
-from group_hygiene.spec.connection import Connection, admit, nothing_granted
+from group_hygiene.spec.connection import Connection, admit
 from group_hygiene.spec.policy import Policy, parse_policy
 
 
@@ -42,35 +40,36 @@ class Admitted(Bound):
 class Binding:
     """The policies that name one connection."""
 
-    def __init__(self, api: Api, writer: StatusWriter, clock: Clock, namespace: str, name: str) -> None:
-        """namespace, name: of the connection, which need not exist."""
-        self._api, self._writer, self._clock = api, writer, clock
+    def __init__(self, services: Services, writer: StatusWriter, namespace: str, name: str) -> None:
+        """namespace, name: of the connection."""
+        self._services, self._writer = services, writer
         self._namespace, self._name = namespace, name
 
-    def bind(self, objects: Sequence[Object]) -> list[Bound]:
-        """The policies that refer to this connection. Leaves out invalid ones, and those that are being deleted, and
-        writes their status.
-        """
+    def bind(self) -> list[Bound]:
+        """The policies that refer to this connection, without those that can't be used."""
         bound: list[Bound] = []
-        for obj in objects:
-            if connection_of(obj) != (self._namespace, self._name):
-                continue
+        for obj in self._services.objects.naming(POLICIES, self._namespace, self._name):
             try:
-                refuse_terminating(obj)
+                refuse_unusable(obj)
                 policy = isolated("policy {namespace}/{name}".format(**obj["metadata"]), parse_policy, obj)
             except SpecError as error:
                 policy = Refusal.of(error)
             if isinstance(policy, Refusal):
-                self._writer.write_problem(POLICIES, obj, policy, is_active=False)
+                self._services.unserved.skip(POLICIES, obj)
             else:
                 bound.append(Bound(obj, policy))
         return bound
 
     def active(self, connection: Connection, bound: Sequence[Bound]) -> list[Admitted]:
-        """The policies that the connection admits and that are not suspended. Writes the status of the others."""
+        """The policies that the connection admits and that are not suspended. Writes the status of the others, unless
+        it grants their namespace nothing.
+        """
         active: list[Admitted] = []
         for entry in bound:
-            granted = read_grant(self._api, connection, entry.policy.namespace)
+            granted = self._services.grants.of(connection, entry.policy.namespace)
+            if granted.grant is None:
+                self._services.unserved.skip(POLICIES, entry.obj)
+                continue
             try:
                 policy = admit(connection, entry.policy, granted.grant)
             except SpecError as error:
@@ -78,7 +77,8 @@ class Binding:
                 self._writer.write_problem(POLICIES, entry.obj, Refusal.of(error), is_active=False)
                 continue
             if policy.suspend:
-                new = status.build_suspended_status(policy.generation, entry.status, self._clock.now())
+                now = self._services.clock.now()
+                new = status.build_suspended_status(policy.generation, entry.status, now)
                 self._writer.write(POLICIES, entry.obj, new)
             else:
                 active.append(Admitted(entry.obj, policy, granted))
@@ -87,18 +87,6 @@ class Binding:
     def report(self, bound: Sequence[Bound], problem: Refusal) -> None:
         for entry in bound:
             self._writer.write_problem(POLICIES, entry.obj, problem)
-
-    def report_missing(self, bound: Sequence[Bound]) -> None:
-        """Report that the connection does not exist. Other namespaces see the same as if it granted them nothing."""
-        for entry in bound:
-            if entry.policy.namespace == self._namespace:
-                problem = Refusal(
-                    reasons.CONNECTION_NOT_FOUND, f"there is no KafkaConnection {self._namespace}/{self._name} (yet)"
-                )
-            else:
-                message = nothing_granted(f"{self._namespace}/{self._name}", entry.policy.namespace)
-                problem = Refusal(reasons.CROSS_NAMESPACE, message)
-            self._writer.write_problem(POLICIES, entry.obj, problem, is_active=False)
 
     def report_not_ready(self, bound: Sequence[Bound], error: HygieneError) -> None:
         """Report that this error prevents use of the connection."""

@@ -19,7 +19,7 @@ import kubernetes.client
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from group_hygiene.controller.requests import TIMEOUT_S, call
+from group_hygiene.controller.requests import PAGE, TIMEOUT_S, Listed, call, content
 from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.errors import ApiError, Forbidden, NotFound
 from group_hygiene.model import reasons
@@ -45,8 +45,8 @@ class Limits(NamedTuple):
     is compared with each prefix.
     """
 
-    page: int = 100
-    page_bytes: int = 4_000_000
+    page: int = PAGE.objects
+    page_bytes: int = PAGE.bytes
     objects: int = 20_000
     elements: int = 50_000
     named_bytes: int = 32_000_000
@@ -71,15 +71,6 @@ class _Item(msgspec.Struct):
     kind: str
     metadata: _Metadata
     spec: Raw = Raw(b"null")
-
-
-class _Rest(msgspec.Struct):
-    following: str = msgspec.field(name="continue", default="")
-
-
-class _Page(msgspec.Struct):
-    metadata: _Rest
-    items: list[_Item]
 
 
 class _Unknown(Exception):
@@ -215,7 +206,7 @@ class ClaimReader:
     def _ask(self, ask: Callable[[], Any]) -> bytes | None:
         """The bytes of a response; None = it is larger than the limit. Raises ApiError and memory.TooMuch."""
         memory.require(_PAGE_COPIES * self._limits.page_bytes, "a page of objects that may name groups")
-        return call(lambda: _content(ask(), self._limits.page_bytes))
+        return call(lambda: content(ask(), self._limits.page_bytes))
 
     def elements(self, value: Json) -> list[Raw]:
         """The elements of a list; empty for any other value. Raises _LongList."""
@@ -407,7 +398,7 @@ def _shadow_link(reading: _Reading) -> None:
 
 
 # Created at import, as msgspec crashes if two threads read a type's annotations at once.
-_PAGE, _OBJECT = msgspec.json.Decoder(_Page), msgspec.json.Decoder(Raw)
+_PAGE, _OBJECT = msgspec.json.Decoder(Listed[_Item]), msgspec.json.Decoder(Raw)
 _LIST, _TEXT = msgspec.json.Decoder(list[Raw]), msgspec.json.Decoder(str)
 _TEXT_OR_NUMBER = msgspec.json.Decoder(str | int)
 
@@ -451,13 +442,6 @@ def _decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(body)
     except msgspec.DecodeError as error:
         raise ApiError("a response of the API server can't be decoded") from error
-
-
-def _content(response: Any, limit: int) -> bytes | None:
-    """The body of a response; None = it is larger than the limit. Reads at most one byte more than the limit."""
-    with response:
-        data: bytes = response.read(limit + 1, decode_content=True)
-    return None if len(data) > limit else data
 
 
 _RAW = {"_preload_content": False, "_request_timeout": TIMEOUT_S}

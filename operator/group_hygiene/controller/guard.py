@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from group_hygiene.controller.api import KINDS, Api
-from group_hygiene.controller.objects import Object
+from group_hygiene.controller.objects import Object, is_over
 from group_hygiene.errors import ApiError, NotFound
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
+from group_hygiene.process.clock import Clock
 from group_hygiene.spec.access import Grant
 from group_hygiene.spec.connection import Connection, grant
+
+# For so long labels of namespaces count as current when it is decided which policies run.
+_LABELS_S = 30.0
 
 
 class Leadership(Protocol):
@@ -38,12 +44,33 @@ def read_grant(api: Api, connection: Connection, namespace: str) -> Granted:
     return Granted(connection, namespace, grant(connection, namespace, labels))
 
 
+class Grants:
+    """The grants of connections, by labels that were read at most 30 s ago. Thread-safe. A Guard reads them again."""
+
+    def __init__(self, api: Api, clock: Clock) -> None:
+        self._api, self._clock = api, clock
+        # Namespace -> when its labels were read, and the labels; None = not readable.
+        self._labels: dict[str, tuple[float, dict[str, str] | None]] = {}
+
+    def of(self, connection: Connection, namespace: str) -> Granted:
+        """Raises ApiError."""
+        labels = None
+        if namespace != connection.namespace and connection.selects_by_label:
+            now = self._clock.monotonic()
+            at, labels = self._labels.get(namespace, (-math.inf, None))
+            if now - at >= _LABELS_S:
+                labels = self._api.namespace_labels(namespace)
+                self._labels = {name: known for name, known in self._labels.items() if now - known[0] < _LABELS_S}
+                self._labels[namespace] = now, labels
+        return Granted(connection, namespace, grant(connection, namespace, labels))
+
+
 @dataclass(frozen=True)
 class Guard:
     """The guard of one run of a policy, or of one restore. stopping: set when the process must end.
 
     objects: plural and object of the policy or restore and of the connection, as they were at the start. granted: the
-    connection's grant to the namespace of the policy or restore at the start.
+    connection's grant to the namespace of the policy or restore at the start. confirmed: called when nothing refuses.
     """
 
     api: Api
@@ -51,13 +78,17 @@ class Guard:
     stopping: threading.Event
     objects: tuple[tuple[str, Object], ...]
     granted: Granted
+    confirmed: Callable[[], None] = lambda: None
 
     def refusal(self) -> Refusal | None:
         """Read the objects again: an edit, a deletion, changed labels or a stop of the operator end the run."""
         if self.stopping.is_set():
             return Refusal(reasons.STOPPING, "the operator is stopping")
         changes = (read_change(self.api, plural, before) for plural, before in self.objects)
-        return next(filter(None, changes), None) or self._grant_change()
+        refusal = next(filter(None, changes), None) or self._grant_change()
+        if refusal is None:
+            self.confirmed()
+        return refusal
 
     def _grant_change(self) -> Refusal | None:
         namespace = self.granted.namespace
@@ -90,5 +121,6 @@ def read_change(api: Api, plural: str, before: Object) -> Refusal | None:
     return None
 
 
-def _version(obj: Object) -> tuple[str, int]:
-    return obj["metadata"]["uid"], int(obj["metadata"].get("generation") or 0)
+def _version(obj: Object) -> tuple[str, int, bool]:
+    """The edition of a spec, and whether a restore is over: its status may be older in the store."""
+    return obj["metadata"]["uid"], int(obj["metadata"].get("generation") or 0), is_over(obj)

@@ -132,7 +132,7 @@ class Health:
             stuck = time.monotonic() - self._beat
             why = f"stuck for {stuck:.0f} s\n" if stuck >= _STUCK_S else ""
         elif path == "/readyz":
-            why = "" if self._ready() else "not watching yet, or no answer about the Lease yet\n"
+            why = "" if self._ready() else "not all objects are known and watched, or no answer about the Lease yet\n"
         else:
             return HTTPStatus.NOT_FOUND, b"there are /healthz, /readyz and /metrics\n", _TEXT
         return HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK, (why or "ok\n").encode(), _TEXT

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from group_hygiene import reconcile, status
-from group_hygiene.controller.api import CONNECTIONS, Api
+from group_hygiene.controller.api import Api
 from group_hygiene.controller.evidence import Source
 from group_hygiene.controller.objects import Object
-from group_hygiene.errors import NotFound
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.ledger.journal import Journal
@@ -34,7 +33,7 @@ class Link:
     """One connection. installation: the id of this operator in ledgers. `uid`: of the last read object; None = none."""
 
     def __init__(self, namespace: str, name: str, api: Api, installation: str, allowed: Allowed) -> None:
-        self._namespace, self._name, self._api, self._installation = namespace, name, api, installation
+        self._namespace, self._api, self._installation = namespace, api, installation
         self._evidence, self._allowed = Source(api, allowed), allowed
         self._client: kafka_client.Client | None = None
         self._features: tuple[str, ...] = ()
@@ -42,20 +41,14 @@ class Link:
         self.memory = reconcile.Memory()
         self.uid: str | None = None
 
-    def read_object(self) -> Object | None:
-        """The current KafkaConnection; None = there is none. Forgets an earlier one."""
-        try:
-            obj = self._api.get(CONNECTIONS, self._namespace, self._name)
-        except NotFound:
+    def follow(self, obj: Object | None) -> None:
+        """obj: the current KafkaConnection; None = there is none. Forgets an earlier one of that name."""
+        uid = None if obj is None else obj["metadata"]["uid"]
+        if uid != self.uid:
+            self.uid = uid
             self.close()
-            self.uid = None
-            return None
-        if obj["metadata"]["uid"] != self.uid:
-            # Another object with the same name: forget the old one.
-            self.uid = obj["metadata"]["uid"]
-            self.close()
-            self.memory = reconcile.Memory(cluster_id=(obj.get("status") or {}).get("clusterID"))
-        return obj
+            known = None if obj is None else obj["status"].get("clusterID")
+            self.memory = reconcile.Memory(cluster_id=known)
 
     def connect(self, connection: Connection) -> kafka_client.Client:
         """The client; a new one if settings changed. Reads Secrets each time, so the next run uses a changed one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +18,10 @@ from group_hygiene import reconcile
 from group_hygiene.alerts.outbox import Outbox
 from group_hygiene.alerts.sender import Sender, SenderContext
 from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, refuse_terminating
 from group_hygiene.controller.binding import Admitted, Binding, Bound
 from group_hygiene.controller.isolation import internal_error
 from group_hygiene.controller.link import Link
-from group_hygiene.controller.objects import Object
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Object, refuse_unusable
 from group_hygiene.controller.policies import Policies
 from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.services import Services
@@ -56,15 +56,15 @@ class _Served:
 
 
 class ConnectionLoop:
-    """Serves one connection and its policies; it exists as soon as one of them exists."""
+    """Serves one connection and its policies. It exists while the connection does."""
 
     def __init__(self, namespace: str, name: str, services: Services) -> None:
         self.namespace, self.name = namespace, name
         self._services = services
         self._wake = asyncio.Event()
-        self._writer = StatusWriter(services.api, services.recorder, services.metrics, services.clock)
-        self._binding = Binding(services.api, self._writer, services.clock, namespace, name)
-        self._restores = Restores(services.api, self._writer, services.clock, namespace, name)
+        self._writer = StatusWriter(services.api, services.objects, services.recorder, services.metrics, services.clock)
+        self._binding = Binding(services, self._writer, namespace, name)
+        self._restores = Restores(services, self._writer, namespace, name)
         self._link = Link(namespace, name, services.api, services.installation, services.activity)
         where, count = f"{namespace}/{name}", partial(services.metrics.alert_sent, namespace, name)
         sending = SenderContext(services.egress, services.may_send, self._wake.set, count)
@@ -72,12 +72,14 @@ class ConnectionLoop:
         self._alerts = Alerting(services.api, services.metrics, services.clock, self._writer, self._sender)
         self._policies = Policies(services, self._link, self._writer, self._alerts)
         self._backoff = _BACKOFF_START_S
+        # Since when a round runs or waits for a thread, in monotonic seconds; None = none does.
+        self.busy_since: float | None = None
 
     def wake(self) -> None:
         self._wake.set()
 
     async def run(self) -> None:
-        """Run until neither the connection nor a policy is left, or the process stops."""
+        """Run until the connection is gone, or the process stops."""
         with runs.about(namespace=self.namespace, connection=self.name):
             await self._run_rounds()
 
@@ -111,6 +113,7 @@ class ConnectionLoop:
             self._link.close()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
+        self.busy_since = self.busy_since or time.monotonic()
         return await self._services.workers.run(self.namespace, runs.inheriting(work))
 
     def _run_safely(self) -> float | None:
@@ -126,7 +129,9 @@ class ConnectionLoop:
             # The process may have been suspended; it is about to end.
             return self._back_off()
         try:
-            return self.run_due()
+            wait = self.run_due()
+            self._progressed()
+            return wait
         except LedgerFenced as error:
             log.error("connection %s/%s: %s", self.namespace, self.name, error)
             raise
@@ -134,6 +139,7 @@ class ConnectionLoop:
             log.warning("connection %s/%s: %s; trying again", self.namespace, self.name, error)
         except Exception as error:
             log.exception("connection %s/%s: unexpected; trying again", self.namespace, self.name)
+            self._progressed()
             if isinstance(error, MemoryError):
                 self._link.forget()
             try:
@@ -144,6 +150,11 @@ class ConnectionLoop:
                 log.exception("connection %s/%s: no status could be written", self.namespace, self.name)
         self._link.close()
         return self._back_off()
+
+    def _progressed(self) -> None:
+        """A round has ended, and not for want of the API server."""
+        self.busy_since = None
+        self._services.progress.made()
 
     def _note_last(self) -> None:
         """Record the delivered messages that the ledger lacks: otherwise the next process sends them again."""
@@ -165,12 +176,11 @@ class ConnectionLoop:
     def _report_internal_error(self, error: Exception) -> None:
         """Report it to the connection and to the policies that it admits: the others may not learn that it exists."""
         problem = internal_error(error)
-        obj = self._link.read_object()
+        obj = self._services.objects.get(CONNECTIONS, self.namespace, self.name)
         if obj is None:
             return
         self._writer.write_problem(CONNECTIONS, obj, problem)
-        bound = self._binding.bind(self._services.api.list_all(POLICIES))
-        active = self._admit(obj, bound, ()).active
+        active = self._admit(obj, self._binding.bind(), ()).active
         self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.policy for entry in active])
         self._binding.report(active, problem)
 
@@ -180,11 +190,12 @@ class ConnectionLoop:
         Raises ApiError, and LedgerFenced if another process leads: this process must then write nothing, not even a
         status.
         """
-        obj = self._link.read_object()
-        every = self._services.api.list_all(POLICIES)
-        bound, restores = self._binding.bind(every), self._restores.open()
+        obj = self._services.objects.get(CONNECTIONS, self.namespace, self.name)
+        self._link.follow(obj)
         if obj is None:
-            return self._without_connection(bound, restores)
+            self._end()
+            return None
+        bound, restores = self._binding.bind(), self._restores.open()
         self._forget_others(bound)
         again = self._writer.take_refused()
         served = self._admit(obj, bound, restores)
@@ -197,10 +208,8 @@ class ConnectionLoop:
             due = self._policies.due(obj, connection, active, again)
             if due or served.asked or self._alerts.unwritten:
                 context = self._open_context(served)
-                existing = (policy["metadata"] for policy in every)
                 # The marks of a policy end with its deletion, also while a finalizer keeps its object there.
-                uids = {metadata["uid"] for metadata in existing if not metadata.get("deletionTimestamp")}
-                reconcile.forget_policies(context, uids)
+                reconcile.forget_policies(context, self._services.objects.active_uids(POLICIES))
                 self._restores.run(
                     context,
                     served.asked,
@@ -230,7 +239,7 @@ class ConnectionLoop:
     def _admit(self, obj: Object, bound: Sequence[Bound], restores: Sequence[Object]) -> _Served:
         invalid = None
         try:
-            refuse_terminating(obj)
+            refuse_unusable(obj)
             connection = parse_connection(obj)
         except SpecError as error:
             # The statuses of the policies and restores that it admits must show that it can't be used now.
@@ -250,13 +259,11 @@ class ConnectionLoop:
         self._alerts.begin(context)
         return context
 
-    def _without_connection(self, bound: Sequence[Bound], restores: Sequence[Object]) -> float | None:
-        self._forget_others(bound)
+    def _end(self) -> None:
+        """The connection is gone."""
+        self._forget_others([])
         self._services.metrics.forget_connection(self.namespace, self.name)
         self._alerts.release()
-        self._binding.report_missing(bound)
-        self._restores.report_missing(restores)
-        return self._back_off() if bound or restores else None
 
     def _forget_others(self, bound: Sequence[Bound]) -> None:
         """Forget policies that no longer belong to the connection."""

@@ -13,11 +13,10 @@ from datetime import datetime, timedelta
 
 from group_hygiene import reconcile, status
 from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.api import CONNECTIONS, POLICIES
 from group_hygiene.controller.binding import Admitted
 from group_hygiene.controller.isolation import internal_error, isolated
 from group_hygiene.controller.link import Link
-from group_hygiene.controller.objects import Object
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object
 from group_hygiene.controller.schedule import Schedule
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter

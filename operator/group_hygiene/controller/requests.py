@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import msgspec
 import urllib3
 from kubernetes.client.exceptions import ApiException
 
+from group_hygiene.controller.objects import Row
 from group_hygiene.errors import ApiError, Conflict, Forbidden, NotFound, Refused
 from group_hygiene.model.naming import message_shown
 
@@ -20,6 +23,43 @@ _REFUSALS: Mapping[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 409: C
 _EXPLANATION_CHARS, _HEADER_CHARS = 300, 40
 
 T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class Page(NamedTuple):
+    """Limits of one page of a list. etcd limits an object to 1.5 MB by default."""
+
+    objects: int = 100
+    bytes: int = 4_000_000
+
+
+PAGE = Page()
+
+
+class _ListMetadata(msgspec.Struct):
+    following: str = msgspec.field(name="continue", default="")
+
+
+class Listed(msgspec.Struct, Generic[Item]):
+    """A page of a list."""
+
+    metadata: _ListMetadata
+    items: list[Item]
+
+
+class _Identity(msgspec.Struct):
+    namespace: str
+    name: str
+    uid: str
+    version: str = msgspec.field(name="resourceVersion")
+
+
+class _Identified(msgspec.Struct):
+    metadata: _Identity
+
+
+# Created at import, as msgspec crashes if two threads read a type's annotations at once.
+_ROWS = msgspec.json.Decoder(Listed[_Identified])
 
 
 def call(request: Callable[[], T]) -> T:
@@ -37,6 +77,37 @@ def call(request: Callable[[], T]) -> T:
         raise ApiError(f"the API server does not answer{where}: {type(error.reason).__name__}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise ApiError(f"the API server does not answer: {type(error).__name__}") from error
+
+
+def content(response: Any, limit: int) -> bytes | None:
+    """The body of a response; None = it is larger than the limit. Reads at most one byte more than the limit."""
+    with response:
+        data: bytes = response.read(limit + 1, decode_content=True)
+    return None if len(data) > limit else data
+
+
+def read_rows(ask: Callable[..., Any]) -> Iterator[Row]:
+    """A list of objects, page by page: of each only what identifies it and its version. Raises ApiError."""
+    following, size = "", PAGE.objects
+    while True:
+        more = {"_continue": following} if following else {}
+        page = partial(ask, limit=size, _preload_content=False, _request_timeout=TIMEOUT_S, **more)
+        body = call(partial(lambda page: content(page(), PAGE.bytes), page))
+        if body is None and size == 1:
+            raise ApiError(f"an object takes more than {PAGE.bytes} bytes")
+        if body is None:
+            # A few large objects may share a page with many small ones.
+            size = max(1, size // 10)
+            continue
+        try:
+            listed = _ROWS.decode(body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ApiError("a list of the API server can't be decoded") from error
+        for each in listed.items:
+            yield Row((each.metadata.namespace, each.metadata.name), each.metadata.uid, each.metadata.version)
+        following = listed.metadata.following
+        if not following:
+            return
 
 
 def _explanation(error: ApiException) -> str:

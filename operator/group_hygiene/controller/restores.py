@@ -8,21 +8,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from group_hygiene import reconcile
-from group_hygiene.controller.api import RESTORES, Api, connection_of, refuse_terminating
-from group_hygiene.controller.guard import Granted, read_grant
+from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.isolation import isolated
-from group_hygiene.controller.objects import Object
+from group_hygiene.controller.objects import RESTORES, Object, is_over, refuse_unusable
+from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
-from group_hygiene.process.clock import Clock
 from group_hygiene.restore.grouprestore import build_restore_status, parse_restore, redact_results
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest
 from group_hygiene.restore.restoration import Restorer, Saved, Turn, Wanted, read_saved, restore
 from group_hygiene.spec.access import Right
-from group_hygiene.spec.connection import Connection, nothing_granted
+from group_hygiene.spec.connection import Connection
 from group_hygiene.status import connection_not_ready, redact_problem
 
 # Pauses before a waiting restore is tried again: each try reads the whole ledger.
@@ -55,9 +54,9 @@ class _Waiting(NamedTuple):
 class Restores:
     """The GroupRestores that name one connection."""
 
-    def __init__(self, api: Api, writer: StatusWriter, clock: Clock, namespace: str, name: str) -> None:
-        """namespace, name: of the connection, which need not exist."""
-        self._api, self._writer, self._clock = api, writer, clock
+    def __init__(self, services: Services, writer: StatusWriter, namespace: str, name: str) -> None:
+        """namespace, name: of the connection."""
+        self._services, self._writer, self._clock = services, writer, services.clock
         self._namespace, self._name = namespace, name
         self._waiting: dict[str, _Waiting] = {}
         # The last try of each uid, and of each namespace, in monotonic seconds.
@@ -71,8 +70,8 @@ class Restores:
 
     def open(self) -> list[Object]:
         """The restores of this connection that are not complete. A complete one is never run again."""
-        own = (self._namespace, self._name)
-        objects = [obj for obj in self._api.list_all(RESTORES) if connection_of(obj) == own and not _is_over(obj)]
+        named = self._services.objects.naming(RESTORES, self._namespace, self._name)
+        objects = [obj for obj in named if not is_over(obj)]
         uids = {obj["metadata"]["uid"] for obj in objects}
         self._waiting = {uid: waiting for uid, waiting in self._waiting.items() if uid in uids}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in uids}
@@ -85,13 +84,22 @@ class Restores:
         admitted: list[Asked] = []
         self._finished.clear()
         for obj in objects:
+            granted = self._services.grants.of(connection, _namespace(obj))
             try:
-                refuse_terminating(obj)
-                _, request = parse_restore(obj)
-                granted = self._granted(connection, obj["metadata"]["namespace"])
+                refuse_unusable(obj)
+                parsed = isolated(f"a restore of connection {self._key}", parse_restore, obj)
             except SpecError as error:
-                # A missing grant may be granted later; an invalid spec stays invalid.
-                self._report(obj, Refusal.of(error))
+                parsed = Refusal.of(error)
+            if granted.grant is None or isinstance(parsed, Refusal):
+                self._services.unserved.skip(RESTORES, obj)
+                continue
+            request = parsed[1]
+            if Right.RESTORE not in granted.grant.rights:
+                # It may be granted later.
+                message = (
+                    f"KafkaConnection {self._key} does not grant Restore to namespace {_namespace(obj)} (spec.access)"
+                )
+                self._report(obj, Refusal(reasons.ACTION_NOT_GRANTED, message))
                 continue
             before = self._of(obj)
             if before is None or before.generation != connection.generation or before.at <= self._clock.monotonic():
@@ -166,16 +174,6 @@ class Restores:
         now = self._clock.monotonic()
         return min((max(0.0, waiting.at - now) for waiting in self._waiting.values()), default=None)
 
-    def report_missing(self, objects: Sequence[Object]) -> None:
-        """Report that the connection does not exist. Other namespaces see the same as if it granted them nothing."""
-        for obj in objects:
-            namespace = obj["metadata"]["namespace"]
-            if namespace == self._namespace:
-                message = f"there is no KafkaConnection {self._key} (yet)"
-                self._report(obj, Refusal(reasons.CONNECTION_NOT_FOUND, message))
-            else:
-                self._report(obj, Refusal(reasons.CROSS_NAMESPACE, nothing_granted(self._key, namespace)))
-
     def report_not_ready(self, restores: Sequence[Asked], error: HygieneError) -> None:
         """Report that this error prevents use of the connection. Keeps results of this round, which may be final."""
         for asked in restores:
@@ -212,17 +210,6 @@ class Restores:
         except LedgerProblem as error:
             return Refusal.of(error)
 
-    def _granted(self, connection: Connection, namespace: str) -> Granted:
-        """The grant of the namespace. Raises SpecError if it may restore nothing."""
-        granted = read_grant(self._api, connection, namespace)
-        given = granted.grant
-        if given is None:
-            raise SpecError(nothing_granted(connection.key, namespace), reasons.CROSS_NAMESPACE)
-        if Right.RESTORE not in given.rights:
-            message = f"KafkaConnection {connection.key} does not grant Restore to namespace {namespace} (spec.access)"
-            raise SpecError(message, reasons.ACTION_NOT_GRANTED)
-        return granted
-
     def _report(self, obj: Object, results: Sequence[GroupResult] | Refusal) -> None:
         new = build_restore_status(obj, results, self._clock.now())
         if self._writer.write(RESTORES, obj, new) and "completionTime" in new:
@@ -231,7 +218,3 @@ class Restores:
 
 def _namespace(obj: Mapping[str, Any]) -> str:
     return str(obj["metadata"]["namespace"])
-
-
-def _is_over(obj: Mapping[str, Any]) -> bool:
-    return "completionTime" in (obj.get("status") or {})

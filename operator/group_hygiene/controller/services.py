@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from group_hygiene.controller.api import CONNECTIONS, Api
-from group_hygiene.controller.guard import Granted, Guard, Leadership
-from group_hygiene.controller.objects import Object
+from group_hygiene.controller.api import Api
+from group_hygiene.controller.guard import Granted, Grants, Guard, Leadership
+from group_hygiene.controller.objects import CONNECTIONS, Object, Objects
 from group_hygiene.controller.recorder import Recorder
+from group_hygiene.controller.unserved import Unserved
 from group_hygiene.controller.workers import Workers
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import Clock, SystemClock
@@ -24,6 +26,17 @@ class Lease(Leadership, Protocol):
         """Whether this process still holds the Lease, read again from the API server. Raises ApiError."""
 
 
+class Progress:
+    """When the work on connections last made progress."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+
+    def made(self) -> None:
+        """A round ended with or without an answer of Kafka, or the API server confirmed a change before it was made."""
+        self.at = time.monotonic()
+
+
 @dataclass(frozen=True)
 class Services:
     """installation: the id under which this installation writes ledgers. stopping: set when the process must end.
@@ -32,6 +45,9 @@ class Services:
     """
 
     api: Api
+    objects: Objects
+    grants: Grants
+    unserved: Unserved
     recorder: Recorder
     metrics: Metrics
     workers: Workers
@@ -41,6 +57,7 @@ class Services:
     stopping: threading.Event = field(default_factory=threading.Event)
     activity: Allowed = field(default_factory=Allowed)
     egress: Egress = field(default_factory=Egress)
+    progress: Progress = field(default_factory=Progress)
 
     def leads(self) -> bool:
         return self.leadership.seconds_left() > 0
@@ -52,4 +69,4 @@ class Services:
     def guard(self, plural: str, obj: Object, connection: Object, granted: Granted) -> Guard:
         """The guard of one run of a policy, or of one restore. plural, obj: of the policy or restore."""
         objects = ((plural, obj), (CONNECTIONS, connection))
-        return Guard(self.api, self.leadership, self.stopping, objects, granted)
+        return Guard(self.api, self.leadership, self.stopping, objects, granted, self.progress.made)

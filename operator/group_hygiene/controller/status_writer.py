@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from group_hygiene import status
-from group_hygiene.controller.api import KINDS, POLICIES, Api
-from group_hygiene.controller.objects import Object
+from group_hygiene.controller.api import KINDS, Api
+from group_hygiene.controller.objects import POLICIES, Object, Objects
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 class StatusWriter:
     """Writes statuses and Events of the objects that one loop serves."""
 
-    def __init__(self, api: Api, recorder: Recorder, metrics: Metrics, clock: Clock) -> None:
-        self._api, self._recorder, self._metrics, self._clock = api, recorder, metrics, clock
+    def __init__(self, api: Api, objects: Objects, recorder: Recorder, metrics: Metrics, clock: Clock) -> None:
+        self._api, self._objects, self._recorder = api, objects, recorder
+        self._metrics, self._clock = metrics, clock
         # uid of an object whose status was refused -> when it is due again, in monotonic seconds.
         self._refused: dict[str, float] = {}
 
@@ -80,7 +81,8 @@ class StatusWriter:
         try:
             for attempt in range(_WRITE_ATTEMPTS):
                 try:
-                    api.patch_status(plural, obj, patch)
+                    # The next round sees it, even if the watch is late.
+                    self._objects.put(plural, api.patch_status(plural, obj, patch))
                     break
                 except Conflict:
                     if attempt == _WRITE_ATTEMPTS - 1:

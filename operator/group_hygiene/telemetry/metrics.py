@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -195,6 +196,12 @@ class Metrics:
             self._expiry,
             self._alerting,
         )
+        self._watching = Gauge(
+            "group_hygiene_watching",
+            "1 while changes of this custom resource are seen, 0 once they were not for a minute",
+            ["resource"],
+            registry=registry,
+        )
         self._leader = Gauge(
             "group_hygiene_leader", "1 while this process leads, 0 while it is on standby", registry=registry
         )
@@ -210,6 +217,11 @@ class Metrics:
         for plural in _PLURALS:
             # Without a first value there is no increase.
             self._status_refusals.labels(plural)
+
+    def show_watches(self, plurals: Iterable[str], is_open: Callable[[str], bool]) -> None:
+        """Ask `is_open` at each scrape, for each of the operator's custom resources."""
+        for plural in plurals:
+            self._watching.labels(plural).set_function(partial(is_open, plural))
 
     def show_leadership(self, leads: Callable[[], bool]) -> None:
         """Ask `leads` at each scrape."""
