@@ -11,7 +11,7 @@ import pytest
 from group_hygiene.controller import policies
 from group_hygiene.controller.binding import Admitted
 from group_hygiene.controller.guard import Granted
-from group_hygiene.controller.policies import Decision, Due, decide
+from group_hygiene.controller.policies import Decision, Due, decide, shares
 from group_hygiene.decide.plan import Conditions, Plan, Verdicts, make_plan
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
@@ -31,9 +31,10 @@ _CONNECTION = parse_connection(
 )
 
 
-def _entry(name: str, **spec: Any) -> Admitted:
+def _entry(name: str, namespace: str = "kafka", **spec: Any) -> Admitted:
     obj = policy_object(mode="Enforce", **spec)
-    obj["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    obj["metadata"] |= {"name": name, "uid": f"uid-{name}", "namespace": namespace}
+    obj["spec"]["connectionRef"] = {"name": "main", "namespace": "kafka"}
     obj["status"] = {"lastMarkedTime": NOW.isoformat(), "lastMarkedConnection": "kafka/main"}
     return Admitted(obj, parse_policy(obj), Granted(_CONNECTION, "kafka", None))
 
@@ -79,6 +80,42 @@ def test_a_policy_outside_of_its_windows_does_not_block_others(runs: bool, hours
     two = _entry("two", delete={"windows": [{"from": start, "to": end}]})
     first, *_ = _decide([one, two], [one, two] if runs else [one], {"one": ["a", "b"], "two": ["c"]})
     assert _refusal(first) == (reasons.LIMIT_EXCEEDED if refused else None)
+
+
+@pytest.mark.parametrize(
+    ("groups", "refused"),
+    [
+        pytest.param({"own": "a", "aa-team": "bcdefg", "team-v": "h"}, {"aa-team"}, id="one-team-has-too-many"),
+        pytest.param({"own": "a", "aa-team": "b", "team-v": "c"}, {"team-v"}, id="the-last-in-turn-exceeds-it"),
+        pytest.param({"own": "abc", "aa-team": "d", "team-v": "e"}, {"own"}, id="the-owner-has-too-many"),
+        pytest.param({"own": "ab", "aa-team": "ab", "team-v": "b"}, set(), id="the-same-groups"),
+        pytest.param({"own": "", "aa-team": "ab", "team-v": "cd"}, {"team-v"}, id="each-fits-alone"),
+    ],
+)
+def test_what_one_team_has_too_many_refuses_no_other(groups: dict[str, str], refused: set[str]) -> None:
+    """The connection's maxPercent (2 of 10 groups here) holds for all together; the excess is that of a namespace."""
+    entries = [_entry(name, "kafka" if name == "own" else name) for name in groups]
+    decisions = _decide(entries, entries, {name: list(ids) for name, ids in groups.items()})
+    found = {each.entry.policy.name for each in decisions if _refusal(each) == reasons.LIMIT_EXCEEDED}
+    assert found == refused
+    assert len(frozenset[str]().union(*(each.due for each in decisions if each.entry.policy.name not in found))) <= 2
+
+
+@pytest.mark.parametrize(
+    ("budget", "wanted", "expected"),
+    [
+        pytest.param(26, {"aa": 26, "v": 3, "own": 2}, {"aa": 21, "v": 3, "own": 2}, id="rest-for-the-largest"),
+        pytest.param(6, {"aa": 26, "v": 26, "own": 26}, {"aa": 2, "v": 2, "own": 2}, id="equal"),
+        pytest.param(4, {"aa": 26, "v": 26, "own": 26}, {"aa": 1, "v": 1, "own": 2}, id="the-owner-first"),
+        pytest.param(2, {"aa": 5, "aa2": 1, "v": 5}, {"aa": 0, "aa2": 1, "v": 1}, id="small-policies-first"),
+        pytest.param(100, {"aa": 5, "v": 0}, {"aa": 5, "v": 0}, id="enough"),
+        pytest.param(0, {"aa": 5}, {"aa": 0}, id="nothing-left"),
+    ],
+)
+def test_namespaces_share_the_deletions_of_a_run(budget: int, wanted: dict[str, int], expected: dict[str, int]) -> None:
+    """The connection's maxPerRun goes by turns, not by names."""
+    namespaces = {uid: "kafka" if uid == "own" else uid.rstrip("2") for uid in wanted}
+    assert shares(budget, wanted, namespaces, "kafka") == expected
 
 
 def test_the_same_groups_count_once() -> None:

@@ -6,7 +6,7 @@ An internal error in one policy does not stop the others. Errors of Kafka, the l
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object
 from group_hygiene.controller.schedule import Schedule
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
-from group_hygiene.decide.plan import Plan, due_groups, make_plan, outside_window
+from group_hygiene.decide.plan import Conditions, Plan, due_groups, make_plan, outside_window
 from group_hygiene.errors import ApiError, HygieneError
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.refusal import Refusal
@@ -101,7 +101,9 @@ def decide(
         names = due_groups(policy, observation.verdicts[policy.key], marks.get(policy.uid, {}), now)
         may_delete = policy.mode is Mode.ENFORCE and outside_window(policy, now) is None
         groups[policy.uid] = frozenset(names if may_delete else ())
-    left_out = observation.left_out
+    left_out, owner = observation.left_out, next((each.policy.connection_namespace for each in due.policies), "")
+    namespaces = {entry.policy.uid: entry.policy.namespace for entry in (*due.active, *due.policies)}
+    counted = _due_elsewhere(groups, namespaces, owner, observation.conditions)
     decisions = [
         Decision(entry, left_out[entry.policy.key], frozenset())
         for entry in due.policies
@@ -109,13 +111,61 @@ def decide(
     ]
     for entry in judged:
         policy = entry.policy
-        elsewhere = frozenset[str]().union(*(names for uid, names in groups.items() if uid != policy.uid))
         shown = filter(None, (status.last_marked(entry.status, policy), announced.get(policy.uid)))
+        elsewhere = counted[policy.uid]
         conditions = replace(observation.conditions, due_elsewhere=elsewhere, announced=max(shown, default=None))
         verdicts, marked = observation.verdicts[policy.key], marks.get(policy.uid, {})
         plan = isolated(f"policy {policy.key}", make_plan, policy, verdicts, marked, conditions, now)
         decisions.append(Decision(entry, plan, groups[policy.uid]))
     return decisions
+
+
+def _due_elsewhere(
+    groups: Mapping[str, frozenset[str]], namespaces: Mapping[str, str], owner: str, conditions: Conditions
+) -> Mapping[str, frozenset[str]]:
+    """Policy uid -> the due groups of other policies that count with its own against the connection's maxPercent.
+
+    The policies of a namespace count together, and with the namespaces before theirs: the owner's comes first, then
+    those with fewer due groups. A namespace that exceeds the limit then is refused itself, and counts for no other.
+    """
+    together: dict[str, frozenset[str]] = {}
+    for uid, names in groups.items():
+        together[namespaces[uid]] = together.get(namespaces[uid], frozenset()) | names
+    before: dict[str, frozenset[str]] = {}
+    taken = frozenset[str]()
+    for namespace in sorted(together, key=lambda name: (name != owner, len(together[name]), name)):
+        before[namespace] = taken
+        limits, total = conditions.limits, conditions.total or 0
+        if limits is None or len(taken | together[namespace]) * 100 <= limits.max_percent * total:
+            taken |= together[namespace]
+    return {
+        uid: before[namespaces[uid]].union(
+            *(names for other, names in groups.items() if other != uid and namespaces[other] == namespaces[uid])
+        )
+        for uid in groups
+    }
+
+
+def shares(budget: int, wanted: Mapping[str, int], namespaces: Mapping[str, str], owner: str) -> Mapping[str, int]:
+    """Policy uid -> how many of `budget` deletions it may make of those that it wants.
+
+    Namespaces take turns, the owner's first, and in each its policies, those that want less first: one group a turn.
+    """
+    queues: dict[str, deque[str]] = {}
+    for uid in sorted(wanted, key=lambda uid: (namespaces[uid] != owner, wanted[uid])):
+        if wanted[uid]:
+            queues.setdefault(namespaces[uid], deque()).append(uid)
+    given = dict.fromkeys(wanted, 0)
+    while budget > 0 and queues:
+        for namespace, queue in list(queues.items())[:budget]:
+            uid = queue.popleft()
+            given[uid] += 1
+            if given[uid] < wanted[uid]:
+                queue.append(uid)
+            elif not queue:
+                del queues[namespace]
+            budget -= 1
+    return given
 
 
 def _needs_programs(policy: Policy) -> bool:
@@ -164,13 +214,19 @@ class Policies:
         seconds = self._clock.monotonic() - started
         self._services.metrics.scanned(connection.namespace, connection.name, seconds, observation.snapshot)
         decisions = decide(due, observation, context.journal.contents.marks, self._announced, self._clock.now())
-        deleted, unwritten = 0, None
+        deleted, unwritten, limits = 0, None, connection.limits
+        plans = {each.entry.policy.uid: each.plan for each in decisions}
+        wanted = {uid: 0 if isinstance(plan, Refusal) else len(plan.actions) for uid, plan in plans.items()}
+        namespaces = {entry.policy.uid: entry.policy.namespace for entry in due.policies}
+        most = sum(wanted.values()) if limits is None else limits.max_per_run
+        budgets = shares(most, wanted, namespaces, connection.namespace)
         with self._alerts.round(context.journal):
             for decision in decisions:
                 entry = decision.entry
                 key = entry.policy.key
                 with runs.about(policy=key):
-                    done = isolated(f"policy {key}", self._execute, context, due, observation, decision, deleted)
+                    budget = budgets[entry.policy.uid]
+                    done = isolated(f"policy {key}", self._execute, context, due, observation, decision, budget)
                     # After an error the number of deletions is unknown: count all due groups.
                     deleted += len(decision.due) if isinstance(done, Refusal) else done.deleted
                     try:
@@ -193,19 +249,19 @@ class Policies:
         due: Due,
         observation: reconcile.Observation,
         decision: Decision,
-        deleted: int,
+        budget: int,
     ) -> Executed | Refusal:
-        """Mark and delete. deleted: how many groups other policies of this run have deleted.
+        """Mark and delete. budget: how many groups the policy may delete in this run of the connection.
 
         After an internal error, the next run recovers the intents that are open in the ledger.
         """
-        policy, limits, now = decision.entry.policy, context.connection.limits, self._clock.now()
+        policy, now = decision.entry.policy, self._clock.now()
         # First, so that the policy runs no more often than its interval even if a later step fails.
         opens = next_open(policy.windows, now) - now
         self._schedule.ran(policy.uid, policy.generation, policy.interval, opens)
         if isinstance(decision.plan, Refusal):
             return decision.plan
-        plan = decision.plan.at_turn(now, None if limits is None else limits.max_per_run - deleted)
+        plan = decision.plan.at_turn(now, budget)
         unwritten = reconcile.note_marks(context, plan)
         if unwritten is not None:
             plan = plan.halted(unwritten)
