@@ -230,6 +230,8 @@ def _record_outcomes(
             backup=[part.key for part in parts],
             mark=marks.get(name),
         )
+        if name not in answers:
+            context.memory.unsent[intent.id] = answer.outcome, facts.backup
         result = settle(facts)
         if isinstance(result, Done) and result.outcome.kind is OutcomeKind.DELETED:
             result = window.completed(result, partial(whole, parts))
@@ -238,10 +240,11 @@ def _record_outcomes(
             outcomes.append(result.outcome)
         else:
             outcomes.append(answer.outcome)
-            if name not in answers:
-                context.memory.unsent[intent.id] = answer.outcome, facts.backup
             is_stuck |= name in answers and answer.outcome.reason == reasons.INTERRUPTED
-    if run.executor.record([change for each in done for change in each.changes]) is not None:
+    if run.executor.record([change for each in done for change in each.changes]) is None:
+        for each in done:
+            context.memory.unsent.pop(each.entry.id, None)
+    else:
         # No loss: the intents are in the ledger. The run that resolves them counts them, and no other run.
         gone_now = {each.entry.group: each.entry for each in done if each.outcome.kind is OutcomeKind.DELETED}
         context.memory.unrecorded |= {entry.id: entry for entry in gone_now.values()}
