@@ -11,10 +11,11 @@ import pytest
 from msgspec import structs
 
 from group_hygiene.decide.plan import Conditions, Verdicts, make_plan
+from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Intent, Removal
+from group_hygiene.model.entries import Change, Intent, Removal, ScanClock
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile import Executor, deletion
@@ -153,3 +154,21 @@ def test_a_deletion_that_was_carried_out_leaves_the_other_intent() -> None:
     deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, _WINDOW, 5.0)
     assert ledger.contents.deletions.keys() == {"g"}
     assert ledger.contents.intents == {"g": _THEIRS}
+
+
+def test_a_place_in_the_log_is_written_last() -> None:
+    """Of what waits for the ledger, too: if half of it is written, a successor reads on before what was found."""
+    written: list[list[Any]] = []
+
+    class Failing(_Ledger):
+        def note(self, changes: list[Any], deadline: Any = None) -> None:
+            written.append([change.key for change in changes])
+            raise LedgerProblem("no time")
+
+    ledger = Failing([])
+    journal = Journal(cast("Any", ledger), ledger.contents, {}, writable=True)
+    clock = ScanClock(connection_uid="uid", seconds=1.0)
+    journal.note([clock])
+    journal.problem = None
+    journal.note([Removal(("seen", "uid", "g")), clock])
+    assert written[-1] == [("seen", "uid", "g"), clock.key]

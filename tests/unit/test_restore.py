@@ -1,5 +1,6 @@
 """What a restore decides and tells, without a broker."""
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -232,6 +233,31 @@ def test_a_deletion_whose_backup_is_hidden_is_not_passed_over(
     own = rows_of({"orders": 5}, id=NEW)
     found = choose(RestoreRequest(id="r", groups=("billing",), at=at), "billing", {NEW: [own]}, ends)
     assert (found.id if isinstance(found, Backup) else found.reason) == expected
+
+
+def test_what_a_restore_replaced_was_deleted_by_no_policy() -> None:
+    """Its later offsets are set again by a request for groups at a time, and never by one for a policy's deletions."""
+    deleted = rows_of({"orders": 5}, id=NEW)
+    replaced_ = replace(rows_of({"orders": 9}, id=LATER, at=NOW + timedelta(hours=1)), replaced=True)
+    backups, at = {NEW: [deleted], LATER: [replaced_]}, NOW + timedelta(hours=2)
+    by_policy = dataclasses.replace(BY_POLICY, at=at, overwrite_later=True)
+    assert choose(by_policy, "billing", backups) == deleted
+    assert not concerns(dataclasses.replace(by_policy, deleted_after=NOW + timedelta(minutes=1)), backups)
+    by_name = RestoreRequest(id="r", groups=("billing",), at=at, overwrite_later=True)
+    assert choose(by_name, "billing", backups) == replaced_
+
+
+def test_the_later_backup_of_one_second() -> None:
+    """The rest of an id is random."""
+    first, second = NOW, NOW + timedelta(milliseconds=500)
+    earlier, later = f"{NEW.partition('-')[0]}-ff", f"{NEW.partition('-')[0]}-00"
+    backups = {
+        earlier: [rows_of({"orders": 5}, id=earlier, at=first)],
+        later: [rows_of({"orders": 9}, id=later, at=second)],
+    }
+    found = choose(RestoreRequest(id="r", groups=("billing",)), "billing", backups, {later: {OutcomeType.DELETED}})
+    assert isinstance(found, Backup)
+    assert found.id == later
 
 
 @pytest.mark.parametrize(

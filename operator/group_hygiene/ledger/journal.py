@@ -127,7 +127,11 @@ class Journal:
 
     def _note(self, changes: Sequence[Change], deadline: Deadline | None) -> datetime | None:
         self.contents.apply(changes)
-        self._unwritten.update((change.key, change) for change in changes)
+        for change in changes:
+            # At the end, also if an earlier one waits: of many changes some may be written, and a place in the offsets
+            # log must not be, before what was found up to it.
+            self._unwritten.pop(change.key, None)
+            self._unwritten[change.key] = change
         if not self._unwritten or not self.writable:
             return None
         return self._write(lambda ledger: ledger.note(list(self._unwritten.values()), deadline))[0]

@@ -139,7 +139,7 @@ def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_
     lost = {id_: [None] for id_, found in ends.items() if id_ not in backups and _DELETIONS.intersection(found)}
     allowed = _allowed(request, {**backups, **lost})
     passed: list[Backup] = []
-    by_age = sorted(allowed, key=lambda id_: (_taken(id_, allowed[id_]), _whole(allowed[id_]) is None, id_))
+    by_age = sorted(allowed, key=lambda id_: _age(id_, allowed[id_]))
     for id_ in reversed(by_age):
         backup, at = _whole(allowed[id_]), _taken(id_, allowed[id_])
         if backup is None:
@@ -182,10 +182,17 @@ def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequenc
 
 
 def _allowed(request: RestoreRequest, backups: Saved) -> Saved:
+    """Offsets that a restore replaced are none that a policy deleted: only a request for groups at a time has them."""
     at = request.at
-    if at is None or not request.overwrite_later:
+    if at is None or not request.overwrite_later or request.policy is not None:
         backups = {id_: parts for id_, parts in backups.items() if not any(part and part.replaced for part in parts)}
     return backups if at is None else {id_: parts for id_, parts in backups.items() if _taken(id_, parts) <= at}
+
+
+def _age(id_: str, parts: Sequence[Backup | None]) -> tuple[datetime, bool, datetime, str]:
+    """An unreadable backup counts as the last one of its second."""
+    whole = _whole(parts)
+    return _taken(id_, parts), whole is None, _UNKNOWN if whole is None else whole.at, id_
 
 
 def _taken(id_: str, parts: Sequence[Backup | None]) -> datetime:
