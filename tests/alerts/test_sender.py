@@ -85,6 +85,9 @@ class Scene:
             finally:
                 task.cancel()
                 await asyncio.wait([task])
+                # Messages on their way are cancelled, too, and then their connections end.
+                await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+                await asyncio.sleep(0)
 
         asyncio.run(main())
 

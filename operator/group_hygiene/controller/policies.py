@@ -123,7 +123,7 @@ def decide(
 def _due_elsewhere(
     groups: Mapping[str, frozenset[str]], namespaces: Mapping[str, str], owner: str, conditions: Conditions
 ) -> Mapping[str, frozenset[str]]:
-    """Policy uid -> the due groups of other policies that count with its own against the connection's maxPercent.
+    """Policy uid -> the due groups that count with its own, its own among them, against the connection's maxPercent.
 
     The policies of a namespace count together, and with the namespaces before theirs: the owner's comes first, then
     those with fewer due groups. A namespace that exceeds the limit then is refused itself, and counts for no other.
@@ -138,12 +138,9 @@ def _due_elsewhere(
         limits, total = conditions.limits, conditions.total or 0
         if limits is None or len(taken | together[namespace]) * 100 <= limits.max_percent * total:
             taken |= together[namespace]
-    return {
-        uid: before[namespaces[uid]].union(
-            *(names for other, names in groups.items() if other != uid and namespaces[other] == namespaces[uid])
-        )
-        for uid in groups
-    }
+    # One set for all policies of a namespace.
+    counted = {namespace: before[namespace] | names for namespace, names in together.items()}
+    return {uid: counted[namespaces[uid]] for uid in groups}
 
 
 def shares(budget: int, wanted: Mapping[str, int], namespaces: Mapping[str, str], owner: str) -> Mapping[str, int]:
@@ -170,7 +167,9 @@ def shares(budget: int, wanted: Mapping[str, int], namespaces: Mapping[str, str]
 
 def _needs_programs(policy: Policy) -> bool:
     """Whether it matters to the policy which groups Kafka Connect and Kafka Streams use."""
-    return policy.action.changes and not {Unprotect.CONNECT, Unprotect.STREAMS} <= policy.match.unprotect
+    match = policy.match
+    lifted = match.liftable is None and {Unprotect.CONNECT, Unprotect.STREAMS} <= match.unprotect
+    return policy.action.changes and not lifted
 
 
 class Policies:
