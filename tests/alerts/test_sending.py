@@ -138,8 +138,11 @@ def test_a_name_that_leads_elsewhere_later_leads_nowhere(receiver: Receiver, mon
     real = socket.getaddrinfo
 
     def rebinding(host: str, port: int, *rest: Any) -> Any:
+        # Clients in other threads of this process, such as Kafka's, look up the addresses of their own servers.
+        if host != "evil.test":
+            return real(host, port, *rest)
         looked_up.append(host)
-        return real(next(answers) if host == "evil.test" else host, port, *rest)
+        return real(next(answers), port, *rest)
 
     # The one thing here that is not real: nobody's name server can be made to lie on purpose.
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
@@ -186,7 +189,8 @@ def test_a_name_that_is_not_listed_is_not_looked_up(receiver: Receiver, resolvin
     failure = send(endpoint(f"http://other.test:{receiver.port}/"), allowed=("hooks.test",))
     assert failure is not None
     assert failure.reason == reasons.RECEIVER_REFUSED
-    assert resolving["asked"] == []
+    # Clients in other threads of this process may look up the addresses of their own servers.
+    assert "other.test" not in resolving["asked"]
     assert send(endpoint(f"http://other.test:{receiver.port}/"), allowed=("hooks.test", *LOOPBACK)) is None
 
 

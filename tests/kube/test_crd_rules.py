@@ -76,6 +76,12 @@ BASES: Mapping[str, tuple[Object, ...]] = {
             "tls": {"caSecretRef": SECRET, **_TLS},
             "sasl": SCRAM,
             "protect": ["a"],
+            "limits": {
+                "minGracePeriod": "1h",
+                "minUnchangedFor": "1h",
+                "minIdleFor": "1h",
+                "minBackupRetention": "24h",
+            },
             "ledger": {"topic": "a", "id": "a"},
             "mirrorMaker": {"checkpointTopics": ["a"]},
             "activity": {"uri": "s3://a/b", "maxAge": "1h", "secretRef": {"name": "a"}},

@@ -923,11 +923,16 @@ def published(api_server: ApiServer) -> ApiServer:
             "receivers owners keepLink scan",
             id="connection",
         ),
-        pytest.param("kconn.spec.limits", "maxPerRun maxPercent minGroups requestsPerSecond", id="connection-limits"),
+        pytest.param(
+            "kconn.spec.limits",
+            "maxPerRun maxPercent minGroups requestsPerSecond minGracePeriod minUnchangedFor minIdleFor "
+            "minBackupRetention",
+            id="connection-limits",
+        ),
         pytest.param("kconn.spec.ledger", "topic replicationFactor id", id="connection-ledger"),
         pytest.param("kconn.spec.activity", "uri maxAge secretRef", id="connection-activity"),
         pytest.param("kconn.status.evidence", "coveredPartitions partitions asOf", id="connection-evidence"),
-        pytest.param("kconn.spec.access", "namespaces groups actions", id="connection-access"),
+        pytest.param("kconn.spec.access", "namespaces groups actions unprotect", id="connection-access"),
         pytest.param("kconn.spec.access.namespaces", "names selector", id="connection-namespaces"),
         pytest.param(
             "kconn.spec.tls", "caSecretRef certificateSecretRef privateKeySecretRef verifyHostname", id="connection-tls"
@@ -978,7 +983,7 @@ def published(api_server: ApiServer) -> ApiServer:
         ),
         pytest.param(
             "kgr.spec",
-            "connectionRef groups policyRef deletedAfter at outOfRangeOffsets allowUnknownTopicIdentity",
+            "connectionRef groups policyRef deletedAfter at outOfRangeOffsets allowUnknownTopicIdentity overwriteLater",
             id="restore",
         ),
         pytest.param(

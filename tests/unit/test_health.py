@@ -132,7 +132,10 @@ def test_requests(request_: bytes, status: int, content: str) -> None:
 def test_states() -> None:
     """Probes report a loop that is stuck, although it is, and a process that is not ready."""
     with serving(ready=lambda: False) as server:
-        assert get(server.port, "/readyz") == (503, "not watching yet, or no answer about the Lease yet\n")
+        assert get(server.port, "/readyz") == (
+            503,
+            "not all objects are known and watched, or no answer about the Lease yet\n",
+        )
         server._beat -= 31
         assert get(server.port, "/healthz") == (503, "stuck for 31 s\n")
         server.beat()

@@ -28,6 +28,8 @@ _CONNECTION = "kafka/main"
 # What may stand in a message that other namespaces see: facts of the group itself, of its topics, its backup and the
 # policy, and what its users wrote. No text of an error, a broker, the API server or the ledger.
 SHOWN = {
+    # The connection that the restore names, and the namespace of the restore.
+    reasons.ACTION_NOT_GRANTED: {"_namespace(obj)", "self._key"},
     reasons.ALREADY_COMMITTED: {"present.offset"},
     reasons.BACKUP_INCOMPLETE: {"timestamp(at)"},
     reasons.BECAME_ACTIVE: {"described.group.state", "now.state"},

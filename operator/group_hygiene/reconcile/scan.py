@@ -172,6 +172,30 @@ def _slices(groups: Mapping[str, Group], size: int) -> Iterator[list[str]]:
     return (names[first::step] for first in range(step))
 
 
+def _selections(
+    policies: Sequence[Policy], groups: Mapping[str, Group], size: int
+) -> Iterator[Mapping[str, list[Group]]]:
+    """The groups that each policy selects, of at most `size` different groups at a time.
+
+    Groups that no policy selects don't count, so they cost no requests.
+    """
+    selected: dict[str, list[Group]] = {policy.key: [] for policy in policies}
+    ids: set[str] = set()
+    for names in _slices(groups, size):
+        some = {name: groups[name] for name in names}
+        found = {policy.key: list(policy.match.select(some)) for policy in policies}
+        new = {group.id for each in found.values() for group in each}
+        if ids and len(ids) + len(new) > size:
+            yield selected
+            selected, ids = found, new
+            continue
+        for key, each in found.items():
+            selected[key] += each
+        ids |= new
+    if ids:
+        yield selected
+
+
 def _group_bytes(name: str) -> int:
     """The memory of a group of this id once it is judged."""
     if len(name) > ID_MAX:
@@ -253,9 +277,7 @@ def _judge_all(
         # A process of its own reads the tables each time.
         size *= _TABLES_FACTOR
     verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in policies}
-    for names in _slices(groups, max(size, 1)):
-        some = {name: groups[name] for name in names}
-        selected = {policy.key: list(policy.match.select(some)) for policy in policies}
+    for selected in _selections(policies, groups, max(size, 1)):
         policies = _reserve(context, policies, selected, verdicts, facts, deadline)
         _judge_slice(context, policies, selected, facts, deadline, verdicts)
         for policy in policies:
