@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,12 +12,17 @@ from group_hygiene.controller.objects import (
     CONNECTIONS,
     OBJECT_BYTES,
     POLICIES,
+    RESTORES,
     Objects,
     Row,
+    is_over,
     refuse_unusable,
     trimmed,
 )
 from group_hygiene.errors import SpecError
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.restore.grouprestore import build_restore_status
 
 
 def an_object(name: str = "p", version: int = 1, namespace: str = "kafka", **more: Any) -> dict[str, Any]:
@@ -30,6 +36,29 @@ def an_object(name: str = "p", version: int = 1, namespace: str = "kafka", **mor
         "managedFields": [{"f": "x" * 1000}],
     }
     return {"kind": "GroupPolicy", "metadata": metadata, "spec": {"connectionRef": {"name": "main"}}} | more
+
+
+def a_condition() -> dict[str, str]:
+    return {"status": "False", "reason": "GroupActive", "message": "no", "lastTransitionTime": "2030-01-31T12:00:00Z"}
+
+
+def with_bytes(size: int) -> dict[str, Any]:
+    """A spec of at least that size."""
+    return {"connectionRef": {"name": "main"}, "groups": ["x" * size]}
+
+
+def is_usable(objects: Objects, plural: str, namespace: str, name: str) -> bool:
+    found = objects.get(plural, namespace, name)
+    return found is not None and "unusable" not in found
+
+
+def filled(limit: int) -> Objects:
+    """A store in which other namespaces have filled the room for policies and restores."""
+    objects = Objects(limit)
+    for number in range(40):
+        for name in ("a", "b", "c", "d", "e"):
+            objects.put(POLICIES, an_object(name, namespace=f"team-{number}", spec=with_bytes(100_000)))
+    return objects
 
 
 def test_only_what_is_input_is_stored() -> None:
@@ -139,3 +168,113 @@ def test_a_namespace_has_a_share_of_the_room() -> None:
         objects.remove(POLICIES, ("kafka", f"p{number}"), f"uid-p{number}")
     objects.put(POLICIES, an_object("again", spec=spec))
     assert "unusable" not in (objects.get(POLICIES, "kafka", "again") or {"unusable": True})
+
+
+def test_the_results_of_a_restore_do_not_end_it() -> None:
+    """A spec of the largest size that is accepted, and a status with as many results as there may be."""
+    objects = Objects(limit=1 << 30)
+    spec, conditions = with_bytes(OBJECT_BYTES - 100), [{"type": "Ready"} | a_condition()]
+    results = [{"group": f"g{number}", "message": "x" * 1_000} for number in range(100)]
+    status = {"conditions": conditions, "counts": {"groups": 100}, "results": results}
+    objects.put(RESTORES, an_object(spec=spec, status=status))
+    found = objects.get(RESTORES, "kafka", "p")
+    assert found is not None
+    refuse_unusable(found)
+    assert (found["spec"], found["status"]) == (spec, {"conditions": conditions, "counts": {"groups": 100}})
+
+
+def test_a_row_of_a_sample_is_stored_without_its_message() -> None:
+    row = {"group": "g", "verdict": "Match", "message": "x" * 1_000}
+    assert trimmed(an_object(status={"sample": [row]}))["status"] == {"sample": [{"group": "g", "verdict": "Match"}]}
+
+
+def test_a_growing_status_does_not_end_the_use_of_an_object() -> None:
+    """If the room is full, fields of the status are left out, and not the spec."""
+    objects = Objects(limit=1 << 20)
+    for number in range(22):
+        objects.put(POLICIES, an_object(f"p{number}", spec=with_bytes(9_000)))
+    sample = [{"group": "x" * 100, "verdict": "Match"}] * 100
+    status = {"sample": sample, "totals": {"deleted": 1}}
+    for number in range(22):
+        objects.put(POLICIES, an_object(f"p{number}", version=2, spec=with_bytes(9_000), status=status))
+    found = objects.naming(POLICIES, "kafka", "main")
+    assert [obj["metadata"]["name"] for obj in found if "unusable" in obj] == []
+    assert {"sample" in obj["status"] for obj in found} == {True, False}
+    assert all(obj["status"]["totals"] == {"deleted": 1} for obj in found)
+
+
+@pytest.mark.parametrize("size", [pytest.param(OBJECT_BYTES, id="too-large"), pytest.param(100_000, id="no-room")])
+def test_a_restore_without_room_is_not_over(size: int) -> None:
+    """It waits, and its reason is not one that only an edit ends."""
+    objects = Objects(limit=0)
+    for name in ("first", "second", "third"):
+        objects.put(RESTORES, an_object(name, spec=with_bytes(size)))
+    found = objects.get(RESTORES, "kafka", "third")
+    assert found is not None
+    with pytest.raises(SpecError) as caught:
+        refuse_unusable(found)
+    status = build_restore_status(found, Refusal.of(caught.value), datetime(2030, 1, 31, tzinfo=UTC))
+    assert caught.value.reason == reasons.MEMORY_EXHAUSTED
+    assert "completionTime" not in status
+    assert {condition["type"] for condition in status["conditions"]} == {"Ready", "Reconciling"}
+
+
+def test_an_object_without_room_keeps_what_must_not_be_lost() -> None:
+    """A complete restore is not run again, and a connection is of the same cluster."""
+    objects = Objects()
+    ids = {"clusterID": "c", "ledger": {"id": "l", "topic": "t"}, "completionTime": "2030-01-31T12:00:00Z"}
+    large = [{"type": f"C{number}"} | a_condition() | {"message": "x" * 1_000} for number in range(10)]
+    objects.put(RESTORES, an_object(spec=with_bytes(OBJECT_BYTES), status=ids | {"conditions": large}))
+    found = objects.get(RESTORES, "kafka", "p")
+    assert found is not None
+    assert found["unusable"]
+    assert found["status"] == ids
+    assert is_over(found)
+
+
+def test_objects_of_others_take_no_room_of_a_small_namespace() -> None:
+    """Nor of connections: these have their own."""
+    objects = filled(limit=8 << 20)
+    assert not all(is_usable(objects, POLICIES, f"team-{number}", "e") for number in range(40))
+    for plural in (CONNECTIONS, POLICIES, RESTORES):
+        objects.put(plural, an_object("small", namespace="new", spec=with_bytes(50_000)))
+        assert is_usable(objects, plural, "new", "small")
+    objects.put(CONNECTIONS, an_object("main", namespace="team-1", spec=with_bytes(50_000)))
+    assert is_usable(objects, CONNECTIONS, "team-1", "main")
+
+
+def test_a_comparison_finds_objects_that_have_room_again() -> None:
+    """Not more than fit, and only once there is room."""
+    objects = filled(limit=8 << 20)
+    mine = {f"p{number}": an_object(f"p{number}", namespace="mine", spec=with_bytes(100_000)) for number in range(9)}
+    for obj in mine.values():
+        objects.put(POLICIES, obj)
+    rows = [Row((key[0], key[1]), f"uid-{key[1]}", "1") for key in objects.keys(POLICIES)]
+    assert objects.compare(POLICIES, rows, objects.sequence) == ([], [])
+    for number in range(40):
+        for name in ("a", "b", "c", "d", "e"):
+            objects.remove(POLICIES, (f"team-{number}", name), f"uid-{name}")
+    late = objects.compare(POLICIES, [row for row in rows if row.key[0] == "mine"], objects.sequence)[1]
+    assert late
+    for row in late:
+        assert objects.put(POLICIES, mine[row.key[1]])
+        assert is_usable(objects, POLICIES, *row.key)
+    rows = [row for row in rows if row.key[0] == "mine"]
+    assert objects.compare(POLICIES, rows, objects.sequence) == ([], [])
+
+
+def test_a_response_that_arrives_after_a_deletion_stores_nothing() -> None:
+    """A patch was answered before the deletion. Another object may have the name at once."""
+    now = 0.0
+    objects = Objects(monotonic=lambda: now)
+    objects.put(POLICIES, an_object())
+    assert objects.remove(POLICIES, ("kafka", "p"), "uid-p")
+    assert not objects.put(POLICIES, an_object(version=2))
+    assert objects.get(POLICIES, "kafka", "p") is None
+    again = an_object(version=3)
+    again["metadata"]["uid"] = "another"
+    assert objects.put(POLICIES, again)
+    now = 61.0
+    assert objects.put(POLICIES, an_object("other"))
+    assert objects.remove(POLICIES, ("kafka", "p"), "another")
+    assert objects.put(POLICIES, an_object(version=4))

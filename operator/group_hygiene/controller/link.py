@@ -49,6 +49,9 @@ class Link:
             self.close()
             known = None if obj is None else obj["status"].get("clusterID")
             self.memory = reconcile.Memory(cluster_id=known)
+        elif obj is not None and self.memory.cluster_id is None:
+            # The object that was read first may have lacked it.
+            self.memory.cluster_id = obj["status"].get("clusterID")
 
     def connect(self, connection: Connection) -> kafka_client.Client:
         """The client; a new one if settings changed. Reads Secrets each time, so the next run uses a changed one."""

@@ -6,8 +6,9 @@ Other teams write the objects: only the fields that are input are stored, and th
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -22,10 +23,18 @@ Object = dict[str, Any]
 Key = tuple[str, str]
 
 CONNECTIONS, POLICIES, RESTORES = "kafkaconnections", "grouppolicies", "grouprestores"
-# Spec and status of one object as JSON; of the objects of one namespace, and of all, a share of the memory.
+# The spec of one object as JSON; the objects of one namespace, and all of them, have a share of the memory.
 OBJECT_BYTES, _NAMESPACE_SHARE, _SHARE = 128 << 10, 32, 8
+# Connections have their own room, which is smaller by this factor: policies and restores can't fill it.
+_CONNECTIONS_PART = 4
+# Each namespace has this room for its connections, and for its policies and restores, even if others fill the rest.
+_GUARANTEED_BYTES = 256 << 10
 # Memory of an entry in addition to its JSON.
 _ENTRY_BYTES = 1_000
+# The status of an object for which there is no room: its smallest fields.
+_SMALL_STATUS_BYTES = 4_000
+# A response to a request that was sent before a deletion may arrive after it.
+_REMOVED_S = 60.0
 
 _METADATA = ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
 
@@ -63,6 +72,8 @@ _STATUS: Mapping[str, Any] = {
     "startTime": str,
     "completionTime": str,
 }
+# Large fields of statuses that are only written.
+_NOT_READ = ("results",)
 
 
 class Row(NamedTuple):
@@ -73,35 +84,58 @@ class Row(NamedTuple):
     version: str
 
 
+class _Fitted(NamedTuple):
+    """An object as JSON. counted: bytes that count as used; 0 = it is stored without its spec.
+
+    lacking: bytes for which there was no room; 0 = it is usable, or too large at any time.
+    """
+
+    data: bytes
+    counted: int
+    lacking: int = 0
+
+
 class _Entry(NamedTuple):
-    """sequence: the number of the change that stored it. data: the trimmed object as JSON."""
+    """sequence: the number of the change that stored it. edition: generation, and whether it is being deleted."""
 
     sequence: int
     uid: str
     version: str
     edition: tuple[int, bool]
     connection: Key
-    data: bytes
+    fitted: _Fitted
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for two versions of an object if at most the status differs."""
+        return self.uid, self.edition, self.connection, bool(self.fitted.counted)
 
 
 class Objects:
-    """Thread-safe. limit: bytes for all objects; a namespace has a part of it.
+    """Thread-safe. limit: bytes for all policies and restores; a namespace has a part of it. monotonic: seconds.
 
-    An object that is too large, or for which its namespace has no room left, is stored without spec and status: then
-    `refuse_unusable` refuses it.
+    An object that is too large, or for which its namespace has no room left, is stored without its spec: then
+    `refuse_unusable` refuses it. `compare` reports it once there is room.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._limit = memory.LIMIT // _SHARE if limit is None else limit
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._entries: dict[str, dict[Key, _Entry]] = defaultdict(dict)
         # Plural and connection -> the keys of the objects that name it.
         self._naming: dict[tuple[str, Key], dict[Key, None]] = defaultdict(dict)
-        self._bytes: Counter[str] = Counter()
+        self._rooms: dict[bool, _Room] = {
+            is_connection: _Room(self._limit // (_CONNECTIONS_PART if is_connection else 1))
+            for is_connection in (True, False)
+        }
+        # uid of a removed object -> when, oldest first.
+        self._removed: dict[str, float] = {}
         self._sequence = 0
 
     def put(self, plural: str, obj: Mapping[str, Any]) -> bool:
-        """Store an object, unless a later version of it is stored. Whether more than its status is new."""
+        """Store an object, unless a later version of it is stored or it was removed. Whether more than its status is
+        new."""
         metadata = obj["metadata"]
         key, uid, version = key_of(obj), metadata["uid"], str(metadata["resourceVersion"])
         edition = int(metadata.get("generation") or 0), bool(metadata.get("deletionTimestamp"))
@@ -109,18 +143,28 @@ class Objects:
             before = self._entries[plural].get(key)
             if before is not None and before.uid == uid and _is_later(before.version, version):
                 return False
+            self._forget_removed()
+            if uid in self._removed:
+                return False
             self._drop(plural, key)
-            data = self._fitted(key[0], obj)
+            # A new status must not end the use of an object.
+            same = before if before is not None and (before.uid, before.edition[0]) == (uid, edition[0]) else None
+            is_used = same is not None and same.fitted.counted > 0
+            room = self._room(plural)
+            fitted = _fitted(room, key[0], obj, is_used)
             self._sequence += 1
             connection = connection_of(obj) if plural != CONNECTIONS else key
-            self._entries[plural][key] = _Entry(self._sequence, uid, version, edition, connection, data)
+            entry = _Entry(self._sequence, uid, version, edition, connection, fitted)
+            self._entries[plural][key] = entry
             self._naming[plural, connection][key] = None
-            self._bytes[key[0]] += len(data) + _ENTRY_BYTES
-        return before is None or (before.uid, before.edition, before.connection) != (uid, edition, connection)
+            room.add(key[0], fitted.counted)
+        return before is None or before.identity != entry.identity
 
     def remove(self, plural: str, key: Key, uid: str) -> bool:
         """Remove an object, unless another one has its name now. Whether it was there."""
         with self._lock:
+            self._forget_removed()
+            self._removed[uid] = self._monotonic()
             entry = self._entries[plural].get(key)
             if entry is None or entry.uid != uid:
                 return False
@@ -130,13 +174,13 @@ class Objects:
     def get(self, plural: str, namespace: str, name: str) -> Object | None:
         with self._lock:
             entry = self._entries[plural].get((namespace, name))
-        return None if entry is None else dict(msgspec.json.decode(entry.data))
+        return None if entry is None else dict(msgspec.json.decode(entry.fitted.data))
 
     def naming(self, plural: str, namespace: str, name: str) -> list[Object]:
         """The policies or restores that name this connection, which need not exist, by namespace and name."""
         with self._lock:
             keys = sorted(self._naming.get((plural, (namespace, name)), ()))
-            found = [self._entries[plural][key].data for key in keys]
+            found = [self._entries[plural][key].fitted.data for key in keys]
         return [dict(msgspec.json.decode(data)) for data in found]
 
     def keys(self, plural: str) -> list[Key]:
@@ -155,13 +199,14 @@ class Objects:
 
     def compare(self, plural: str, rows: Iterable[Row], sequence: int) -> tuple[list[tuple[Key, str]], list[Row]]:
         """Compare with a list that was read after `sequence`: the objects that are gone, with their uids, and the rows
-        that are missing here or older here.
+        that are missing here, older here, or unusable although there is room now.
 
         A watch that lists again after an interruption reports no deletion of the meantime.
         """
         listed = {row.key: row for row in rows}
         with self._lock:
             entries = dict(self._entries[plural])
+            fitting = self._fitting(plural)
         gone = [
             (key, entry.uid)
             for key, entry in entries.items()
@@ -170,7 +215,8 @@ class Objects:
         late = [
             row
             for key, row in listed.items()
-            if key not in entries or (entries[key].uid != row.uid or _is_later(row.version, entries[key].version))
+            if key not in entries
+            or (key in fitting or entries[key].uid != row.uid or _is_later(row.version, entries[key].version))
         ]
         return gone, late
 
@@ -182,32 +228,90 @@ class Objects:
         named.pop(key, None)
         if not named:
             del self._naming[plural, entry.connection]
-        self._bytes[key[0]] -= len(entry.data) + _ENTRY_BYTES
-        if self._bytes[key[0]] <= 0:
-            del self._bytes[key[0]]
+        self._room(plural).add(key[0], -entry.fitted.counted)
 
-    def _fitted(self, namespace: str, obj: Mapping[str, Any]) -> bytes:
-        stored = trimmed(obj)
-        data = msgspec.json.encode(stored)
-        room = min(self._limit - self._bytes.total(), self._limit * _SHARE // _NAMESPACE_SHARE - self._bytes[namespace])
-        if len(data) <= OBJECT_BYTES and len(data) + _ENTRY_BYTES <= room:
-            return data
-        why = f"spec and status take more than {OBJECT_BYTES >> 10} KiB"
-        if len(data) <= OBJECT_BYTES:
-            why = f"the operator has no room for more objects of namespace {namespace}: delete some, or give it memory"
-        # Its conditions, for a status that changes only once.
-        small = stored | {"spec": None, "status": {}, "unusable": why}
-        own = {key: value for key, value in stored["status"].items() if key in ("conditions", "observedGeneration")}
-        with_status = msgspec.json.encode(small | {"status": own})
-        return with_status if len(with_status) <= _ENTRY_BYTES * 4 else msgspec.json.encode(small)
+    def _room(self, plural: str) -> _Room:
+        return self._rooms[plural == CONNECTIONS]
+
+    def _fitting(self, plural: str) -> set[Key]:
+        """The objects that lacked room and fit now, all those of a namespace together."""
+        taken: Counter[str] = Counter()
+        found = set()
+        for key, entry in self._entries[plural].items():
+            lacking = entry.fitted.lacking
+            if lacking and self._room(plural).has(key[0], taken[key[0]] + lacking):
+                taken[key[0]] += lacking
+                found.add(key)
+        return found
+
+    def _forget_removed(self) -> None:
+        for uid, at in list(self._removed.items()):
+            if self._monotonic() - at < _REMOVED_S:
+                return
+            del self._removed[uid]
+
+
+class _Room:
+    """Counts the bytes of namespaces: each has a guaranteed part, and beyond it they share `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes: Counter[str] = Counter()
+        # Bytes beyond the guaranteed parts.
+        self._shared = 0
+
+    def has(self, namespace: str, size: int) -> bool:
+        """Whether a namespace may use so many more bytes."""
+        used = self._bytes[namespace] + size
+        if used <= _GUARANTEED_BYTES:
+            return True
+        more = used - max(self._bytes[namespace], _GUARANTEED_BYTES)
+        return used <= self._limit * _SHARE // _NAMESPACE_SHARE and self._shared + more <= self._limit
+
+    def add(self, namespace: str, size: int) -> None:
+        before, after = self._bytes[namespace], self._bytes[namespace] + size
+        self._shared += max(after, _GUARANTEED_BYTES) - max(before, _GUARANTEED_BYTES)
+        self._bytes[namespace] = after
+        if not after:
+            del self._bytes[namespace]
+
+
+def _fitted(room: _Room, namespace: str, obj: Mapping[str, Any], is_used: bool) -> _Fitted:
+    """is_used: the spec is stored already, so it stays, whatever the room."""
+    stored = trimmed(obj)
+    small = stored | {"status": _small(stored["status"])}
+    lacking = 0
+    if len(msgspec.json.encode(stored["spec"])) > OBJECT_BYTES:
+        why = f"the spec takes more than {OBJECT_BYTES >> 10} KiB: use several objects"
+    else:
+        for each, certain in ((stored, False), (small, is_used)):
+            data = msgspec.json.encode(each)
+            lacking = len(data) + _ENTRY_BYTES
+            if certain or room.has(namespace, lacking):
+                return _Fitted(data, lacking)
+        why = f"the operator has no room for more objects of namespace {namespace}: delete some, or give it memory"
+    return _Fitted(msgspec.json.encode(small | {"spec": None, "unusable": why}), 0, lacking)
+
+
+def _small(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The smallest fields of a status, like dates and ids."""
+    sizes = {key: len(msgspec.json.encode(value)) for key, value in status.items()}
+    left, found = _SMALL_STATUS_BYTES, {}
+    for key in sorted(status, key=lambda key: sizes[key]):
+        left -= sizes[key] + len(key)
+        if left < 0:
+            break
+        found[key] = status[key]
+    return found
 
 
 def refuse_unusable(obj: Mapping[str, Any]) -> None:
-    """Raises SpecError for an object that does nothing: it is being deleted (a finalizer may keep it), or too large."""
+    """Raises SpecError for an object that does nothing: it is being deleted (a finalizer may keep it), or there is no
+    room for it, which may change: it is not final, unlike another SpecError."""
     if obj["metadata"].get("deletionTimestamp"):
         raise SpecError(f"this {obj.get('kind') or 'object'} is being deleted: it does nothing", reasons.TERMINATING)
     if obj.get("unusable"):
-        raise SpecError(str(obj["unusable"]))
+        raise SpecError(str(obj["unusable"]), reasons.MEMORY_EXHAUSTED)
 
 
 def is_over(obj: Mapping[str, Any]) -> bool:
@@ -237,17 +341,24 @@ def _is_later(version: str, than: str) -> bool:
 
 
 def trimmed(obj: Mapping[str, Any]) -> Object:
-    """Without annotations and managed fields, and without fields of the status that lack the form of the CRD.
+    """Without annotations and managed fields, without large fields of the status that are not read, and without those
+    that lack the form of the CRD.
 
     An object that was stored under a laxer CRD may have any shape; who reads a spec parses it.
     """
     status = obj.get("status")
-    fields = status.items() if isinstance(status, Mapping) else ()
+    fields = {
+        key: value
+        for key, value in (status.items() if isinstance(status, Mapping) else ())
+        if key not in _NOT_READ and (key not in _STATUS or _fits(value, _STATUS[key]))
+    }
+    if "sample" in fields:
+        fields["sample"] = [{key: row[key] for key in _Row.__struct_fields__} for row in fields["sample"]]
     return {
         "kind": obj.get("kind"),
         "metadata": {key: obj["metadata"][key] for key in _METADATA if key in obj["metadata"]},
         "spec": obj.get("spec"),
-        "status": {key: value for key, value in fields if key not in _STATUS or _fits(value, _STATUS[key])},
+        "status": fields,
     }
 
 
