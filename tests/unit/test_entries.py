@@ -19,6 +19,7 @@ from group_hygiene.model.entries import (
     Delivered,
     Entry,
     Firing,
+    Gap,
     Intent,
     KeepRequest,
     Key,
@@ -72,8 +73,8 @@ fields: dict[Any, Any] = {
     "generation": whole_numbers,
     "part": whole_numbers,
     "parts": whole_numbers,
-    **dict.fromkeys(("watched", "seconds", "gap", "gap_end_watched"), st.floats(0, 1e12)),
-    "gap_end": st.none() | times,
+    **dict.fromkeys(("watched", "seconds"), st.floats(0, 1e12)),
+    "gaps": st.lists(st.builds(Gap, st.floats(0, 1e12), st.floats(0, 1e12), times), max_size=3).map(tuple),
     "fingerprint": st.binary(max_size=32),
     "log": st.dictionaries(
         st.integers(0, 2**31 - 1), st.builds(LogPlace, whole_numbers, st.integers(-1, 2**31 - 1)), max_size=4

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from group_hygiene.decide import unchanged as watching
-from group_hygiene.model.entries import ScanClock, Seen, Watch
+from group_hygiene.model.entries import Gap, ScanClock, Seen, Watch
 from group_hygiene.model.evidence import Unchanged
+from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy
 from tests.unit.make import NOW, alert, delete, group
 
@@ -36,6 +38,8 @@ class World:
     last: float | None = None
     first: float = 0.0
     reads: dict[str, float] = field(default_factory=dict)
+    # How many Seen were written.
+    writes: int = 0
 
     @property
     def now(self) -> datetime:
@@ -46,7 +50,10 @@ class World:
         return self.watches[self.policies[0].uid]
 
     def look(self, *read: tuple[str, bytes], unread: tuple[str, ...] = (), due: tuple[Policy, ...] = ()) -> None:
-        """A scan that reads these groups, and fails to read those; all others are in use. due: who scans."""
+        """A scan that reads these groups, and fails to read those; all others are in use. due: who scans.
+
+        It reads only groups that a policy selects.
+        """
         due = due or self.policies
         if self.clock is None:
             self.seen.clear()
@@ -58,19 +65,23 @@ class World:
             history = self.scans.setdefault(policy.uid, watching.ScanHistory())
             self.watches[policy.uid] = watching.record_scan(self.watches.get(policy.uid), policy, time, history)
         time.tolerated = watching.tolerated(self.watches, self.scans, time)
-        floor = max(self.scans[policy.uid].floor for policy in due)
         for name, print_ in read:
-            last = self.reads.get(name, floor)
+            floors = [self.scans[policy.uid].floor for policy in due if policy.match.selects(group(name))]
+            if not floors:
+                unread += (name,)
+                continue
+            last = self.reads.get(name, max(floors))
             new = watching.seen_again(self.seen.get(name), "connection", group(name), print_, time, last)
             self.reads[name] = time.watched
             if new is not None:
                 self.seen[name] = new
+                self.writes += 1
         longest = watching.longest_gap(self.watches, self.scans)
         for name in watching.ended(self.seen, self.reads, time, longest, lambda name: name not in unread):
             del self.seen[name]
-        if not any(name in self.seen for name in unread):
-            for policy in due:
-                watch = self.watches[policy.uid]
+        for policy in due:
+            watch = self.watches[policy.uid]
+            if not any(name in self.seen and policy.match.selects(group(name)) for name in unread):
                 self.watches[policy.uid] = structs.replace(watch, complete_at=watch.at)
 
     def restart(self) -> None:
@@ -207,7 +218,15 @@ def test_unread_look(world: World) -> None:
     assert world.observed() == 0
 
 
-@pytest.mark.parametrize("edited", [pytest.param(replace(_POLICY, digest="other"), id="digest")])
+def _granted(*groups: str) -> Policy:
+    """The policy, of a namespace that is granted these groups."""
+    return replace(_POLICY, match=structs.replace(_POLICY.match, within=Patterns(groups)))
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [pytest.param(replace(_POLICY, digest="other"), id="digest"), pytest.param(_granted("a", "b"), id="grant")],
+)
 def test_edited_policy(world: World, edited: Policy) -> None:
     """What was seen for another policy counts nothing, and does not come back when the edit is undone."""
     world.policies = (edited,)
@@ -294,6 +313,97 @@ def test_a_gap_counts_for_those_that_do_not_tolerate_it(world: World) -> None:
     assert world.observed(policy=_SELDOM) == pytest.approx(3 * _INTERVAL)
 
 
+def _seconds(uid: str, interval: int, *groups: str) -> Policy:
+    """A policy with an interval of so many seconds, that selects groups by these patterns."""
+    match = delete({"groups": list(groups)}).match
+    return replace(_POLICY, uid=uid, interval=timedelta(seconds=interval), match=match)
+
+
+# They select the group `a`, every 10 minutes and every hour; and other groups, every minute.
+_P, _H = _seconds("p", 600, "a"), _seconds("h", 3_600, "*")
+_T = _seconds("t", 60, "tenant-*")
+
+
+def _pass_minutes(world: World, minutes: int, *policies: Policy, unread: bool = False) -> None:
+    """Scans of those of the policies that are due; each that selects the group `a` reads it, or fails to."""
+    for _ in range(minutes):
+        world.real += 60
+        due = tuple(policy for policy in policies if world.real % policy.interval.total_seconds() == 0)
+        reading = any(policy.match.selects(group("a")) for policy in due)
+        read = [("a", _SAME)] if reading and not unread else []
+        if due:
+            world.look(*read, unread=() if read else ("a",), due=due)
+
+
+def test_a_short_interval_does_not_restart_the_counts_of_others() -> None:
+    """A policy that scans other groups often, and a gap that is over: the others count from its end on."""
+    world = World((_P, _H, _T), real=0.0)
+    world.look(("a", _SAME))
+    _pass_minutes(world, 120, _P, _H, _T)
+    assert world.observed() == pytest.approx(7_200)
+    assert world.writes == 1
+    _pass_minutes(world, 29, _P, _H, _T, unread=True)
+    _pass_minutes(world, 1, _P, _H, _T)
+    assert world.observed() == 0
+    assert world.observed(policy=_H) == pytest.approx(9_000)
+    assert world.writes == 2
+    _pass_minutes(world, 3 * 24 * 60, _P, _H, _T)
+    assert world.observed() == pytest.approx(3 * 86_400)
+    assert world.observed(policy=_H) == pytest.approx(9_000 + 3 * 86_400)
+    assert world.writes == 2
+
+
+def test_a_policy_that_selects_the_group_and_seldom_reads_it_restarts_its_own_count() -> None:
+    """Each gap is too long for it; those who tolerate it go on from their own last gap, also after a restart."""
+    often = _seconds("often", 60, "a")
+    world = World((_P, often), real=0.0)
+    world.look(("a", _SAME))
+    _pass_minutes(world, 29, _P, unread=True)
+    _pass_minutes(world, 1, _P)
+    began = world.real
+    for number in range(1, 500):
+        for _ in range(9):
+            world.real += 60
+            world.look(unread=("a",), due=(often,))
+        world.real += 60
+        world.look(("a", _SAME), due=(_P, often))
+        # The time between the last scan before a restart and the first one after it does not count.
+        lost = 60 if number > 250 else 0
+        assert world.observed() == pytest.approx(world.real - began - lost)
+        assert world.observed(policy=often) == pytest.approx(0)
+        assert len(world.seen["a"].gaps) <= 2
+        if number == 250:
+            world.restart()
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=40), st.floats(1, 1e6))
+def test_gaps_are_few_and_none_is_lost(lengths: list[float], most: float) -> None:
+    """However many gaps: at most eight stay, and a policy counts from the last one that it does not tolerate, or from a
+    later one, and from none if it tolerates all.
+    """
+    gaps: tuple[Gap, ...] = ()
+    for end, seconds in enumerate(lengths):
+        gaps = watching._with_gap(gaps, Gap(seconds, end, NOW))
+        assert gaps[-1].end_watched == end
+        assert len(gaps) <= 8
+        assert all(one.seconds > two.seconds for one, two in pairwise(gaps))
+        assert all(one.end_watched < two.end_watched for one, two in pairwise(gaps))
+    needed = max((end for end, seconds in enumerate(lengths) if seconds > most), default=-1)
+    begins = max((gap.end_watched for gap in gaps if gap.seconds > most), default=-1)
+    assert begins >= needed
+    if max(lengths) <= most:
+        assert begins == -1
+
+
+def test_many_short_gaps_leave_the_long_one() -> None:
+    """Reads that are ever so little closer to each other than the ones before become one gap."""
+    gaps: tuple[Gap, ...] = (Gap(1_800.0, 0.0, NOW),)
+    for end in range(1, 100):
+        gaps = watching._with_gap(gaps, Gap(600.0 - end / 1_000, float(end), NOW))
+    assert gaps[0] == Gap(1_800.0, 0.0, NOW)
+    assert all(gap.seconds < 601 for gap in gaps[1:])
+
+
 def test_a_group_that_no_policy_reads_is_forgotten(world: World) -> None:
     """Once no policy could count on from its last read."""
     world.look(("a", _SAME), due=(_SELDOM,))
@@ -335,7 +445,7 @@ _STEPS = st.one_of(
     st.tuples(st.just("used"), st.just(None), _DUE),
     st.tuples(st.just("clock"), st.sampled_from([-86_400.0, -5.0, 5.0, _INTERVAL, 86_400.0]), _DUE),
     st.tuples(st.just("restart"), st.just(None), _DUE),
-    st.tuples(st.just("edit"), st.sampled_from(["", "other"]), _DUE),
+    st.tuples(st.just("edit"), st.sampled_from(["", "other", "grant"]), _DUE),
 )
 
 
@@ -357,18 +467,23 @@ def test_observed_never_exceeds_what_passed(steps: list[tuple[str, object, set[i
     And in that time no two reads of the group were further apart than the policy tolerates, nor two of its scans, as
     far as one process can know.
     """
-    world, policies = World(), list(_POLICIES)
+    world, policies = World(), [replace(policy, digest=str(index)) for index, policy in enumerate(_POLICIES)]
     began: dict[int, float | None] = dict.fromkeys(range(3))
     last: tuple[float, bytes] | None = None
     # As this process knows it: the last read of the group is in `last`, if `sure`.
     scanned: dict[int, float] = {}
-    sure, new = False, set(range(3))
+    sure = False
+    # The last edit of each policy, and the one that it had at its last scan.
+    edits, scanned_with = dict.fromkeys(range(3), ""), dict[int, str]()
     for what, value, due in steps:
         scanning = tuple(policies[index] for index in sorted(due))
         if what == "edit":
             for index in due:
-                policies[index] = replace(_POLICIES[index], digest=f"{value}{index}")
-            new |= due
+                # Without the grant, it does not select the group.
+                edited = _granted("b").match if value == "grant" else _POLICY.match
+                digest = f"{'' if value == 'grant' else value}{index}"
+                policies[index] = replace(_POLICIES[index], digest=digest, match=edited)
+                edits[index] = str(value)
         _pass(world, what, value)
         if what == "restart":
             scanned, sure = {}, False
@@ -376,20 +491,21 @@ def test_observed_never_exceeds_what_passed(steps: list[tuple[str, object, set[i
             continue
         read = [("a", value)] if isinstance(value, bytes) else []
         world.look(*read, unread=("a",) if what == "unread" else (), due=scanning)
+        selecting = {index for index, policy in enumerate(policies) if policy.match.selects(group("a"))}
         for index in due:
-            if index in new or world.real - scanned.get(index, world.real) > watching.max_gap(policies[index]) + 1e-3:
+            missed = world.real - scanned.get(index, world.real) > watching.max_gap(policies[index]) + 1e-3
+            if scanned_with.get(index) != edits[index] or missed:
                 began[index] = world.real
-            scanned[index] = world.real
-        new -= due
+            scanned[index], scanned_with[index] = world.real, edits[index]
         if what == "used":
             last = None
-        if isinstance(value, bytes):
+        if isinstance(value, bytes) and selecting & due:
             for index, policy in enumerate(policies):
                 gap = last is not None and sure and world.real - last[0] > watching.max_gap(policy) + 1e-3
                 if last is None or last[1] != value or gap:
                     began[index] = world.real
             last, sure = (world.real, value), True
-        for index in due:
+        for index in selecting & due:
             observed, start = world.observed(policy=policies[index]), began[index]
             assert last is not None or observed is None
             assert observed is None or start is None or observed <= world.real - start + 1e-3

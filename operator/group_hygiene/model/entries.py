@@ -70,9 +70,10 @@ class LogPlace(NamedTuple):
 class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
     """The state of a policy's count of scans.
 
-    An epoch is a series of scans without a missed one. digest: Policy.digest; another one starts a new epoch. watched,
-    since: `ScanClock.seconds` and date of the scan that began it; nothing counts before. at: the last scan;
-    complete_at: the last one that read every group that may be Empty and unchanged.
+    An epoch is a series of scans without a missed one. digest: of Policy.digest and of the groups that the policy's
+    namespace is granted; another one starts a new epoch. watched, since: `ScanClock.seconds` and date of the scan that
+    began it; nothing counts before. at: the last scan; complete_at: the last one that read every group that may be
+    Empty and unchanged.
     """
 
     policy_uid: str
@@ -109,12 +110,22 @@ class ScanClock(Entry, frozen=True, kw_only=True, gc=False, tag="scan-clock"):
         return ("scan-clock", self.connection_uid)
 
 
+class Gap(NamedTuple):
+    """A time for which no scan read a group. seconds: its length. end_watched, end: `ScanClock.seconds` and date of the
+    read that ended it.
+    """
+
+    seconds: Seconds
+    end_watched: Seconds
+    end: Time
+
+
 class Seen(Entry, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="seen"):
     """Since when the scans of a connection have found a group Empty with the same committed offsets.
 
     fingerprint: of `groups.fingerprint`. watched: `ScanClock.seconds` at the first of those scans.
-    gap: the most seconds between two reads, of those that were too long for some policy; 0 = none was. gap_end,
-    gap_end_watched: date and `ScanClock.seconds` of the end of the last one.
+    gaps: between two reads, of those that were too long for a policy that selects the group. In the order of their
+    ends, each shorter than the one before: a later gap replaces those that are not longer.
     """
 
     connection_uid: str
@@ -123,9 +134,7 @@ class Seen(Entry, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="
     fingerprint: bytes
     since: Time
     watched: Seconds
-    gap: Seconds = 0.0
-    gap_end: Time | None = None
-    gap_end_watched: Seconds = 0.0
+    gaps: tuple[Gap, ...] = ()
 
     @property
     def key(self) -> Key:
