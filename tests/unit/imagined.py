@@ -23,6 +23,7 @@ from kafka.protocol.admin import DescribeLogDirsResponse
 from kafka.protocol.metadata import MetadataResponse
 from kafka.record import MemoryRecordsBuilder
 
+from group_hygiene.controller.objects import CONNECTIONS, key_of
 from group_hygiene.errors import ApiError, Conflict, LedgerFenced, LedgerProblem, NotFound
 from group_hygiene.evidence.reader import Covered, Reading
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
@@ -676,12 +677,13 @@ class MemoryObjects:
         return True
 
     def get(self, plural: str, namespace: str, name: str) -> Object | None:
-        # A round takes a moment before it scans.
-        self._api.world.real += 3 * _EXCHANGE_S
+        if plural == CONNECTIONS:
+            # A round takes a moment before it scans.
+            self._api.world.real += 3 * _EXCHANGE_S
         return self._api.known(plural).get(name)
 
-    def naming(self, plural: str, namespace: str, name: str) -> list[Object]:
-        return list(self._api.known(plural).values())
+    def naming(self, plural: str, namespace: str, name: str) -> list[Key]:
+        return [key_of(obj) for obj in self._api.known(plural).values()]
 
     def active_uids(self, plural: str) -> set[str]:
         return {obj["metadata"]["uid"] for obj in self._api.known(plural).values()}

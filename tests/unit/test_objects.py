@@ -69,7 +69,7 @@ def test_only_what_is_input_is_stored() -> None:
     assert found is not None
     assert set(found["metadata"]) == {"name", "namespace", "uid", "generation", "resourceVersion"}
     assert found["status"] == {"lastRunTime": "2030-01-31T12:00:00Z"}
-    assert objects.naming(POLICIES, "kafka", "main") == [found]
+    assert objects.naming(POLICIES, "kafka", "main") == [("kafka", "p")]
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_a_namespace_has_a_share_of_the_room() -> None:
     for number in range(40):
         objects.put(POLICIES, an_object(f"p{number}", spec=spec))
     usable = 0
-    for obj in objects.naming(POLICIES, "kafka", "main"):
-        usable += "unusable" not in obj
+    for key in objects.naming(POLICIES, "kafka", "main"):
+        usable += "unusable" not in (objects.get(POLICIES, *key) or {})
     assert 5 < usable < 20
     objects.put(CONNECTIONS, an_object("main", namespace="other", spec=spec))
     assert "unusable" not in (objects.get(CONNECTIONS, "other", "main") or {"unusable": True})

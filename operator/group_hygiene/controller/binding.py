@@ -9,7 +9,7 @@ from typing import Any
 from group_hygiene import status
 from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.isolation import isolated
-from group_hygiene.controller.objects import POLICIES, Object, refuse_unusable
+from group_hygiene.controller.objects import POLICIES, Object, key_of, refuse_unusable
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, SpecError
@@ -45,17 +45,19 @@ class Binding:
         self._services, self._writer = services, writer
         self._namespace, self._name = namespace, name
 
-    def bind(self) -> list[Bound]:
-        """The policies that refer to this connection, without those that can't be used."""
+    def bind(self, connection: Connection) -> list[Bound]:
+        """The policies that refer to this connection, without those that can't be used, and those of namespaces to
+        which it grants nothing: these cost no more than their names.
+        """
         bound: list[Bound] = []
-        for obj in self._services.objects.naming(POLICIES, self._namespace, self._name):
+        for obj in self._services.granted(POLICIES, connection):
             try:
                 refuse_unusable(obj)
                 policy = isolated("policy {namespace}/{name}".format(**obj["metadata"]), parse_policy, obj)
             except SpecError as error:
                 policy = Refusal.of(error)
             if isinstance(policy, Refusal):
-                self._services.unserved.skip(POLICIES, obj)
+                self._services.unserved.skip(POLICIES, key_of(obj))
             else:
                 bound.append(Bound(obj, policy))
         return bound
@@ -68,7 +70,7 @@ class Binding:
         for entry in bound:
             granted = self._services.grants.of(connection, entry.policy.namespace)
             if granted.grant is None:
-                self._services.unserved.skip(POLICIES, entry.obj)
+                self._services.unserved.skip(POLICIES, key_of(entry.obj))
                 continue
             try:
                 policy = admit(connection, entry.policy, granted.grant)

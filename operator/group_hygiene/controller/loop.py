@@ -180,7 +180,8 @@ class ConnectionLoop:
         if obj is None:
             return
         self._writer.write_problem(CONNECTIONS, obj, problem)
-        active = self._admit(obj, self._binding.bind(), ()).active
+        connection, _ = _parsed(obj)
+        active = self._binding.active(connection, self._binding.bind(connection))
         self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.policy for entry in active])
         self._binding.report(active, problem)
 
@@ -195,13 +196,14 @@ class ConnectionLoop:
         if obj is None:
             self._end()
             return None
-        bound, restores = self._binding.bind(), self._restores.open()
+        connection, invalid = _parsed(obj)
+        bound, restores = self._binding.bind(connection), self._restores.open(connection)
         self._forget_others(bound)
         again = self._writer.take_refused()
-        served = self._admit(obj, bound, restores)
+        active, asked = self._binding.active(connection, bound), self._restores.due(connection, restores)
+        served = _Served(obj, connection, active, asked, invalid)
         if served.invalid is not None:
             return self._connection_failed(served, served.invalid)
-        connection, active = served.connection, served.active
         try:
             self._alerts.bind(connection, active)
             self._link.connect(connection)
@@ -235,17 +237,6 @@ class ConnectionLoop:
             self._writer.seconds_to_wait(),
         )
         return min(wait for wait in waits if wait is not None)
-
-    def _admit(self, obj: Object, bound: Sequence[Bound], restores: Sequence[Object]) -> _Served:
-        invalid = None
-        try:
-            refuse_unusable(obj)
-            connection = parse_connection(obj)
-        except SpecError as error:
-            # The statuses of the policies and restores that it admits must show that it can't be used now.
-            connection, invalid = parse_access_only(obj), error
-        active, asked = self._binding.active(connection, bound), self._restores.due(connection, restores)
-        return _Served(obj, connection, active, asked, invalid)
 
     def _open_context(self, served: _Served) -> reconcile.Context:
         """Read the ledger to its end, and recover deletions that an earlier run left open."""
@@ -283,3 +274,15 @@ class ConnectionLoop:
     def _back_off(self) -> float:
         wait, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF_CAP_S)
         return wait * random.uniform(0.8, 1.2)
+
+
+def _parsed(obj: Object) -> tuple[Connection, SpecError | None]:
+    """The connection; if its spec is not valid, what it grants, and why.
+
+    The statuses of the policies and restores that it admits must show that it can't be used now.
+    """
+    try:
+        refuse_unusable(obj)
+        return parse_connection(obj), None
+    except SpecError as error:
+        return parse_access_only(obj), error

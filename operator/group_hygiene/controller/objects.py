@@ -176,12 +176,10 @@ class Objects:
             entry = self._entries[plural].get((namespace, name))
         return None if entry is None else dict(msgspec.json.decode(entry.fitted.data))
 
-    def naming(self, plural: str, namespace: str, name: str) -> list[Object]:
+    def naming(self, plural: str, namespace: str, name: str) -> list[Key]:
         """The policies or restores that name this connection, which need not exist, by namespace and name."""
         with self._lock:
-            keys = sorted(self._naming.get((plural, (namespace, name)), ()))
-            found = [self._entries[plural][key].fitted.data for key in keys]
-        return [dict(msgspec.json.decode(data)) for data in found]
+            return sorted(self._naming.get((plural, (namespace, name)), ()))
 
     def keys(self, plural: str) -> list[Key]:
         with self._lock:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from group_hygiene import reconcile
 from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.isolation import isolated
-from group_hygiene.controller.objects import RESTORES, Object, is_over, refuse_unusable
+from group_hygiene.controller.objects import RESTORES, Object, is_over, key_of, refuse_unusable
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
@@ -68,10 +68,12 @@ class Restores:
         # uids of restores that got a result in this round.
         self._finished: set[str] = set()
 
-    def open(self) -> list[Object]:
-        """The restores of this connection that are not complete. A complete one is never run again."""
-        named = self._services.objects.naming(RESTORES, self._namespace, self._name)
-        objects = [obj for obj in named if not is_over(obj)]
+    def open(self, connection: Connection) -> list[Object]:
+        """The restores of this connection that are not complete, of namespaces to which it grants something.
+
+        A complete one is never run again.
+        """
+        objects = [obj for obj in self._services.granted(RESTORES, connection) if not is_over(obj)]
         uids = {obj["metadata"]["uid"] for obj in objects}
         self._waiting = {uid: waiting for uid, waiting in self._waiting.items() if uid in uids}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in uids}
@@ -91,7 +93,7 @@ class Restores:
             except SpecError as error:
                 parsed = Refusal.of(error)
             if granted.grant is None or isinstance(parsed, Refusal):
-                self._services.unserved.skip(RESTORES, obj)
+                self._services.unserved.skip(RESTORES, key_of(obj))
                 continue
             request = parsed[1]
             if Right.RESTORE not in granted.grant.rights:

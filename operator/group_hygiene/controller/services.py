@@ -15,6 +15,7 @@ from group_hygiene.controller.unserved import Unserved
 from group_hygiene.controller.workers import Workers
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import Clock, SystemClock
+from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.telemetry.metrics import Metrics
 
@@ -65,6 +66,19 @@ class Services:
     def may_send(self) -> bool:
         """Whether this process may send messages to receivers."""
         return self.leads() and not self.stopping.is_set()
+
+    def granted(self, plural: str, connection: Connection) -> list[Object]:
+        """The policies or restores that name this connection, of namespaces to which it grants something.
+
+        Others are not even decoded: they cost the loop of a connection no more than their names.
+        """
+        found: list[Object] = []
+        for key in self.objects.naming(plural, connection.namespace, connection.name):
+            if self.grants.of(connection, key[0]).grant is None:
+                self.unserved.skip(plural, key)
+            elif (obj := self.objects.get(plural, *key)) is not None:
+                found.append(obj)
+        return found
 
     def guard(self, plural: str, obj: Object, connection: Object, granted: Granted) -> Guard:
         """The guard of one run of a policy, or of one restore. plural, obj: of the policy or restore."""

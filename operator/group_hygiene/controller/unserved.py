@@ -22,7 +22,6 @@ from group_hygiene.controller.objects import (
     Objects,
     connection_of,
     is_over,
-    key_of,
     refuse_unusable,
 )
 from group_hygiene.controller.status_writer import StatusWriter
@@ -70,13 +69,13 @@ class Unserved:
     def check_naming(self, connection: Key) -> None:
         """Of all objects that name this connection."""
         for plural in (POLICIES, RESTORES):
-            for obj in self._objects.naming(plural, *connection):
-                self.check(plural, key_of(obj))
+            for key in self._objects.naming(plural, *connection):
+                self.check(plural, key)
 
-    def skip(self, plural: str, obj: Object) -> None:
+    def skip(self, plural: str, key: Key) -> None:
         """The loop of its connection skips this object."""
-        if (plural, key_of(obj)) not in self._refused:
-            self.check(plural, key_of(obj))
+        if (plural, key) not in self._refused:
+            self.check(plural, key)
 
     def run(self) -> None:
         while not self._stopping.is_set():
