@@ -88,6 +88,7 @@ fields: dict[Any, Any] = {
     "partitions": whole_numbers,
     "waiting": whole_numbers,
     "partial": st.booleans(),
+    "replaced": st.booleans(),
     "topic_id": st.none() | texts,
     "topic_ids": st.dictionaries(texts, texts, max_size=4),
     "internal_topics": st.dictionaries(texts, texts, max_size=4),
