@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,9 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
-from faults.api_proxy import ApiProxy, ApiRule, refusing
+from faults.api_proxy import ApiProxy, ApiRule, patches_status, refusing
 from faults.kafka_proxy import When
-from group_hygiene.controller.api import Api, load_config
+from group_hygiene.controller.api import KINDS, Api, load_config
 from group_hygiene.controller.objects import POLICIES, Objects
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.status_writer import StatusWriter
@@ -316,3 +318,33 @@ def test_a_leader_that_sees_no_changes_lets_another_lead(
         assert "gives up the lead" in operator.log()
         assert "no permission to watch grouppolicies" in operator.log()
         assert "released Lease" in operator.log()
+
+
+@pytest.mark.slow
+def test_a_leader_whose_lists_take_longer_than_the_lease_leads_on(
+    world: World, proxy: ApiProxy, account: Path, tmp_path: Path
+) -> None:
+    """It renews the Lease while it compares its objects with lists, and acts after that."""
+    world.namespace("slow-lists")
+    world.apply(policy("slow-lists", "p"))
+    # Without a renewal it leads for 16 s.
+    duration, delay = 24, 8.0
+    leading, finished = threading.Event(), threading.Event()
+
+    def is_list(plural: str, method: str, path: str) -> bool:
+        if method in ("POST", "PUT") and "/leases" in path:
+            leading.set()
+        return leading.is_set() and f"/{plural}?" in path and "limit=100" in path
+
+    for plural in KINDS:
+        proxy.rule(ApiRule(partial(is_list, plural), When.BEFORE, partial(time.sleep, delay)))
+    proxy.rule(ApiRule(patches_status, When.BEFORE, finished.set))
+    with running_operator(account, tmp_path / "log", "--lease-duration", f"{duration}") as operator:
+        assert leading.wait(PATIENCE)
+        assert not finished.wait(duration * 2 / 3)
+        world.wait_ready("kgp", "slow-lists", "p", "ConnectionNotFound")
+        assert finished.is_set()
+        assert operator.process.poll() is None
+        assert operator.stop() == 0
+        assert "released Lease" in operator.log()
+    world.clear("slow-lists")

@@ -54,6 +54,8 @@ _BEAT_S = 2.0
 _RETRY_CAP_S = 30
 # Between two comparisons of the store with lists, after one that failed, and what a watch may be late.
 _COMPARE_S, _COMPARE_AGAIN_S, _DELAY_S = 300.0, 1.0, 2.0
+# Objects that a comparison reads before it checks which ones the watch has reported meanwhile.
+_READ_AT_ONCE = 100
 # More than the longest scan: a round that hangs because of its Kafka cluster ends before.
 STUCK_S = 900.0
 
@@ -196,9 +198,25 @@ class Operator:
         # A process that does not know the objects must not keep others from leading.
         await self._synced.wait()
         await self._leader.acquire()
-        # What the process that led before has written must be known.
-        while not await self._compare():
-            await asyncio.sleep(_COMPARE_AGAIN_S)
+        # The comparison may take longer than the Lease lasts: renewals do not wait for it.
+        serve = self._guard(asyncio.create_task(self._serve(), name="comparison before serving"), endless=False)
+        watchdog = self._guard(asyncio.create_task(self._give_up_when_stuck(), name="watchdog"))
+        try:
+            await self._leader.keep()
+        finally:
+            serve.cancel()
+            watchdog.cancel()
+
+    async def _serve(self) -> None:
+        """Start the loops after a comparison, which reads what the previous leader wrote. Raises HygieneError."""
+        try:
+            async with asyncio.timeout(STUCK_S):
+                while not await self._compare():
+                    await asyncio.sleep(_COMPARE_AGAIN_S)
+        except TimeoutError:
+            raise HygieneError(f"gives up the lead: the objects could not be read for {STUCK_S:.0f} s") from None
+        if self._stop.is_set():
+            return
         threading.Thread(target=self._services.unserved.run, name="unserved", daemon=True).start()
         self._serving = True
         self._services.progress.made()
@@ -207,11 +225,6 @@ class Operator:
         for plural in (POLICIES, RESTORES):
             for key in self._objects.keys(plural):
                 self._services.unserved.check(plural, key)
-        watchdog = self._guard(asyncio.create_task(self._give_up_when_stuck(), name="watchdog"))
-        try:
-            await self._leader.keep()
-        finally:
-            watchdog.cancel()
 
     async def _give_up_when_stuck(self) -> None:
         """Raises HygieneError if this process can't do its work: the next leader may."""
@@ -243,12 +256,14 @@ class Operator:
                 if late:
                     # The watch may be about to report them.
                     await asyncio.sleep(_DELAY_S)
-                    late = self._objects.compare(plural, rows, sequence)[1]
-                for row in late:
-                    with suppress(NotFound):
-                        obj = await asyncio.to_thread(api.get, plural, *row.key)
-                        if self._objects.put(plural, obj):
-                            self._changed(plural, obj)
+                # The watch may report the others while some are read.
+                while late := self._objects.compare(plural, late, sequence)[1]:
+                    some, late = late[:_READ_AT_ONCE], late[_READ_AT_ONCE:]
+                    for row in some:
+                        with suppress(NotFound):
+                            obj = await asyncio.to_thread(api.get, plural, *row.key)
+                            if self._objects.put(plural, obj):
+                                self._changed(plural, obj)
             except ApiError as error:
                 log.warning("the %s could not be listed: %s; trying again", plural, error)
                 return False

@@ -30,7 +30,7 @@ _MAX_TRANSITIONS = 2**31 - 1
 
 
 class Leader:
-    """One process's part in the election. `acquire`, then `keep` until it raises; `release` at a clean end.
+    """One process's part in the election. `acquire`, then at once `keep` until it raises; `release` at a clean end.
 
     Other processes wait for `duration` seconds without a renewal. The holder tries to renew after every sixth of that,
     waits a sixth for each response, and stops after two thirds. With 30 s, its last requests have 10 s to end.
@@ -70,14 +70,18 @@ class Leader:
 
     async def keep(self) -> NoReturn:
         """Renew until that fails for too long or another process holds the Lease: then raises HygieneError."""
-        pause = self._retry
+        # The first one is earlier if it was called late.
+        pause = min(self._retry, max(0.0, self.seconds_left() - self._retry))
         while True:
-            await asyncio.sleep(min(pause, self.seconds_left()))
+            began, pause = self._clock(), min(pause, self.seconds_left())
+            await asyncio.sleep(pause)
             asked = self._clock()
             if asked < self._until:
                 await self._round(self._renew)
             if not self.seconds_left():
-                why = self._problem or "this process did not run: it was suspended, or had no CPU time"
+                stood = self._clock() - began - pause - self._retry
+                why = f"this process did not run for {stood:.0f} s: it was suspended, or had no CPU time"
+                why = self._problem or (why if stood > 0 else "the first renewal came too late")
                 raise HygieneError(f"lost the leadership: not renewed for {self._lead_seconds:.0f} s: {why}")
             pause = max(0.0, asked + self._retry - self._clock())
 

@@ -105,7 +105,7 @@ def read_rows(ask: Callable[..., Any]) -> Iterator[Row]:
             raise ApiError("a list of the API server can't be decoded") from error
         for each in listed.items:
             yield Row((each.metadata.namespace, each.metadata.name), each.metadata.uid, each.metadata.version)
-        following = listed.metadata.following
+        following, size = listed.metadata.following, min(size * 2, PAGE.objects)
         if not following:
             return
 

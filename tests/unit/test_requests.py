@@ -1,0 +1,51 @@
+"""Lists page by page: large objects make pages smaller only where they are."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from group_hygiene.controller.requests import PAGE, read_rows
+from group_hygiene.errors import ApiError
+
+
+class _Body(io.BytesIO):
+    """As much of a urllib3 response as is used."""
+
+    def read(self, size: int | None = -1, /, decode_content: bool = True) -> bytes:
+        return super().read(size)
+
+
+class _Server:
+    """Lists objects of these sizes in bytes."""
+
+    def __init__(self, *sizes: int) -> None:
+        self._sizes = sizes
+        self.asked: list[int] = []
+
+    def list(self, limit: int, _continue: str = "0", **_: Any) -> _Body:
+        self.asked.append(limit)
+        begin = int(_continue)
+        items = [
+            {"metadata": {"namespace": "n", "name": f"p{i}", "uid": str(i), "resourceVersion": "1", "x": "x" * size}}
+            for i, size in enumerate(self._sizes[begin : begin + limit], begin)
+        ]
+        following = str(begin + limit) if begin + limit < len(self._sizes) else ""
+        return _Body(json.dumps({"metadata": {"continue": following}, "items": items}).encode())
+
+
+def test_pages_grow_again_after_large_objects() -> None:
+    """20 objects of 1.1 MB before 3,000 small ones take few requests more than the small ones alone."""
+    server = _Server(*[1_100_000] * 20, *[100] * 3_000)
+    assert [row.key[1] for row in read_rows(server.list)] == [f"p{i}" for i in range(3_020)]
+    assert len(server.asked) < 70
+    assert server.asked[-1] == PAGE.objects == max(server.asked)
+
+
+def test_an_object_larger_than_a_page_is_an_error() -> None:
+    """Not an endless loop."""
+    with pytest.raises(ApiError, match="an object takes more than 4000000 bytes"):
+        list(read_rows(_Server(10, PAGE.bytes, 10).list))
