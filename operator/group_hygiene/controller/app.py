@@ -283,8 +283,9 @@ class Operator:
         settings.networking.request_timeout = 30
         settings.networking.connect_timeout = 5
         settings.networking.error_backoffs = _Backoffs()
-        # Pages of the first list, and how long the last event of an object stays in memory.
-        settings.watching.chunk_size = 20
+        # Pages of the first list, which kopf decodes completely (a user may give each object 1.5 MB of labels), and how
+        # long the last event of an object stays in memory.
+        settings.watching.chunk_size = 2
         settings.queueing.idle_timeout = 0.1
         # The API server ends a watch after server_timeout: one that stays silent for longer is dead.
         settings.watching.client_timeout = 330
