@@ -151,7 +151,7 @@ def test_one_that_hangs_holds_up_no_other(receiver: Receiver) -> None:
         await until(lambda: receiver.at("/hangs") and scene.counts)
         scene.outbox.publish([situation("ab")])
         sender.wake()
-        await until(lambda: len(receiver.at("/works")) == 2)
+        await until(lambda: len(receiver.at("/works")) == len(scene.counts) == 2)
 
     scene.run(story)
     assert len(receiver.at("/hangs")) == 1

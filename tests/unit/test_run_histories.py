@@ -256,7 +256,7 @@ class Operator:
         objects: Any = MemoryObjects(api)
         # Of those that no connection serves; `Unserved` writes their statuses.
         self.skipped: list[str] = []
-        unserved: Any = SimpleNamespace(skip=lambda plural, obj: self.skipped.append(obj["metadata"]["name"]))
+        unserved: Any = SimpleNamespace(skip=lambda plural, key: self.skipped.append(key[1]))
         services = Services(
             api, objects, Grants(api, world), unserved, Recorder(api), Metrics(), world, world, "installation", world
         )
