@@ -315,7 +315,7 @@ def mend(place: Place, kafka: KafkaCluster) -> None:
 
 
 def test_doctor_misses_who_leads(place: Place) -> None:
-    """The operator stopped: nobody holds the Lease, and a CRD may go."""
+    """The operator stopped: no process holds the Lease, and a CRD may go."""
     patch = json.dumps({"spec": {"suspend": True}})
     place.world.server.kubectl("patch", "kgp", "p", "-n", NAMESPACE, "--type=merge", "-p", patch)
     place.world.wait_ready("kgp", NAMESPACE, "p", "Suspended")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -78,9 +79,14 @@ class Unserved:
             self.check(plural, key)
 
     def run(self) -> None:
+        again = time.monotonic() + _AGAIN_S
         while not self._stopping.is_set():
             with self._changed:
-                if not self._queue and not self._changed.wait(_AGAIN_S):
+                if not self._queue:
+                    self._changed.wait(max(0.0, again - time.monotonic()))
+                # However busy others keep it.
+                if time.monotonic() >= again:
+                    again = time.monotonic() + _AGAIN_S
                     for plural, key in self._refused:
                         self._queue.setdefault(key[0], {})[plural, key] = None
                 if not self._queue:

@@ -218,7 +218,8 @@ class Conditions:
     limits: the connection's own. total: groups of the whole cluster, from one unfiltered list; None = not known.
     refusals: why no group may be deleted now (hidden topics, a ledger that can't be written, a wrong clock).
     complete: whether the snapshot is complete, so that a missing group is gone or in use.
-    due_elsewhere: groups that are due by other policies of this connection: its maxPercent holds for all together.
+    due_elsewhere: groups that count with the policy's due ones, which may be among them, against the connection's
+    maxPercent.
     announced: the date of the newest mark that a status or an Event of the policy has shown; None = none has.
     """
 
