@@ -29,7 +29,7 @@ _CONNECTIONS, _REQUEST_BYTES, _KERNEL_BYTES, _SECONDS = 64, 8 << 10, 32 << 10, 1
 # Connections that the kernel holds until they are accepted.
 _WAITING = 1024
 _METRICS_AGE_S = 1.0
-_CHUNK = 64 << 10
+_CHUNK = 16 << 10
 _REQUEST_LINE = re.compile(rb"(GET|HEAD) (/[^ ?]*)(?:\?[^ ]*)? HTTP/1\.[01]\r\n")
 _TEXT = "text/plain; charset=utf-8"
 _BAD_REQUEST = (HTTPStatus.BAD_REQUEST, b"only GET and HEAD of /healthz, /readyz and /metrics\n", _TEXT)
@@ -84,6 +84,10 @@ class Health:
         serving.set_result(None)
         async with server:
             await self._stopped.wait()
+            # A connection on its way to `_accept`, so many steps of asyncio, would not be closed by a closed server.
+            self._loop.remove_reader(listener)
+            for _ in range(4):
+                await asyncio.sleep(0)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = cast("asyncio.Task[None]", asyncio.current_task())
@@ -115,7 +119,8 @@ class Health:
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(content)}\r\n"
             "Connection: close\r\n\r\n".encode()
         )
-        # Piece by piece: asyncio would copy what a client does not read.
+        # Piece by piece, each once the one before is with the kernel: asyncio copies what a client does not read.
+        writer.transport.set_write_buffer_limits(0)
         for start in range(0, 0 if only_head else len(content), _CHUNK):
             writer.write(content[start : start + _CHUNK])
             await writer.drain()
