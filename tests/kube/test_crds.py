@@ -431,7 +431,7 @@ def oauth(**fields: Any) -> Patch:
 TOPIC = "must be the name of a topic that is not Kafka's own"
 EITHER = "must hold either names or selector"
 VALUES = "values must be given with In and NotIn, and only with them"
-BACKSLASH = r"must have \* or \\ after each backslash"
+BACKSLASH = r"must have one of .* after each backslash"
 DURATION = "must be a duration like"
 ADDRESS = "must be one host:port"
 OWNER = "must be letters, digits, '-', '_' and '.'"

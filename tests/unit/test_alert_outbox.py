@@ -18,7 +18,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Key, Notice, PolicyAlerts, Removal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.owners import GroupOwner
-from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.patterns import TenantPatterns
 from group_hygiene.spec.policy import AlertSpec, Policy
 from group_hygiene.spec.receivers import Kind
 from group_hygiene.spec.secret import Hidden
@@ -113,7 +113,7 @@ def test_a_restart_repeats_nothing_and_sends_the_end() -> None:
 
 def test_an_owners_alerts_are_in_the_ledger_as_those_of_a_policy() -> None:
     """By its JSON: the next process repeats none, knows whose they are, and ends them if the owner is gone."""
-    owner = GroupOwner(name="payments", groups=Patterns(["*"]), receiver="r")
+    owner = GroupOwner(name="payments", groups=TenantPatterns(["*"]), receiver="r")
     both = [policy(1), of_owner(policy(1), owner)]
     first = Scene(receiver("r"), policies=both)
     first.run("ab", "1")

@@ -54,11 +54,11 @@ from tests.unit.make import group, policy_object
         pytest.param("orders", "orders\n", False, id="newline-at-the-end"),
         pytest.param("*s", "orders\n", False, id="newline-at-the-end-after-star"),
         pytest.param("Orders", "orders", False, id="case"),
-        pytest.param("o.d+r[s]|(x)?^$", "o.d+r[s]|(x)?^$", True, id="regex-metacharacters-literal"),
+        pytest.param("o.d+r[s]|(x)?^$a", "o.d+r[s]|(x)?^$a", True, id="regex-metacharacters-literal"),
         pytest.param("a.c", "abc", False, id="dot-is-literal"),
         pytest.param("a*.x*c", "abxc", False, id="dot-between-stars-is-literal"),
         pytest.param("a|b", "a", False, id="bar-is-literal"),
-        pytest.param("[ab]*", "a1", False, id="brackets-are-literal"),
+        pytest.param(r"\[ab]*", "a1", False, id="brackets-are-literal"),
         pytest.param("größe-*-日本", "größe-1-日本", True, id="unicode"),
         pytest.param("café", "cafe\u0301", False, id="unicode-is-not-normalized"),
     ],
@@ -158,8 +158,8 @@ def test_patterns_of_every_private_character_still_cover() -> None:
     ("patterns", "problem"),
     [
         pytest.param([""], r"spec.x\[0\] must not be empty", id="empty"),
-        pytest.param(["a", "b\\"], r"spec.x\[1\] .* a backslash must be followed by", id="backslash-at-the-end"),
-        pytest.param(["a\\b"], r"spec.x\[0\] .* a backslash must be followed by", id="backslash-before-a-letter"),
+        pytest.param(["a", "b\\"], r"spec.x\[1\] must have one of .* after each backslash", id="backslash-at-the-end"),
+        pytest.param(["a\\b"], r"spec.x\[0\] must have one of .* after each backslash", id="backslash-before-a-letter"),
         pytest.param("orders-*", "spec.x must be a list of texts", id="lone-text-would-match-every-group"),
         pytest.param([1], "spec.x must be a list of texts", id="number"),
     ],
@@ -349,7 +349,7 @@ def test_alert_looks_at_all_states() -> None:
         pytest.param({"match": {"groups": "a-*"}}, "spec.match.groups must be a list", id="groups-as-a-text"),
         pytest.param({"match": {"groups": [""]}}, r"spec.match.groups\[0\] must not be empty", id="empty-pattern"),
         pytest.param(
-            {"match": {"groups": ["*"], "exclude": ["\\a"]}}, r"spec.match.exclude\[0\] .* must be", id="bad-exclude"
+            {"match": {"groups": ["*"], "exclude": ["\\a"]}}, r"spec.match.exclude\[0\] must have", id="bad-exclude"
         ),
         pytest.param(
             {"match": {"groups": ["*"], "states": ["Stable"]}},

@@ -73,7 +73,8 @@ class ListOptions:
     type=Pattern(),
     multiple=True,
     metavar="PATTERN",
-    help="Only groups whose whole id matches one of these patterns; * matches any run of characters.",
+    help="Only groups whose whole id matches one of these patterns, as in a policy: * matches any characters, {uuid} a "
+    "UUID; docs/patterns.md has all placeholders.",
 )
 @click.option("--regex", type=Expression(), metavar="REGEX", help="Only groups whose whole id matches this expression.")
 @click.option(

@@ -180,7 +180,7 @@ class Pattern(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            parse_pattern(str(value), "a pattern")
+            parse_pattern(str(value), repr(value))
         except SpecError as error:
             self.fail(str(error), param, ctx)
         return str(value)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from group_hygiene.spec.fields import Decisive, Text, convert, require
-from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.patterns import Patterns, TenantPatterns
 from group_hygiene.spec.policy import UNPROVEN, Lifted, Unprotect
 
 
@@ -82,7 +82,7 @@ class Access(Decisive, frozen=True, kw_only=True):
     """
 
     namespaces: _Namespaces
-    groups: Patterns
+    groups: TenantPatterns
     rights: Annotated[frozenset[Right], Meta(min_length=1)] = field(name="actions")
     unprotect: frozenset[Unprotect] = frozenset()
 
@@ -112,6 +112,7 @@ class Grant:
     """The rights of a namespace on a connection: the entries that select it; None = its own connection, all rights."""
 
     entries: tuple[Access, ...] | None
+    namespace: str = ""
 
     @property
     def rights(self) -> frozenset[Right]:
@@ -123,14 +124,18 @@ class Grant:
         """The groups for which the right is granted; None = all groups."""
         if self.entries is None:
             return None
-        granted = [entry.groups.sources for entry in self.entries if right in entry.rights]
+        granted = [entry.groups.of_namespace(self.namespace).sources for entry in self.entries if right in entry.rights]
         return Patterns([pattern for sources in granted for pattern in sources])
 
     def liftable(self, right: Right) -> tuple[Lifted, ...] | None:
         """The protections that policies with this action may lift, and from which groups; None = all from all."""
         if self.entries is None:
             return None
-        return tuple((entry.unprotect, entry.groups) for entry in self.entries if right in entry.rights)
+        return tuple(
+            (entry.unprotect, entry.groups.of_namespace(self.namespace))
+            for entry in self.entries
+            if right in entry.rights
+        )
 
 
 def parse_access(entries: Any) -> tuple[Access, ...]:

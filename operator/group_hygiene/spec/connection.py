@@ -426,7 +426,7 @@ def grant(connection: Connection, namespace: str, labels: Mapping[str, str] | No
     if namespace == connection.namespace:
         return Grant(None)
     entries = tuple(entry for entry in connection.access if entry.selects(namespace, labels))
-    return Grant(entries) if entries else None
+    return Grant(entries, namespace) if entries else None
 
 
 def admit(connection: Connection, policy: Policy, given: Grant | None) -> Policy:

@@ -11,7 +11,6 @@ import msgspec
 
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.durations import Duration, format_duration, parse_duration
-from group_hygiene.spec.patterns import Patterns
 
 T = TypeVar("T")
 # msgspec reads a type's annotations at its first use, and crashes if two threads do that at once.
@@ -87,6 +86,6 @@ def is_namespace(text: str) -> bool:
 def _decode(wanted: type, value: Any) -> Any:
     """The types that msgspec does not know. msgspec adds the path to a ValueError, but not to a SpecError."""
     try:
-        return parse_duration(value, "") if wanted is Duration else Patterns(value, "")
+        return parse_duration(value, "") if wanted is Duration else wanted(value, "")
     except SpecError as error:
         raise ValueError(str(error)) from None

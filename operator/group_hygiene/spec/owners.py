@@ -9,11 +9,13 @@ from msgspec import Meta
 
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.fields import Decisive, require
-from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.patterns import TenantPatterns
 from group_hygiene.spec.receivers import ReceiverName
 
+# The name of an owner that is the namespace in the group's id.
+_EACH = "{namespace}"
 # As the value of a label in Kubernetes.
-_Name = Annotated[str, Meta(max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?\Z")]
+_Name = Annotated[str, Meta(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?|\{namespace\})\Z")]
 # An http(s) URL without credentials that contains {group} once, and no other placeholder.
 KeepLink = Annotated[
     str,
@@ -25,14 +27,19 @@ KeepLink = Annotated[
 
 
 class GroupOwner(Decisive, frozen=True, kw_only=True):
-    """One entry of `owners`. receiver: its name, for messages about only this owner's groups; None = no messages."""
+    """One entry of `owners`. receiver: its name, for messages about only this owner's groups; None = no messages.
+
+    name: `{namespace}` = each namespace that `{namespace}` in `groups` stands for is the owner of its groups.
+    """
 
     name: _Name
-    groups: Patterns
+    groups: TenantPatterns
     receiver: ReceiverName | None = None
 
     def __post_init__(self) -> None:
         require(self.groups.sources, "groups must hold at least one pattern")
+        each = self.name != _EACH or (self.receiver is None and all(_EACH in each for each in self.groups.sources))
+        require(each, "must have {namespace} in each of groups, and no receiver, where name is {namespace}")
 
 
 OwnerList = Annotated[tuple[GroupOwner, ...], Meta(max_length=64)]
@@ -46,13 +53,14 @@ class Owners:
     def __init__(self, entries: Sequence[GroupOwner] = ()) -> None:
         self.entries = tuple(entries)
         # Most groups of a large cluster may have no owner: one check of all patterns shows that.
-        self._all = Patterns([pattern for owner in entries for pattern in owner.groups.sources])
+        self._all = TenantPatterns([pattern for owner in entries for pattern in owner.groups.sources])
 
     def of(self, group: str) -> str:
         """The name of the group's owner; "" = it has none."""
         if not self._all.matches(group):
             return ""
-        return next(owner.name for owner in self.entries if owner.groups.matches(group))
+        owner = next(owner for owner in self.entries if owner.groups.matches(group))
+        return owner.groups.namespace_of(group) if owner.name == _EACH else owner.name
 
     @property
     def notified(self) -> list[GroupOwner]:

@@ -1,82 +1,188 @@
-"""Patterns of names: `*` matches any characters, `\\*` a star, everything else itself. No I/O."""
+r"""Patterns of names. No I/O.
+
+`*` matches any characters, also none; placeholders match what `PLACEHOLDERS` says. A backslash before one of
+`* \ { ^ $ ( [ .` makes it literal, and everything else matches itself; case matters. A pattern that reads like a
+regular expression is refused: it would match other names than its author means.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Self
 
 from group_hygiene.errors import SpecError
 
+_DAY = "(?:0[1-9]|[12][0-9]|3[01])"
+# A placeholder takes as much as it can, and never less to let what follows match.
+PLACEHOLDERS: Mapping[str, str] = {
+    "uuid": "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+    "digits": "[0-9]++",
+    "hex": "[0-9a-fA-F]++",
+    "date": f"[0-9]{{4}}(?:(?:0[1-9]|1[0-2]){_DAY}|-(?:0[1-9]|1[0-2])-{_DAY})",
+}
+# Only in patterns of tenants: the name of a namespace (RFC 1123).
+_NAMESPACE = "(?P<namespace>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)(?![-a-z0-9])"
+_TOKEN = re.compile(r"\\(?P<escaped>.)|(?P<star>\*)|\{(?P<name>[a-z]+)\}|(?P<text>[^\\*{]+)")
+# A star, a character, or a placeholder other than {namespace}.
+_UNIT = r"[^\\{]|\\.|\{[^n]"
+# The same expressions are in the rules of the CRDs, with the same messages.
+_ESCAPES = re.compile(r"^([^\\]|\\[*\\{^$(\[.])*\Z")
+_REGULAR = re.compile(
+    r"^\^|^([^\\]|\\.)*(\$\Z|\([^|]*\|[^)]*\)|\[[^\]]+\][+*])|^(([^\\]|\\.)*([\x20-/:-@\[\]^_`{|~]|\\.))?\.\*"
+)
+_ALTERNATIVES = re.compile(r"^([^\\]|\\.)*\([^|]*\|[^)]*\)")
+_CORRECTABLE = re.compile(r"^\^?([^\\()|?+^$\[\]{]|\[0-9\][+*])+\$?\Z")
+_KNOWN = re.compile(r"^([^\\{]|\\.?|\{(uuid|digits|hex|date)\})*\Z")
+_KNOWN_TO_TENANTS = re.compile(r"^([^\\{]|\\.?|\{(uuid|digits|hex|date|namespace)\})*\Z")
+_FOLLOWED = re.compile(
+    r"^([^\\]|\\.)*(\{(digits|date)\}[0-9]|\{(hex|uuid)\}[0-9a-fA-F]"
+    r"|\{(uuid|digits|hex|date)\}\{(uuid|digits|hex|date|namespace)\}"
+    r"|\*([^\\]|\\.)*([0-9]\{digits\}|[0-9a-fA-F]\{hex\}))"
+)
+_BOUNDED = re.compile(
+    rf"^({_UNIT})*(([._/]|\\\.)\{{namespace\}})?\Z"
+    rf"|^({_UNIT.replace('{]', '{*]')})*\{{namespace\}}(([._/]|\\\.)({_UNIT})*)?\Z"
+)
 # Where `covers` searches a character that occurs in no pattern: from the first private use area to the last plane.
 _CANDIDATES = range(0xE000, 0x110000)
 
 
-def parse_pattern(pattern: str, field: str = "pattern") -> tuple[str, ...]:
-    r"""The texts between the stars of a pattern: `a*b\*` -> ("a", "b*"); one text = a pattern without a star.
+class _Placed(NamedTuple):
+    """A piece with placeholders. first: matches it at a place. later: matches it there or later, not within a run."""
 
-    `*` matches any characters, `\*` a star, `\\` a backslash, everything else itself; case-sensitive. Raises SpecError,
-    which names `field`.
+    first: re.Pattern[str]
+    later: re.Pattern[str]
+
+
+_Piece = str | _Placed
+
+
+def parse_pattern(pattern: str, field: str = "pattern", of_tenants: bool = False) -> tuple[_Piece, ...]:
+    r"""The pieces between the stars of a pattern: `a*b\*` -> ("a", "b*"); one piece = a pattern without a star.
+
+    of_tenants: whether it may hold `{namespace}`. Raises SpecError, which begins with `field`.
     """
+    if problem := _problem(pattern, of_tenants):
+        raise SpecError(f"{field} must {problem}")
+    texts, expressions, placed = [""], [""], [False]
+    for token in _TOKEN.finditer(pattern):
+        text, name = token["escaped"] or token["text"] or "", token["name"]
+        if token["star"]:
+            texts.append("")
+            expressions.append("")
+            placed.append(False)
+        texts[-1] += text
+        expressions[-1] += PLACEHOLDERS.get(name, _NAMESPACE) if name else re.escape(text)
+        placed[-1] |= name is not None
+    expressions[-1] += r"\Z"
+    pieces = zip(texts, expressions, placed, strict=True)
+    return tuple(_placed(expression) if special else text for text, expression, special in pieces)
+
+
+@functools.lru_cache(maxsize=4096)
+def _placed(expression: str) -> _Placed:
+    """A match within a run of {digits} or {hex} ends where the one from its beginning does."""
+    runs = (PLACEHOLDERS["digits"], PLACEHOLDERS["hex"])
+    before = next((f"(?<!{run[:-2]})" for run in runs if expression.startswith(run)), "")
+    return _Placed(re.compile(expression), re.compile(before + expression))
+
+
+def _problem(pattern: str, of_tenants: bool) -> str | None:
+    """What a pattern must be, as the CRDs say it; None = it is."""
     if not pattern:
-        raise SpecError(f"{field} must not be empty")
-    pieces = [""]
-    characters = iter(pattern)
-    for character in characters:
-        if character == "\\":
-            following = next(characters, "")
-            if following not in ("*", "\\"):
-                raise SpecError(rf"{field} {pattern!r}: a backslash must be followed by * or \ (as in \*)")
-            pieces[-1] += following
-        elif character == "*":
-            pieces.append("")
-        else:
-            pieces[-1] += character
-    return tuple(pieces)
+        return "not be empty"
+    if not _ESCAPES.search(pattern):
+        return r"have one of * \ { ^ $ ( [ . after each backslash, which makes it literal: \* is a star"
+    if _REGULAR.search(pattern):
+        return rf"not be a regular expression (\. \^ \$ \( \[ are literal): {_advice(pattern)}"
+    if not (_KNOWN_TO_TENANTS if of_tenants else _KNOWN).search(pattern):
+        names = "{uuid}, {digits}, {hex}, {date}" + (", {namespace}" if of_tenants else "")
+        return rf"have no other name in braces than {names}; \{{ is a brace"
+    if _FOLLOWED.search(pattern):
+        return "have a separator, like -, between a placeholder and a character that it takes"
+    if of_tenants and not _BOUNDED.search(pattern):
+        return (
+            "have {namespace} once, with . or _ or / or nothing after it, and before each * unless it ends the pattern "
+            "after . or _ or /: else a namespace gets groups of another one"
+        )
+    return None
 
 
-def _matches(pieces: tuple[str, ...], text: str) -> bool:
+def _advice(pattern: str) -> str:
+    """What to write in place of a regular expression."""
+    if _ALTERNATIVES.search(pattern):
+        return "write one pattern for each alternative"
+    if not _CORRECTABLE.search(pattern):
+        return "* matches any characters"
+    corrected = (
+        pattern.replace("[0-9]+", "{digits}").replace("[0-9]*", "{digits}").replace(".*", "*").replace("**", "*")
+    )
+    return f"did you mean {corrected.replace('^', '').replace('$', '')}?"
+
+
+def _matches(pieces: tuple[_Piece, ...], text: str) -> bool:
     """Whether a text consists of these pieces with anything between them; a single piece is the whole text.
 
-    Without a regular expression, which would try each piece at every place of a long name and hold the interpreter, so
-    that the Lease is not renewed. The first place of each piece is sufficient, so each is searched once.
+    Without one regular expression, which would try each piece at every place of a long name and hold the interpreter,
+    so that the Lease is not renewed. The first place of each piece is sufficient, so each is searched once: a later
+    match never ends before an earlier one, as each placeholder takes all that it can.
     """
-    if len(pieces) == 1:
-        return text == pieces[0]
     first, last = pieces[0], pieces[-1]
-    at, end = len(first), len(text) - len(last)
-    if at > end or not text.startswith(first) or not text.endswith(last):
+    if isinstance(first, str):
+        at = len(first) if text.startswith(first) else -1
+    else:
+        found = first.first.match(text)
+        at = found.end() if found else -1
+    if at < 0 or len(pieces) == 1:
+        return at == len(text)
+    if isinstance(last, str) and (not text.endswith(last) or at > len(text) - len(last)):
         return False
+    end = len(text) - len(last) if isinstance(last, str) else len(text)
     for piece in pieces[1:-1]:
-        found = text.find(piece, at, end)
-        if found < 0:
+        at = _search(piece, text, at, end)
+        if at < 0:
             return False
-        at = found + len(piece)
-    return True
+    return isinstance(last, str) or _search(last, text, at, end) >= 0
+
+
+def _search(piece: _Piece, text: str, at: int, end: int) -> int:
+    """The end of the first match of a piece in this part of a text; -1 = none."""
+    if isinstance(piece, str):
+        place = text.find(piece, at, end)
+        return -1 if place < 0 else place + len(piece)
+    # Beyond the part, since a placeholder takes more if it can.
+    found = piece.first.match(text, at) or piece.later.search(text, at)
+    return found.end() if found and found.end() <= end else -1
 
 
 class Patterns:
     """A list of patterns; matches a name that any of them matches in full. An empty list matches nothing."""
 
     __slots__ = ("_exact", "_others", "_pieces", "_prefixes", "_used", "sources")
+    _of_tenants = False
 
     def __init__(self, patterns: Sequence[str], field: str = "patterns") -> None:
         # Python iterates a string by characters: `groups: abc-*` would match every group.
         if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) for pattern in patterns):
             raise SpecError(f"{field} must be a list of texts")
         self.sources = tuple(patterns)
-        self._pieces = tuple(parse_pattern(p, f"{field}[{i}]") for i, p in enumerate(self.sources))
+        self._pieces = tuple(parse_pattern(p, f"{field}[{i}]", self._of_tenants) for i, p in enumerate(self.sources))
         # The common forms `a` and `a*` need one lookup each for all patterns together.
-        self._exact = frozenset(pieces[0] for pieces in self._pieces if len(pieces) == 1)
-        self._prefixes = tuple(pieces[0] for pieces in self._pieces if len(pieces) == 2 and not pieces[1])
-        self._others = tuple(p for p in self._pieces if len(p) > 2 or (len(p) == 2 and p[1]))
+        self._exact = frozenset(p[0] for p in self._pieces if len(p) == 1 and isinstance(p[0], str))
+        self._prefixes = tuple(p[0] for p in self._pieces if len(p) == 2 and not p[1] and isinstance(p[0], str))
+        common = {*((text,) for text in self._exact), *((text, "") for text in self._prefixes)}
+        self._others = tuple(pieces for pieces in self._pieces if pieces not in common)
         self._used: frozenset[str] | None = None
 
     @classmethod
-    def of_names(cls, names: Iterable[str]) -> Patterns:
+    def of_names(cls, names: Iterable[str]) -> Self:
         """Matches only these names; also the empty one, which no pattern of a spec matches alone."""
         made = cls([])
         made._exact = frozenset(names)
         made._pieces = tuple((name,) for name in sorted(made._exact))
-        made.sources = tuple(name.replace("\\", "\\\\").replace("*", "\\*") for (name,) in made._pieces)
+        made.sources = tuple(re.sub(r"[*\\{^$(\[]", r"\\\g<0>", name) for name in sorted(made._exact))
         return made
 
     def matches(self, name: str) -> bool:
@@ -98,14 +204,47 @@ class Patterns:
     def covers(self, pattern: str) -> bool:
         """Whether a single one of these patterns matches everything that `pattern` matches.
 
-        Replaces each star of `pattern` by a character that occurs in no pattern. A pattern that matches this text
-        matches that character by a star, and the same star matches any other text in its place. So the one text
-        represents all. False also if only several patterns together cover it.
+        Replaces each star and placeholder of `pattern` by a character that occurs in no pattern. A pattern that matches
+        this text matches that character by a star, and the same star matches any other text in its place, unless a
+        placeholder of it takes a part of that text: so if there is one, the answer is True for the same pattern only.
+        False also if only several patterns together cover it.
         """
+        wanted = parse_pattern(pattern)
+        if len(wanted) == 1 and isinstance(wanted[0], str):
+            return self.matches(wanted[0])
         if self._used is None:
             self._used = frozenset("".join(self.sources))
         fresh = next((chr(c) for c in _CANDIDATES if chr(c) not in self._used and chr(c) not in pattern), None)
-        return fresh is not None and self.matches(fresh.join(parse_pattern(pattern)))
+        if fresh is None:
+            return False
+        text = "".join(
+            fresh if token["star"] or token["name"] else token["escaped"] or token["text"]
+            for token in _TOKEN.finditer(pattern)
+        )
+        plain = (pieces for pieces in self._pieces if all(isinstance(piece, str) for piece in pieces))
+        return wanted in self._pieces or any(_matches(pieces, text) for pieces in plain)
 
     def __repr__(self) -> str:
         return f"Patterns({list(self.sources)!r})"
+
+
+class TenantPatterns(Patterns):
+    """Patterns of a connection about its tenants' groups, which may hold `{namespace}`: the name of any namespace."""
+
+    __slots__ = ()
+    _of_tenants = True
+
+    def of_namespace(self, namespace: str) -> Patterns:
+        """With this namespace in place of `{namespace}`."""
+        return Patterns(
+            [
+                re.sub(r"\\.|\{namespace\}", lambda found: namespace if found[0][0] == "{" else found[0], source)
+                for source in self.sources
+            ]
+        )
+
+    def namespace_of(self, name: str) -> str:
+        """What `{namespace}` of the first pattern that matches stands for; "" = it has none, or none matches."""
+        pieces = next((pieces for pieces in self._pieces if _matches(pieces, name)), ())
+        found = [piece.first.match(name) or piece.later.search(name) for piece in pieces if isinstance(piece, _Placed)]
+        return next((each["namespace"] for each in found if each and "namespace" in each.groupdict()), "")

@@ -1,0 +1,189 @@
+"""Patterns of names, good and bad: the API server and the commands judge each alike, and say the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import CustomObjectsApi
+
+from group_hygiene.cli.manifests import read_manifests
+from group_hygiene.errors import UsageError
+from tests.kube.test_crds import Object, a_connection, a_policy, access, complaints, owners
+
+REGULAR = r"must not be a regular expression (\. \^ \$ \( \[ are literal): "
+ESCAPE = r"must have one of * \ { ^ $ ( [ . after each backslash, which makes it literal: \* is a star"
+NAMES = r"must have no other name in braces than {uuid}, {digits}, {hex}, {date}; \{ is a brace"
+NAMES_OF_TENANTS = r"must have no other name in braces than {uuid}, {digits}, {hex}, {date}, {namespace}; \{ is a brace"
+CLASS = "must have a separator, like -, between a placeholder and a character that it takes"
+BOUND = "must have {namespace} once, with . or _ or / or nothing after it, and before each * unless it ends"
+ONE_EACH, STAR = f"{REGULAR}write one pattern for each alternative", f"{REGULAR}* matches any characters"
+
+
+def meant(pattern: str) -> str:
+    return f"{REGULAR}did you mean {pattern}?"
+
+
+# A pattern of group ids -> what is wrong with it; "" = nothing.
+PATTERNS: list[tuple[str, str]] = [
+    ("*", ""),
+    ("payments", ""),
+    ("payments-*", ""),
+    ("*-prod", ""),
+    ("*-prod-*", ""),
+    ("a*b*c", ""),
+    ("orders.v1.*", ""),
+    ("größe.*", ""),
+    ("word.*", ""),
+    ("a.b.c", ""),
+    (r"word\.*", ""),
+    (r"*\.*", ""),
+    (r"a-\.*", ""),
+    (r"a\*b\\c", ""),
+    (r"\^a\$", ""),
+    ("a^b$c", ""),
+    ("a(b)", ""),
+    ("a(b|c", ""),
+    ("a|b)", ""),
+    (r"a\(b|c)", ""),
+    ("a[b]", ""),
+    ("a[b]-*", ""),
+    (r"a\[b]+", ""),
+    ("a]+", ""),
+    ("a+b?c", ""),
+    ("a}b", ""),
+    (r"\{uuid}", ""),
+    (r"a\{", ""),
+    ("{uuid}", ""),
+    ("anonymous.{uuid}", ""),
+    ("etl-{uuid}-0", ""),
+    ("perf-consumer-{digits}", ""),
+    ("{digits}*", ""),
+    ("{uuid}.*", ""),
+    ("{digits}-{hex}", ""),
+    ("{date}T{digits}", ""),
+    ("a-{hex}g", ""),
+    ("node{hex}", ""),
+    ("v1{digits}", ""),
+    ("*-{digits}", ""),
+    ("a b", ""),
+    ("a\nb", ""),
+    ("😀*", ""),
+    ("", "must not be empty"),
+    (r"a\b", ESCAPE),
+    ("a\\", ESCAPE),
+    (r"\d-*", ESCAPE),
+    ("^wordcount$", meant("wordcount")),
+    ("^payments-*", meant("payments-*")),
+    ("wordcount$", meant("wordcount")),
+    ("^payments-.*$", meant("payments-*")),
+    ("payments-.*", meant("payments-*")),
+    ("payments_.*", meant("payments_*")),
+    (".*", meant("*")),
+    (".*-prod", meant("*-prod")),
+    ("a-.*-b", meant("a-*-b")),
+    ("a..*", meant("a.*")),
+    ("*.*", meant("*")),
+    ("app-[0-9]+", meant("app-{digits}")),
+    ("app-[0-9]*-.*", meant("app-{digits}-*")),
+    (r"payments\..*", STAR),
+    ("team-(a|b)-*", ONE_EACH),
+    ("^(a|b)$", ONE_EACH),
+    ("((a)|b)", ONE_EACH),
+    ("team-[a-z]+", STAR),
+    ("[a-z0-9]*", STAR),
+    ("^a?$", STAR),
+    ("^", STAR),
+    ("$", STAR),
+    ("^^a", STAR),
+    ("{uid}", NAMES),
+    ("{UUID}", NAMES),
+    ("{}", NAMES),
+    ("a{", NAMES),
+    ("app-[0-9]{3}", NAMES),
+    ("{namespace}.*", NAMES),
+    ("{group}", NAMES),
+    ("{digits}5", CLASS),
+    ("{digits}{hex}", CLASS),
+    ("{hex}a*", CLASS),
+    ("{hex}{digits}", CLASS),
+    ("{uuid}f", CLASS),
+    ("{date}1", CLASS),
+    ("*1{digits}", CLASS),
+    ("*a{hex}*", CLASS),
+]
+# The same of patterns of a connection's tenants.
+OF_TENANTS: list[tuple[str, str]] = [
+    ("{namespace}", ""),
+    ("{namespace}.*", ""),
+    ("{namespace}_*", ""),
+    ("{namespace}/{uuid}", ""),
+    ("team-{namespace}.*", ""),
+    ("a.{namespace}.b-*-c", ""),
+    ("svc-{namespace}", ""),
+    ("*.{namespace}", ""),
+    (r"*\.{namespace}", ""),
+    (r"{namespace}\.*", ""),
+    (r"\{namespace}-*", ""),
+    ("{digits}-{namespace}.*", ""),
+    ("{namespace}-*", BOUND),
+    ("{namespace}*", BOUND),
+    ("{namespace}a", BOUND),
+    ("*{namespace}.a", BOUND),
+    ("*-{namespace}", BOUND),
+    ("*.{namespace}.*", BOUND),
+    ("{namespace}.{namespace}", BOUND),
+    ("{hex}{namespace}", CLASS),
+    ("{name}.*", NAMES_OF_TENANTS),
+]
+
+
+def _policy(**match: Any) -> Object:
+    return a_policy({"match": match})
+
+
+def _stale(**match: Any) -> Object:
+    return a_policy({"match": match, "action": "DeleteOffsets", "when": {"idleFor": "96h"}})
+
+
+# Each field with patterns: its path, the object with this pattern, and whether the patterns are about tenants.
+FIELDS: dict[str, tuple[Callable[[str], Object], bool]] = {
+    "spec.match.groups[0]": (lambda pattern: _policy(groups=[pattern]), False),
+    "spec.match.exclude[0]": (lambda pattern: _policy(exclude=[pattern]), False),
+    "spec.match.topics[0]": (lambda pattern: _stale(topics=[pattern]), False),
+    "spec.match.excludeTopics[0]": (lambda pattern: _stale(excludeTopics=[pattern]), False),
+    "spec.protect[0]": (lambda pattern: a_connection({"protect": [pattern]}), False),
+    "spec.access[0].groups[0]": (lambda pattern: a_connection(access(groups=[pattern])), True),
+    "spec.owners[0].groups[0]": (lambda pattern: a_connection(owners(groups=[pattern])), True),
+}
+_ONE_OF_EACH = [("a-*", ""), ("payments-.*", meant("payments-*")), (r"a\b", ESCAPE), ("{hex}a", CLASS)]
+CASES = [
+    *((field, *case) for field in ("spec.protect[0]",) for case in PATTERNS),
+    *(("spec.access[0].groups[0]", *case) for case in OF_TENANTS),
+    *((field, *case) for field in FIELDS for case in _ONE_OF_EACH),
+    *((field, "{other}", NAMES_OF_TENANTS if tenants else NAMES) for field, (_, tenants) in FIELDS.items()),
+    ("spec.owners[0].groups[0]", "{namespace}-*", BOUND),
+]
+
+
+@pytest.mark.parametrize(("field", "pattern", "problem"), [pytest.param(*c, id=f"{c[0]}-{c[1]}") for c in CASES])
+def test_api_server_and_commands_agree(
+    api: CustomObjectsApi, tmp_path: Path, field: str, pattern: str, problem: str
+) -> None:
+    """A bad pattern gets one message, about its field, with the pattern that is probably meant where that is known."""
+    candidate = FIELDS[field][0](pattern)
+    said = complaints(api, candidate)
+    file = tmp_path / "object.yaml"
+    file.write_text(yaml.safe_dump(candidate, allow_unicode=True))
+    if not problem:
+        assert said == []
+        read_manifests([str(file)], policy_needed=False)
+        return
+    assert len(said) == 1, said
+    assert said[0].startswith(field)
+    assert problem in said[0]
+    with pytest.raises(UsageError) as refused:
+        read_manifests([str(file)], policy_needed=False)
+    (line,) = str(refused.value).splitlines()[1:]
+    assert f"{field}: {problem}" in line
