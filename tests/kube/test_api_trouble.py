@@ -232,6 +232,51 @@ def test_policies_of_absent_connections_delay_no_other(
     world.clear("served")
 
 
+_OF_SERVED = {"connectionRef": {"name": "main", "namespace": "served"}}
+
+
+@pytest.mark.parametrize(
+    ("obj", "reason"),
+    [
+        pytest.param(policy("idle", "idle", suspend=True, action="Alert", **_OF_SERVED), "Suspended", id="suspended"),
+        pytest.param(policy("idle", "idle", **_OF_SERVED), "ActionNotGranted", id="action-not-granted"),
+        pytest.param(
+            policy("idle", "idle") | {"kind": "GroupRestore", "spec": _OF_SERVED | {"groups": ["g"]}},
+            "ActionNotGranted",
+            id="restore-not-granted",
+        ),
+    ],
+)
+def test_no_round_writes_a_status_of_what_does_not_run(
+    world: World, proxy: ApiProxy, account: Path, tmp_path: Path, obj: dict[str, Any], reason: str
+) -> None:
+    """The API server refuses these writes for now: the policies of the connection run."""
+    for namespace in ("idle", "served"):
+        world.namespace(namespace)
+    access = [{"namespaces": {"names": ["idle"]}, "groups": ["*"], "actions": ["Alert"]}]
+    world.apply(connection("served", _NOWHERE, access=access), policy("served", "p"), obj)
+    refused = threading.Event()
+
+    def answer(method: str, path: str) -> bytes | None:
+        if method != "PATCH" or "/idle/" not in path:
+            return None
+        refused.set()
+        return refusing(429)
+
+    proxy.answer = answer
+    short = "kgr" if obj["kind"] == "GroupRestore" else "kgp"
+    with running_operator(account, tmp_path / "log", "--lease-duration", "180"):
+        wait_for(refused.is_set)
+        world.wait_ready("kgp", "served", "p", "ConnectionNotReady")
+        assert world.condition(short, "idle", "idle", "Ready") is None
+        proxy.answer = lambda method, path: None
+        # At once, and not only after a minute.
+        world.apply(connection("served", _NOWHERE, access=access, limits={"requestsPerSecond": 50}))
+        world.wait_ready(short, "idle", "idle", reason)
+    world.server.kubectl("delete", "kgr,kgp,kconn", "--all", "-n", "idle")
+    world.clear("served")
+
+
 def _failures(operator: RunningOperator) -> float:
     series = 'group_hygiene_scan_failures_total{connection="main",namespace="served",reason="BrokersUnreachable"} '
     return float(operator.http("/metrics")[1].partition(series)[2].partition("\n")[0] or 0)
@@ -272,6 +317,22 @@ def test_an_object_that_is_edited_and_deleted_aborts_no_round(
     writer.write_problem(POLICIES, read, Refusal(reasons.CONNECTION_NOT_FOUND, "there is none"))
     left = server.kubectl("get", "grouppolicies.grouphygiene.io", "-n", "churn", "-o", "name").stdout
     assert left == ""
+
+
+def test_an_edit_that_only_a_write_shows_is_reported(world: World, account: Path) -> None:
+    """A status meets a conflict, and the write stores the edit before the watch reports it: both loops are woken."""
+    world.namespace("moved")
+    world.apply(policy("moved", "p"))
+    api, changes = Api(load_config(file=account)), list[Any]()
+    objects = Objects(changed=lambda plural, key, connections: changes.append((plural, key, connections)))
+    read = api.get(POLICIES, "moved", "p")
+    objects.put(POLICIES, read)
+    world.apply(policy("moved", "p", connectionRef={"name": "absent"}))
+    changes.clear()
+    writer = StatusWriter(api, objects, Recorder(api), Metrics(), SystemClock())
+    writer.write_problem(POLICIES, read, Refusal(reasons.CONNECTION_NOT_FOUND, "there is none"))
+    assert changes == [(POLICIES, ("moved", "p"), {("moved", "main"), ("moved", "absent")})]
+    world.clear("moved")
 
 
 @pytest.mark.slow

@@ -673,8 +673,8 @@ class MemoryObjects:
     def __init__(self, api: MemoryApi) -> None:
         self._api = api
 
-    def put(self, plural: str, obj: Object) -> bool:
-        return True
+    def put(self, plural: str, obj: Object) -> None:
+        pass
 
     def get(self, plural: str, namespace: str, name: str) -> Object | None:
         if plural == CONNECTIONS:

@@ -92,9 +92,9 @@ def test_fields_of_another_form_are_left_out(status: Any, kept: dict[str, Any]) 
 def test_a_late_event_does_not_undo_a_write() -> None:
     """A status that this process wrote stays, although the watch reports an earlier version after it."""
     objects = Objects()
-    assert objects.put(POLICIES, an_object(version=9))
-    assert not objects.put(POLICIES, an_object(version=11, status={"totals": {"deleted": 1}}))
-    assert not objects.put(POLICIES, an_object(version=10))
+    objects.put(POLICIES, an_object(version=9))
+    objects.put(POLICIES, an_object(version=11, status={"totals": {"deleted": 1}}))
+    objects.put(POLICIES, an_object(version=10))
     found = objects.get(POLICIES, "kafka", "p")
     assert found is not None
     assert found["status"] == {"totals": {"deleted": 1}}
@@ -109,20 +109,29 @@ def test_a_late_event_does_not_undo_a_write() -> None:
     ],
 )
 def test_what_wakes_a_loop(change: dict[str, Any]) -> None:
-    """More than a change of the status."""
-    objects = Objects()
+    """More than a change of the status, whoever stores it; the connection that an object named before, too."""
+    changes: list[tuple[Any, ...]] = []
+    objects = Objects(changed=lambda *change: changes.append(change))
     objects.put(POLICIES, an_object(version=1))
-    again = an_object(version=2)
+    again = an_object(version=3, spec={"connectionRef": {"name": "other"}} if "generation" in change else {})
     again["metadata"] |= change
-    assert objects.put(POLICIES, again)
-    assert not objects.put(POLICIES, again)
+    objects.put(POLICIES, an_object(version=2, status={"totals": {"deleted": 1}}))
+    objects.put(POLICIES, again)
+    objects.put(POLICIES, again)
+    now = ("kafka", "other") if "generation" in change else ("", "")
+    key, before = ("kafka", "p"), ("kafka", "main")
+    assert changes == [(POLICIES, key, {before}), (POLICIES, key, {before, now})]
 
 
 def test_a_deletion_of_an_earlier_object_removes_no_later_one() -> None:
-    objects = Objects()
+    changes: list[tuple[Any, ...]] = []
+    objects = Objects(changed=lambda *change: changes.append(change))
     objects.put(POLICIES, an_object())
-    assert not objects.remove(POLICIES, ("kafka", "p"), "uid-of-another")
-    assert objects.remove(POLICIES, ("kafka", "p"), "uid-p")
+    changes.clear()
+    objects.remove(POLICIES, ("kafka", "p"), "uid-of-another")
+    assert objects.get(POLICIES, "kafka", "p") is not None
+    objects.remove(POLICIES, ("kafka", "p"), "uid-p")
+    assert changes == [(POLICIES, ("kafka", "p"), {("kafka", "main")})]
     assert (objects.get(POLICIES, "kafka", "p"), objects.naming(POLICIES, "kafka", "main")) == (None, [])
 
 
@@ -257,7 +266,9 @@ def test_a_comparison_finds_objects_that_have_room_again() -> None:
     late = objects.compare(POLICIES, [row for row in rows if row.key[0] == "mine"], objects.sequence)[1]
     assert late
     for row in late:
-        assert objects.put(POLICIES, mine[row.key[1]])
+        assert objects.lacks(POLICIES, row)
+        objects.put(POLICIES, mine[row.key[1]])
+        assert not objects.lacks(POLICIES, row)
         assert is_usable(objects, POLICIES, *row.key)
     rows = [row for row in rows if row.key[0] == "mine"]
     assert objects.compare(POLICIES, rows, objects.sequence) == ([], [])
@@ -268,13 +279,15 @@ def test_a_response_that_arrives_after_a_deletion_stores_nothing() -> None:
     now = 0.0
     objects = Objects(monotonic=lambda: now)
     objects.put(POLICIES, an_object())
-    assert objects.remove(POLICIES, ("kafka", "p"), "uid-p")
-    assert not objects.put(POLICIES, an_object(version=2))
+    objects.remove(POLICIES, ("kafka", "p"), "uid-p")
+    objects.put(POLICIES, an_object(version=2))
     assert objects.get(POLICIES, "kafka", "p") is None
     again = an_object(version=3)
     again["metadata"]["uid"] = "another"
-    assert objects.put(POLICIES, again)
+    objects.put(POLICIES, again)
     now = 61.0
-    assert objects.put(POLICIES, an_object("other"))
-    assert objects.remove(POLICIES, ("kafka", "p"), "another")
-    assert objects.put(POLICIES, an_object(version=4))
+    objects.put(POLICIES, an_object("other"))
+    objects.remove(POLICIES, ("kafka", "p"), "another")
+    assert objects.get(POLICIES, "kafka", "p") is None
+    objects.put(POLICIES, an_object(version=4))
+    assert objects.get(POLICIES, "kafka", "p") is not None

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from group_hygiene.controller import unserved as module
-from group_hygiene.controller.objects import POLICIES, Objects
+from group_hygiene.controller.app import Operator, Options
+from group_hygiene.controller.guard import Grants
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Objects
 from group_hygiene.controller.unserved import Unserved
 from group_hygiene.errors import ApiError
+from group_hygiene.process.clock import SystemClock
 from sandbox.waiting import wait_for
 
 
@@ -20,10 +25,15 @@ class _Writer:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.versions: list[str] = []
+
+    def has_written(self, version: str) -> bool:
+        return version in self.versions
 
     def write_problem(self, plural: str, obj: dict[str, Any], *_: Any, **__: Any) -> None:
         name = obj["metadata"]["name"]
         self.asked.append(name)
+        self.versions.append(obj["metadata"]["resourceVersion"])
         if name == "late" and self.asked.count(name) == 1:
             raise ApiError("the API server answers 429")
 
@@ -53,3 +63,52 @@ def test_a_busy_neighbour_delays_no_further_try(monkeypatch: pytest.MonkeyPatch)
         stopping.set()
         unserved.wake()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("access", "woken"),
+    [
+        pytest.param([], False, id="no-grant"),
+        pytest.param([{"namespaces": {"names": ["a"]}}], True, id="by-name"),
+        pytest.param([{"namespaces": {"names": ["b"]}}], False, id="another-namespace"),
+        pytest.param([{"namespaces": {"selector": {"matchLabels": {"x": "y"}}}}], True, id="by-labels-not-known-yet"),
+    ],
+)
+def test_an_edit_wakes_no_connection_that_grants_nothing(access: list[Any], woken: bool) -> None:
+    """Nor does one of an object that named it before. The status of the object is checked in any case."""
+    operator = Operator(Options())
+    asked: Any = SimpleNamespace(names=[], check=lambda plural, key: asked.names.append(key))
+    grants = Grants(cast("Any", None), SystemClock())
+    operator._services = cast("Any", SimpleNamespace(unserved=asked, grants=grants))
+    woke: list[tuple[str, str]] = []
+    operator._wake = lambda *key: woke.append(key)  # type: ignore[method-assign]
+    spec = {"bootstrapServers": ["kafka:9092"], "access": access}
+    metadata = {"namespace": "k", "name": "main", "uid": "u", "generation": 1, "resourceVersion": "1"}
+    operator._objects.put(CONNECTIONS, {"kind": "KafkaConnection", "metadata": metadata, "spec": spec})
+    operator._follow(POLICIES, ("a", "p"), {("k", "main"), ("k", "absent")})
+    assert set(woke) == {("k", "absent")} | ({("k", "main")} if woken else set())
+    assert asked.names == [("a", "p")]
+
+
+def test_a_status_that_another_round_wrote_is_written_again() -> None:
+    """An object is checked once for each of its versions, however often the loop of its connection skips it."""
+    objects, writer, stopping = Objects(), _Writer(), threading.Event()
+
+    def put(version: str) -> None:
+        metadata = {"namespace": "a", "name": "p", "uid": "p", "generation": 1, "resourceVersion": version}
+        objects.put(POLICIES, {"metadata": metadata, "spec": {"connectionRef": {"name": "none"}}})
+
+    unserved = Unserved(objects, cast("Any", None), cast("Any", writer), lambda: True, stopping)
+    thread = threading.Thread(target=unserved.run)
+    thread.start()
+    try:
+        for version in ("1", "2"):
+            put(version)
+            unserved.skip(POLICIES, ("a", "p"))
+            wait_for(partial(writer.has_written, version))
+            unserved.skip(POLICIES, ("a", "p"))
+    finally:
+        stopping.set()
+        unserved.wake()
+        thread.join()
+    assert writer.versions == ["1", "2"]

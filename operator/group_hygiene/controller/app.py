@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,7 @@ from typing import Any, NoReturn, cast
 import kopf
 
 from group_hygiene.controller.api import GROUP, KINDS, VERSION, Api, load_config, own_namespace
-from group_hygiene.controller.guard import Grants
+from group_hygiene.controller.guard import Grants, parsed
 from group_hygiene.controller.health import Health
 from group_hygiene.controller.leader import DURATION_S, Leader
 from group_hygiene.controller.loop import ConnectionLoop
@@ -27,10 +28,9 @@ from group_hygiene.controller.objects import (
     CONNECTIONS,
     POLICIES,
     RESTORES,
-    Object,
+    Key,
     Objects,
     Row,
-    connection_of,
     key_of,
 )
 from group_hygiene.controller.recorder import Recorder
@@ -54,8 +54,6 @@ _BEAT_S = 2.0
 _RETRY_CAP_S = 30
 # Between two comparisons of the store with lists, after one that failed, and what a watch may be late.
 _COMPARE_S, _COMPARE_AGAIN_S, _DELAY_S = 300.0, 1.0, 2.0
-# Objects that a comparison reads before it checks which ones the watch has reported meanwhile.
-_READ_AT_ONCE = 100
 # More than the longest scan: a round that hangs because of its Kafka cluster ends before.
 STUCK_S = 900.0
 
@@ -92,7 +90,7 @@ class Operator:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._metrics = Metrics()
-        self._objects = Objects()
+        self._objects = Objects(changed=self._on_change)
         self._watches = Watches(tuple(KINDS))
         # Set once the store was compared with a list of each kind.
         self._synced = asyncio.Event()
@@ -108,6 +106,7 @@ class Operator:
 
     async def run(self) -> None:
         """Serve until stopped. Raises HygieneError if the CRDs are missing or no API server is configured."""
+        self._loop = asyncio.get_running_loop()
         api = Api(load_config(), self._options.namespaces)
         await self._check_crds(api)
         workers = Workers()
@@ -256,21 +255,16 @@ class Operator:
                 if late:
                     # The watch may be about to report them.
                     await asyncio.sleep(_DELAY_S)
-                # The watch may report the others while some are read.
-                while late := self._objects.compare(plural, late, sequence)[1]:
-                    some, late = late[:_READ_AT_ONCE], late[_READ_AT_ONCE:]
-                    for row in some:
+                for row in late:
+                    # The watch may report it while others are read.
+                    if self._objects.lacks(plural, row):
                         with suppress(NotFound):
-                            obj = await asyncio.to_thread(api.get, plural, *row.key)
-                            if self._objects.put(plural, obj):
-                                self._changed(plural, obj)
+                            self._objects.put(plural, await asyncio.to_thread(api.get, plural, *row.key))
             except ApiError as error:
                 log.warning("the %s could not be listed: %s; trying again", plural, error)
                 return False
             for key, uid in gone:
-                known = self._objects.get(plural, *key)
-                if known is not None and self._objects.remove(plural, key, uid):
-                    self._changed(plural, known)
+                self._objects.remove(plural, key, uid)
         return True
 
     async def _watch(self) -> None:
@@ -322,25 +316,32 @@ class Operator:
         log.info("watching %s in %s", ", ".join(KINDS), where)
 
     async def _on_event(self, event: Any, resource: Any, **_: Any) -> None:
-        """An object was added, edited or deleted. Changes of its status alone wake nothing."""
+        """An object was added, edited or deleted."""
         obj, plural = event["object"], resource.plural
         if event["type"] == "DELETED":
             self._services.recorder.forget(obj["metadata"]["uid"])
-            changed = self._objects.remove(plural, key_of(obj), obj["metadata"]["uid"])
+            self._objects.remove(plural, key_of(obj), obj["metadata"]["uid"])
         else:
-            changed = self._objects.put(plural, obj)
-        if changed:
-            self._changed(plural, obj)
+            self._objects.put(plural, obj)
 
-    def _changed(self, plural: str, obj: Object) -> None:
-        if not self._serving or self._stop.is_set():
+    def _on_change(self, *change: Any) -> None:
+        """See Objects. A run may end after the event loop did."""
+        if self._serving:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._follow, *change)
+
+    def _follow(self, plural: str, key: Key, connections: Collection[Key]) -> None:
+        """Wake what a change of an object concerns. In a namespace without a grant it concerns no connection."""
+        if self._stop.is_set():
             return
         if plural == CONNECTIONS:
-            self._wake(*key_of(obj))
-            self._services.unserved.check_naming(key_of(obj))
+            self._services.unserved.check_naming(key)
         else:
-            self._services.unserved.check(plural, key_of(obj))
-            self._wake(*connection_of(obj))
+            self._services.unserved.check(plural, key)
+        for of in connections:
+            obj = self._objects.get(CONNECTIONS, *of)
+            if obj is None or self._services.grants.are_possible(parsed(obj)[0], key[0]):
+                self._wake(*of)
 
     def _wake(self, namespace: str, name: str) -> None:
         """Wake the loop of a connection; start it if the connection exists."""

@@ -1,4 +1,4 @@
-"""Finds the policies of a connection and those that it admits; writes the status of the others. No Kafka here."""
+"""Finds the policies of a connection and those that it admits. No Kafka here."""
 
 from __future__ import annotations
 
@@ -63,25 +63,16 @@ class Binding:
         return bound
 
     def active(self, connection: Connection, bound: Sequence[Bound]) -> list[Admitted]:
-        """The policies that the connection admits and that are not suspended. Writes the status of the others, unless
-        it grants their namespace nothing.
-        """
+        """The policies that the connection admits and that are not suspended."""
         active: list[Admitted] = []
         for entry in bound:
             granted = self._services.grants.of(connection, entry.policy.namespace)
-            if granted.grant is None:
-                self._services.unserved.skip(POLICIES, key_of(entry.obj))
-                continue
             try:
                 policy = admit(connection, entry.policy, granted.grant)
-            except SpecError as error:
-                # Not stalled: an edit of the connection can help, not only one of the policy.
-                self._writer.write_problem(POLICIES, entry.obj, Refusal.of(error), is_active=False)
-                continue
-            if policy.suspend:
-                now = self._services.clock.now()
-                new = status.build_suspended_status(policy.generation, entry.status, now)
-                self._writer.write(POLICIES, entry.obj, new)
+            except SpecError:
+                policy = None
+            if policy is None or policy.suspend:
+                self._services.unserved.skip(POLICIES, key_of(entry.obj))
             else:
                 active.append(Admitted(entry.obj, policy, granted))
         return active

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from group_hygiene.controller.api import KINDS, Api
-from group_hygiene.controller.objects import Object, is_over
-from group_hygiene.errors import ApiError, NotFound
+from group_hygiene.controller.objects import Object, is_over, refuse_unusable
+from group_hygiene.errors import ApiError, NotFound, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import Clock
 from group_hygiene.spec.access import Grant
-from group_hygiene.spec.connection import Connection, grant
+from group_hygiene.spec.connection import Connection, grant, parse_access_only, parse_connection
 
 # For so long labels of namespaces count as current when it is decided which policies run.
 _LABELS_S = 30.0
@@ -36,6 +36,18 @@ class Granted:
     grant: Grant | None
 
 
+def parsed(obj: Object) -> tuple[Connection, SpecError | None]:
+    """The connection; if its spec is not valid, what it grants, and why.
+
+    The statuses of the policies and restores that it admits must show that it can't be used now.
+    """
+    try:
+        refuse_unusable(obj)
+        return parse_connection(obj), None
+    except SpecError as error:
+        return parse_access_only(obj), error
+
+
 def read_grant(api: Api, connection: Connection, namespace: str) -> Granted:
     """The connection's current grant to the namespace. Reads its labels only if they matter. Raises ApiError."""
     labels = None
@@ -51,6 +63,12 @@ class Grants:
         self._api, self._clock = api, clock
         # Namespace -> when its labels were read, and the labels; None = not readable.
         self._labels: dict[str, tuple[float, dict[str, str] | None]] = {}
+
+    def are_possible(self, connection: Connection, namespace: str) -> bool:
+        """Whether the connection may grant something to the namespace, by labels known now. Sends no request."""
+        at, labels = self._labels.get(namespace, (-math.inf, None))
+        is_unknown = connection.selects_by_label and self._clock.monotonic() - at >= _LABELS_S
+        return is_unknown or grant(connection, namespace, labels) is not None
 
     def of(self, connection: Connection, namespace: str) -> Granted:
         """Raises ApiError."""

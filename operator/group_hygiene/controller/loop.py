@@ -19,9 +19,10 @@ from group_hygiene.alerts.outbox import Outbox
 from group_hygiene.alerts.sender import Sender, SenderContext
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.binding import Admitted, Binding, Bound
+from group_hygiene.controller.guard import parsed
 from group_hygiene.controller.isolation import internal_error
 from group_hygiene.controller.link import Link
-from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Object, refuse_unusable
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Object
 from group_hygiene.controller.policies import Policies
 from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.services import Services
@@ -29,7 +30,7 @@ from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
-from group_hygiene.spec.connection import Connection, parse_access_only, parse_connection
+from group_hygiene.spec.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ class ConnectionLoop:
         if obj is None:
             return
         self._writer.write_problem(CONNECTIONS, obj, problem)
-        connection, _ = _parsed(obj)
+        connection, _ = parsed(obj)
         active = self._binding.active(connection, self._binding.bind(connection))
         self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.policy for entry in active])
         self._binding.report(active, problem)
@@ -196,7 +197,7 @@ class ConnectionLoop:
         if obj is None:
             self._end()
             return None
-        connection, invalid = _parsed(obj)
+        connection, invalid = parsed(obj)
         bound, restores = self._binding.bind(connection), self._restores.open(connection)
         self._forget_others(bound)
         again = self._writer.take_refused()
@@ -274,15 +275,3 @@ class ConnectionLoop:
     def _back_off(self) -> float:
         wait, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF_CAP_S)
         return wait * random.uniform(0.8, 1.2)
-
-
-def _parsed(obj: Object) -> tuple[Connection, SpecError | None]:
-    """The connection; if its spec is not valid, what it grants, and why.
-
-    The statuses of the policies and restores that it admits must show that it can't be used now.
-    """
-    try:
-        refuse_unusable(obj)
-        return parse_connection(obj), None
-    except SpecError as error:
-        return parse_access_only(obj), error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -114,13 +114,21 @@ class _Entry(NamedTuple):
 class Objects:
     """Thread-safe. limit: bytes for all policies and restores; a namespace has a part of it. monotonic: seconds.
 
+    changed: called by the thread that stores or removes an object, if more than its status is new, with its plural, its
+    key, and the connections that it names and named before (for a connection: itself).
+
     An object that is too large, or for which its namespace has no room left, is stored without its spec: then
     `refuse_unusable` refuses it. `compare` reports it once there is room.
     """
 
-    def __init__(self, limit: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limit: int | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        changed: Callable[[str, Key, Collection[Key]], None] = lambda *_: None,
+    ) -> None:
         self._limit = memory.LIMIT // _SHARE if limit is None else limit
-        self._monotonic = monotonic
+        self._monotonic, self._changed = monotonic, changed
         self._lock = threading.Lock()
         self._entries: dict[str, dict[Key, _Entry]] = defaultdict(dict)
         # Plural and connection -> the keys of the objects that name it.
@@ -133,19 +141,18 @@ class Objects:
         self._removed: dict[str, float] = {}
         self._sequence = 0
 
-    def put(self, plural: str, obj: Mapping[str, Any]) -> bool:
-        """Store an object, unless a later version of it is stored or it was removed. Whether more than its status is
-        new."""
+    def put(self, plural: str, obj: Mapping[str, Any]) -> None:
+        """Store an object, unless a later version of it is stored or it was removed."""
         metadata = obj["metadata"]
         key, uid, version = key_of(obj), metadata["uid"], str(metadata["resourceVersion"])
         edition = int(metadata.get("generation") or 0), bool(metadata.get("deletionTimestamp"))
         with self._lock:
             before = self._entries[plural].get(key)
             if before is not None and before.uid == uid and _is_later(before.version, version):
-                return False
+                return
             self._forget_removed()
             if uid in self._removed:
-                return False
+                return
             self._drop(plural, key)
             # A new status must not end the use of an object.
             same = before if before is not None and (before.uid, before.edition[0]) == (uid, edition[0]) else None
@@ -158,23 +165,30 @@ class Objects:
             self._entries[plural][key] = entry
             self._naming[plural, connection][key] = None
             room.add(key[0], fitted.counted)
-        return before is None or before.identity != entry.identity
+        if before is None or before.identity != entry.identity:
+            self._changed(plural, key, {connection, before.connection if before else connection})
 
-    def remove(self, plural: str, key: Key, uid: str) -> bool:
-        """Remove an object, unless another one has its name now. Whether it was there."""
+    def remove(self, plural: str, key: Key, uid: str) -> None:
+        """Remove an object, unless another one has its name now."""
         with self._lock:
             self._forget_removed()
             self._removed[uid] = self._monotonic()
             entry = self._entries[plural].get(key)
             if entry is None or entry.uid != uid:
-                return False
+                return
             self._drop(plural, key)
-            return True
+        self._changed(plural, key, {entry.connection})
 
     def get(self, plural: str, namespace: str, name: str) -> Object | None:
         with self._lock:
             entry = self._entries[plural].get((namespace, name))
         return None if entry is None else dict(msgspec.json.decode(entry.fitted.data))
+
+    def version(self, plural: str, key: Key) -> str | None:
+        """The resourceVersion of an object; None = it is not there."""
+        with self._lock:
+            entry = self._entries[plural].get(key)
+        return None if entry is None else entry.version
 
     def naming(self, plural: str, namespace: str, name: str) -> list[Key]:
         """The policies or restores that name this connection, which need not exist, by namespace and name."""
@@ -210,13 +224,14 @@ class Objects:
             for key, entry in entries.items()
             if entry.sequence <= sequence and (key not in listed or listed[key].uid != entry.uid)
         ]
-        late = [
-            row
-            for key, row in listed.items()
-            if key not in entries
-            or (key in fitting or entries[key].uid != row.uid or _is_later(row.version, entries[key].version))
-        ]
+        late = [row for key, row in listed.items() if key in fitting or _is_newer(row, entries.get(key))]
         return gone, late
+
+    def lacks(self, plural: str, row: Row) -> bool:
+        """Whether a row that was late still is, or the object has no room yet."""
+        with self._lock:
+            entry = self._entries[plural].get(row.key)
+        return _is_newer(row, entry) or (entry is not None and entry.fitted.lacking > 0)
 
     def _drop(self, plural: str, key: Key) -> None:
         entry = self._entries[plural].pop(key, None)
@@ -331,6 +346,11 @@ def connection_of(obj: Mapping[str, Any]) -> Key:
 
 def key_of(obj: Mapping[str, Any]) -> Key:
     return obj["metadata"]["namespace"], obj["metadata"]["name"]
+
+
+def _is_newer(row: Row, entry: _Entry | None) -> bool:
+    """Whether a list shows a later version of an object than the store, or one that it lacks."""
+    return entry is None or entry.uid != row.uid or _is_later(row.version, entry.version)
 
 
 def _is_later(version: str, than: str) -> bool:

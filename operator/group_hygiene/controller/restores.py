@@ -21,7 +21,7 @@ from group_hygiene.restore.grouprestore import build_restore_status, parse_resto
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest
 from group_hygiene.restore.restoration import Restorer, Saved, Turn, Wanted, read_saved, restore
 from group_hygiene.spec.access import Right
-from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.connection import Connection, admit_restore
 from group_hygiene.status import connection_not_ready, redact_problem
 
 # Pauses before a waiting restore is tried again: each try reads the whole ledger.
@@ -82,30 +82,23 @@ class Restores:
         return objects
 
     def due(self, connection: Connection, objects: Sequence[Object]) -> list[Asked]:
-        """Those of them that the connection admits and that are due now. Writes the status of refused ones."""
+        """Those of them that the connection admits and that are due now."""
         admitted: list[Asked] = []
         self._finished.clear()
         for obj in objects:
             granted = self._services.grants.of(connection, _namespace(obj))
             try:
                 refuse_unusable(obj)
+                admit_restore(connection, _namespace(obj), granted.grant)
                 parsed = isolated(f"a restore of connection {self._key}", parse_restore, obj)
             except SpecError as error:
                 parsed = Refusal.of(error)
-            if granted.grant is None or isinstance(parsed, Refusal):
+            if isinstance(parsed, Refusal):
                 self._services.unserved.skip(RESTORES, key_of(obj))
-                continue
-            request = parsed[1]
-            if Right.RESTORE not in granted.grant.rights:
-                # It may be granted later.
-                message = (
-                    f"KafkaConnection {self._key} does not grant Restore to namespace {_namespace(obj)} (spec.access)"
-                )
-                self._report(obj, Refusal(reasons.ACTION_NOT_GRANTED, message))
                 continue
             before = self._of(obj)
             if before is None or before.generation != connection.generation or before.at <= self._clock.monotonic():
-                admitted.append(Asked(obj, request, granted))
+                admitted.append(Asked(obj, parsed[1], granted))
         return admitted
 
     def run(

@@ -1,7 +1,7 @@
-"""Writes the statuses of policies and restores that no connection serves: theirs is absent, or does not admit them.
+"""Writes the statuses of policies and restores that don't run: suspended, not valid, not admitted by their connection.
 
 One thread for all; namespaces take turns, so that the objects of one delay no status of another for longer than one
-request. The loops of connections spend nothing on them.
+request. The rounds of connections wait for none of these writes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from group_hygiene.controller.guard import Grants
+from group_hygiene.controller.guard import Grants, parsed
 from group_hygiene.controller.isolation import isolated
 from group_hygiene.controller.objects import (
     CONNECTIONS,
@@ -30,8 +30,9 @@ from group_hygiene.errors import HygieneError, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.restore.grouprestore import build_restore_status, parse_restore
-from group_hygiene.spec.connection import nothing_granted, parse_access_only, parse_connection
+from group_hygiene.spec.connection import admit, admit_restore, nothing_granted
 from group_hygiene.spec.policy import parse_policy
+from group_hygiene.status import build_suspended_status
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +59,11 @@ class Unserved:
         self._changed = threading.Condition()
         # Namespace -> plural and key of the objects to check; the namespace whose turn is next comes first.
         self._queue: dict[str, dict[tuple[str, Key], None]] = {}
-        # Those whose status shows a refusal.
-        self._refused: set[tuple[str, Key]] = set()
+        # Those that don't run -> the resourceVersion that was checked.
+        self._checked: dict[tuple[str, Key], str] = {}
 
     def check(self, plural: str, key: Key) -> None:
-        """Find out whether a connection serves this object, which may be gone, and write its status if none does."""
+        """Find out whether a connection runs this object, which may be gone, and write its status if none does."""
         with self._changed:
             self._queue.setdefault(key[0], {})[plural, key] = None
             self._changed.notify()
@@ -74,8 +75,8 @@ class Unserved:
                 self.check(plural, key)
 
     def skip(self, plural: str, key: Key) -> None:
-        """The loop of its connection skips this object."""
-        if (plural, key) not in self._refused:
+        """The loop of its connection skips this object. An earlier round may have written its status since."""
+        if self._objects.version(plural, key) != self._checked.get((plural, key)):
             self.check(plural, key)
 
     def run(self) -> None:
@@ -87,7 +88,7 @@ class Unserved:
                 # However busy others keep it.
                 if time.monotonic() >= again:
                     again = time.monotonic() + _AGAIN_S
-                    for plural, key in self._refused:
+                    for plural, key in self._checked:
                         self._queue.setdefault(key[0], {})[plural, key] = None
                 if not self._queue:
                     continue
@@ -99,51 +100,54 @@ class Unserved:
                     # Its next turn comes after those of the others.
                     self._queue[namespace] = waiting
             if self._may_write():
-                self._write_refusal(plural, key)
+                self._write(plural, key)
 
     def wake(self) -> None:
         with self._changed:
             self._changed.notify()
 
-    def _write_refusal(self, plural: str, key: Key) -> None:
+    def _write(self, plural: str, key: Key) -> None:
         what = f"{plural} {key[0]}/{key[1]}"
         try:
-            obj = self._objects.get(plural, *key)
+            obj, now = self._objects.get(plural, *key), datetime.now(UTC)
             problem = None if obj is None or is_over(obj) else isolated(what, self._problem, plural, obj)
             if obj is None or problem is None:
-                self._refused.discard((plural, key))
+                self._checked.pop((plural, key), None)
                 return
-            self._refused.add((plural, key))
-            if plural == POLICIES:
-                self._writer.write_problem(POLICIES, obj, problem, is_active=False)
+            self._checked[plural, key] = obj["metadata"]["resourceVersion"]
+            if plural == RESTORES:
+                self._writer.write(RESTORES, obj, build_restore_status(obj, problem, now))
+            elif problem.reason == reasons.SUSPENDED:
+                generation = int(obj["metadata"].get("generation") or 0)
+                self._writer.write(POLICIES, obj, build_suspended_status(generation, obj["status"], now))
             else:
-                self._writer.write(RESTORES, obj, build_restore_status(obj, problem, datetime.now(UTC)))
+                self._writer.write_problem(POLICIES, obj, problem, is_active=False)
         except HygieneError as error:
             log.warning("%s: %s; trying again", what, error)
         except Exception:
             log.exception("%s: no status could be written", what)
 
     def _problem(self, plural: str, obj: Object) -> Refusal | None:
-        """Why no connection serves the object; None = one does. Raises ApiError."""
+        """Why no connection runs the object; None = one does. Raises ApiError."""
+        namespace, (of, name) = obj["metadata"]["namespace"], connection_of(obj)
         try:
             refuse_unusable(obj)
-            if plural == POLICIES:
-                parse_policy(obj)
-            else:
+            policy = parse_policy(obj) if plural == POLICIES else None
+            if policy is None:
                 parse_restore(obj)
+            found = self._objects.get(CONNECTIONS, of, name)
+            if found is None and namespace == of:
+                return Refusal(reasons.CONNECTION_NOT_FOUND, f"there is no KafkaConnection {of}/{name} (yet)")
+            if found is None:
+                # Other namespaces see the same whether it exists or grants them nothing.
+                return Refusal(reasons.CROSS_NAMESPACE, nothing_granted(f"{of}/{name}", namespace))
+            connection, _ = parsed(found)
+            given = self._grants.of(connection, namespace).grant
+            if policy is None:
+                admit_restore(connection, namespace, given)
+            elif admit(connection, policy, given).suspend:
+                return Refusal(reasons.SUSPENDED, "suspended")
         except SpecError as error:
+            # Not stalled if the connection refuses: an edit of the connection can help, too.
             return Refusal.of(error)
-        namespace, (of, name) = obj["metadata"]["namespace"], connection_of(obj)
-        found = self._objects.get(CONNECTIONS, of, name)
-        if namespace == of:
-            missing = Refusal(reasons.CONNECTION_NOT_FOUND, f"there is no KafkaConnection {of}/{name} (yet)")
-            return missing if found is None else None
-        # Other namespaces see the same whether it exists or grants them nothing.
-        refused = Refusal(reasons.CROSS_NAMESPACE, nothing_granted(f"{of}/{name}", namespace))
-        if found is None:
-            return refused
-        try:
-            connection = parse_connection(found)
-        except SpecError:
-            connection = parse_access_only(found)
-        return refused if self._grants.of(connection, namespace).grant is None else None
+        return None
