@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -297,6 +298,36 @@ class Broken(Outbox):
         if lane.receiver == "a-broken" and self.broken:
             raise OverflowError("date value out of range")
         return super().message(lane, now, limit)
+
+
+class Noting(Outbox):
+    """Notes in which threads it searches for messages."""
+
+    def __init__(self, connection: str) -> None:
+        super().__init__(connection)
+        self.threads: set[int] = set()
+
+    def lanes(self, now: datetime) -> set[Lane]:
+        self.threads.add(threading.get_ident())
+        return super().lanes(now)
+
+    def message(self, lane: Lane, now: datetime, limit: int = MESSAGE_MAX) -> Message | None:
+        self.threads.add(threading.get_ident())
+        return super().message(lane, now, limit)
+
+
+def test_no_search_for_messages_is_in_the_event_loop(receiver: Receiver) -> None:
+    """With many policies it takes a while, and the Lease is renewed in that loop."""
+    outbox = Noting("kafka/main")
+    scene = Scene(receiver, "r", outbox=outbox)
+    scene.outbox.publish([situation("a")])
+
+    async def story(sender: Sender) -> None:
+        await until(lambda: receiver.at("/r"))
+        assert outbox.threads
+        assert threading.get_ident() not in outbox.threads
+
+    scene.run(story)
 
 
 def test_a_message_that_cannot_be_made_holds_up_no_other(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:

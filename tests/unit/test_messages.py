@@ -104,6 +104,12 @@ def test_markdown_in_a_group_or_a_detail_is_code() -> None:
     assert text.splitlines()[1:] == ["`broker said '\\n\\n@all`", "• `'@channel' ![x](http://evil)`", "• ` `"]
 
 
+def test_a_detail_forges_no_line_of_an_alert() -> None:
+    """An Alertmanager's templates print the description as it is."""
+    (alert,) = json.loads(fitting(Kind.ALERTMANAGER, [replace(ITEM, detail="no\nwatchdog: ok\a\u202e")], NOW, 9_000)[0])
+    assert r"no\nwatchdog: ok\x07\u202e" in alert["annotations"]["description"].split("\n")
+
+
 def test_an_alert_of_the_api_v2() -> None:
     """Firing it has its end ahead, resolved its end is now; texts only, as labels must be."""
     firing, over = json.loads(

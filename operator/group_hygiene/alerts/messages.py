@@ -119,7 +119,7 @@ def _alerts(item: Item, now: datetime) -> list[dict[str, Any]]:
     """Alerts of Alertmanager's API v2. Labels identify an alert, and each change has its own `since`: so a changed
     alert ends the one before.
     """
-    detail = [_cut(item.detail, DETAIL_MAX)] if item.detail else []
+    detail = [_cut(printable(item.detail), DETAIL_MAX)] if item.detail else []
     more = f" and {item.total - len(item.groups)} more" if item.groups and item.total > len(item.groups) else ""
     named = (f"{shown(group)} ({shown(client)})" if client else shown(group) for group, client in item.groups.items())
     keep = [" ".join(filter(None, (each.command, each.link))) for each in instructions(item)]

@@ -158,7 +158,7 @@ class Outbox:
                 )
 
     def lanes(self, now: datetime) -> set[Lane]:
-        """Those with a pending message. Fast, as the Lease is renewed in the same event loop."""
+        """Those with a pending message."""
         found: set[Lane] = set()
         with self._lock:
             for name, place in self._places.items():

@@ -76,7 +76,7 @@ class Sender:
         try:
             while True:
                 self._wake.clear()
-                self._serve_all()
+                await self._serve_all()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_RENEWAL_CHECK_S):
                         await self._wake.wait()
@@ -87,14 +87,16 @@ class Sender:
     async def finish(self, seconds: float) -> None:
         """Wait for messages in flight, and try each pending message once, if this process may still send."""
         self._finishing.set()
-        self._serve_all()
+        await self._serve_all()
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
         self._finishing.clear()
 
-    def _serve_all(self) -> None:
+    async def _serve_all(self) -> None:
+        # Not in the event loop, which also renews the Lease: there may be 100,000 of them.
+        pending = await asyncio.to_thread(self.outbox.lanes, datetime.now(UTC))
         self._tasks = {lane: task for lane, task in self._tasks.items() if not task.done()}
-        for lane in self.outbox.lanes(datetime.now(UTC)) - self._tasks.keys():
+        for lane in pending - self._tasks.keys():
             name = f"alerts of {self._connection} to {lane.receiver} for {lane.namespace}"
             self._tasks[lane] = asyncio.create_task(self._serve(lane), name=name)
 
@@ -106,7 +108,7 @@ class Sender:
                 async with self._slots[lane.receiver]:
                     if not self._context.may_send():
                         return
-                    message = self.outbox.message(lane, datetime.now(UTC), limit)
+                    message = await asyncio.to_thread(self.outbox.message, lane, datetime.now(UTC), limit)
                     if message is None:
                         return
                     result = await self._post(lane, message)
