@@ -8,7 +8,7 @@ from kubernetes.client import CustomObjectsApi
 from kubernetes.config import new_client_from_config
 
 from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install_crds
+from sandbox.manifests import install, install_crds
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,6 +19,14 @@ def api_server() -> Iterator[ApiServer]:
     with ApiServer() as server:
         install_crds(server)
         server.kubectl("create", "namespace", "kafka")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    """An API server of its own with crds/ and deploy/ applied, that tests may stop; it logs who asked for what."""
+    with ApiServer(audit_log=True) as server:
+        install(server)
         yield server
 
 

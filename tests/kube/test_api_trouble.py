@@ -28,7 +28,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.telemetry.metrics import Metrics
 from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install, operators_account, use_crds
+from sandbox.manifests import operators_account, use_crds
 from sandbox.waiting import PATIENCE, wait_for
 from tests.e2e.conftest import ROOT, RunningOperator, World, connection, policy, running_operator
 from tests.kube.access import can_i
@@ -36,13 +36,6 @@ from tests.kube.access import can_i
 _HOUR = "Retry-After: 3600"
 # Nothing listens there.
 _NOWHERE = "127.0.0.1:1"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    with ApiServer(audit_log=True) as server:
-        install(server)
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -297,6 +290,27 @@ def _stored(server: ApiServer, obj: dict[str, Any]) -> bool:
     kind, name = obj["kind"], obj["metadata"]["name"]
     stored = json.loads(server.kubectl("get", f"{kind}.grouphygiene.io", name, "-n", "shapes", "-o", "json").stdout)
     return all(stored.get(key) == obj.get(key) for key in ("spec", "status"))
+
+
+def test_policies_of_an_older_crd_do_nothing(server: ApiServer, world: World, account: Path, tmp_path: Path) -> None:
+    """They report CRDOutdated, and run once the API server has the CRD of this version."""
+    world.namespace("outdated")
+    crd = yaml.safe_load((ROOT / "crds" / "grouppolicies.yaml").read_text())
+    older = copy.deepcopy(crd)
+    spec = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["delete"]["properties"].pop("windows")
+    try:
+        use_crds(server, older)
+        world.apply(connection("outdated", _NOWHERE), policy("outdated", "p"))
+        with running_operator(account, tmp_path / "log", "--lease-duration", "180"):
+            ready = world.wait_ready("kgp", "outdated", "p", "CRDOutdated")
+            assert "it lacks spec.delete.windows" in ready["message"]
+            world.wait_ready("kconn", "outdated", "main", "BrokersUnreachable")
+            use_crds(server, crd)
+            world.wait_ready("kgp", "outdated", "p", "ConnectionNotReady")
+    finally:
+        use_crds(server, crd)
+        world.clear("outdated")
 
 
 def test_an_object_that_is_edited_and_deleted_aborts_no_round(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,14 +13,18 @@ import yaml
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import new_client_from_config
 
+from group_hygiene.controller import api as api_module
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.guard import Guard, read_grant
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.crds import load_crd
 from group_hygiene.status import redact_problem
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import use_crds
+from sandbox.waiting import wait_for
 from tests.kube.access import make_namespaces
 
 OWNER, TEAM = "guard-owner", "guard-team"
@@ -92,6 +97,29 @@ def test_messages_of_the_api_server_do_not_leak_to_other_namespaces(api_server: 
     problem = Refusal(stop.reason, stop.message)
     assert redact_problem(problem, OWNER, f"{OWNER}/main") == problem
     assert "127.0.0.1" not in redact_problem(problem, TEAM, f"{OWNER}/main").message
+
+
+@pytest.mark.parametrize("kind", ["GroupPolicy", "KafkaConnection"])
+def test_an_older_crd_ends_the_run(api_server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """It drops fields of stored objects, which changes no generation: a policy may then select more groups."""
+    monkeypatch.setattr(api_module, "_SCHEMAS_S", 0.0)
+    guard, crd = _guard(api_server, api, OWNER, []), load_crd(kind)
+    assert guard.refusal() is None
+    older = copy.deepcopy(crd)
+    spec = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    (spec["properties"]["match"] if kind == "GroupPolicy" else spec)["properties"].pop(
+        "unprotect" if kind == "GroupPolicy" else "protect"
+    )
+    spec.get("properties", {}).get("match", {}).pop("x-kubernetes-validations", None)
+    spec.pop("x-kubernetes-validations", None)
+    try:
+        use_crds(api_server, older)
+        stop = wait_for(guard.refusal)
+        assert stop.reason == reasons.CRD_OUTDATED
+        assert f"the CRD of {kind} in the API server is older than the operator" in stop.message
+    finally:
+        use_crds(api_server, crd)
+        wait_for(lambda: (again := guard.refusal()) is None or again.reason != reasons.CRD_OUTDATED)
 
 
 def test_a_deleted_connection_is_a_change(api_server: ApiServer, api: Api) -> None:

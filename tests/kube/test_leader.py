@@ -20,7 +20,7 @@ from group_hygiene.controller.leader import NAME, Leader
 from group_hygiene.errors import HygieneError
 from group_hygiene.process.clock import elapsed
 from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install, operators_account
+from sandbox.manifests import operators_account
 from sandbox.waiting import PATIENCE, wait_for
 from tests.e2e.conftest import RunningOperator, World, connection, policy, running_operator
 
@@ -28,14 +28,6 @@ from tests.e2e.conftest import RunningOperator, World, connection, policy, runni
 DURATION = 24
 Start = Callable[[str, Path], RunningOperator]
 Object = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    """An API server of its own with crds/ and deploy/ applied, that tests may stop; it logs who asked for what."""
-    with ApiServer(audit_log=True) as server:
-        install(server)
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -737,6 +737,9 @@ class MemoryApi:
         self._exchange("patch", write)
         return self._read(plural, self._objects[plural, obj["metadata"]["name"]])
 
+    def crd_problem(self, plural: str) -> None:
+        pass
+
     def claimed_groups(self) -> Claims:
         return Claims()
 

@@ -17,10 +17,10 @@ from group_hygiene.cli import doctor_kubernetes
 from group_hygiene.cli.doctor_findings import Result
 from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes
 from group_hygiene.cli.options import Target
-from group_hygiene.cli.validation import PLURALS, load_crd
 from group_hygiene.controller.inspection import Inspection
 from group_hygiene.errors import ApiError
 from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.crds import PLURALS, load_crd
 
 GROUP = "/apis/grouphygiene.io/v1alpha1"
 OPENAPI = f"/openapi/v3{GROUP}"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec import inspect
 
-from group_hygiene.cli.validation import fields_of_schema, load_crd
 from group_hygiene.errors import SpecError
 from group_hygiene.spec import connection, policy
 from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.crds import fields_of_schema, load_crd
 from group_hygiene.spec.policy import parse_policy
 from tests.unit.make import policy_object
 

@@ -274,6 +274,29 @@ def test_a_comparison_finds_objects_that_have_room_again() -> None:
     assert objects.compare(POLICIES, rows, objects.sequence) == ([], [])
 
 
+def test_objects_of_an_older_crd_are_refused() -> None:
+    """All of that kind, at once: fields that its CRD lacks were dropped. They are used again when it has them."""
+    changes: list[tuple[Any, ...]] = []
+    objects = Objects(changed=lambda *change: changes.append(change))
+    objects.put(POLICIES, an_object())
+    objects.put(CONNECTIONS, an_object("main"))
+    changes.clear()
+    for problem in ("it lacks spec.match.exclude", "it lacks spec.match.exclude", None):
+        objects.outdate(POLICIES, problem)
+        assert objects.are_outdated is bool(problem)
+        policy, connection = objects.get(POLICIES, "kafka", "p"), objects.get(CONNECTIONS, "kafka", "main")
+        assert policy is not None
+        assert connection is not None
+        refuse_unusable(connection)
+        if problem:
+            with pytest.raises(SpecError, match="it lacks spec") as refused:
+                refuse_unusable(policy)
+            assert refused.value.reason == reasons.CRD_OUTDATED
+        else:
+            refuse_unusable(policy)
+    assert changes == [(POLICIES, ("kafka", "p"), {("kafka", "main")})] * 2
+
+
 def test_a_response_that_arrives_after_a_deletion_stores_nothing() -> None:
     """A patch was answered before the deletion. Another object may have the name at once."""
     now = 0.0

@@ -24,7 +24,7 @@ def crds(names: tuple[str, ...]) -> int:
 
     Exit codes: 0 done, 1 an error.
     """
-    from group_hygiene.cli.validation import crd_text
+    from group_hygiene.spec.crds import crd_text
 
     texts = [crd_text(kind).removeprefix("---\n") for kind in _CRDS if not names or kind in names]
     click.echo("---\n".join(texts), nl=False)

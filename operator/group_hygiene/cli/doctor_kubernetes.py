@@ -13,7 +13,6 @@ from typing import NamedTuple
 from group_hygiene.alerts.delivery import read_endpoint
 from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.options import Target
-from group_hygiene.cli.validation import PLURALS, fields_of, fields_of_schema, load_crd
 from group_hygiene.controller import inspection
 from group_hygiene.controller.api import VERSION, Api, load_config
 from group_hygiene.controller.leader import NAME as LEASE
@@ -24,6 +23,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.connection import Connection, Role, Settings, admit, grant, parse_connection, receivers_of
+from group_hygiene.spec.crds import PLURALS, fields_of, fields_of_schema, load_crd
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.receivers import Receiver
@@ -169,7 +169,7 @@ def _fields_in_use(known: Kubernetes, kind: str) -> frozenset[str] | None:
     try:
         installed = known.inspection.crd(PLURALS[kind])
     except Forbidden:
-        published = known.inspection.schemas().get(kind)
+        published = known.api.schemas().get(kind)
         return None if published is None else fields_of_schema(published)
     return None if installed is None else fields_of(installed, VERSION)
 

@@ -12,7 +12,7 @@ from group_hygiene.cli.options import PlanOptions, Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up, owner_line, pattern_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
-from group_hygiene.cli.validation import API_VERSION, PLURALS
+from group_hygiene.cli.validation import API_VERSION
 from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import FAILURES, Conditions, Plan, Verdicts, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
@@ -26,6 +26,7 @@ from group_hygiene.model.verdicts import Verdict
 from group_hygiene.reconcile import Context, LedgerNeed, Memory, Observation, observe, open_journal
 from group_hygiene.spec.access import Grant
 from group_hygiene.spec.connection import ActivitySpec, Connection, admit, grant
+from group_hygiene.spec.crds import PLURALS
 from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.status import lag_entry, warns_late

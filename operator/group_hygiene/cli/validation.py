@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib.resources
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jsonschema
-import yaml
 
-PLURALS = {"GroupPolicy": "grouppolicies", "KafkaConnection": "kafkaconnections", "GroupRestore": "grouprestores"}
+from group_hygiene.spec.crds import fields_of_schema, load_crd
+
 API_VERSION = "grouphygiene.io/v1alpha1"
 
 _NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -81,37 +80,6 @@ def violations(obj: Mapping[str, Any]) -> list[Violation]:
 def _validator(kind: str) -> Any:
     validator = jsonschema.validators.extend(jsonschema.Draft7Validator, {"x-kubernetes-validations": _check_rules})
     return validator(_schema(kind))
-
-
-def crd_text(kind: str) -> str:
-    """The YAML of a kind's CRD in this package, with comments and a final newline."""
-    return (importlib.resources.files("group_hygiene") / "crds" / f"{PLURALS[kind]}.yaml").read_text("utf-8")
-
-
-def load_crd(kind: str) -> Any:
-    """The CRD of a kind in this package."""
-    return yaml.safe_load(crd_text(kind))
-
-
-def fields_of(crd: Mapping[str, Any], version: str) -> frozenset[str]:
-    """The paths of all fields that a version of a CRD has, like `spec.match.groups[]`; empty = no such version."""
-    served = [each for each in crd["spec"]["versions"] if each["name"] == version and each["served"]]
-    return frozenset[str]().union(*(fields_of_schema(each["schema"]["openAPIV3Schema"]) for each in served))
-
-
-def fields_of_schema(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The paths of all fields that a schema has, in the format of `fields_of`."""
-    found: set[str] = set()
-
-    def collect(schema: Mapping[str, Any], path: str) -> None:
-        for name, child in (schema.get("properties") or {}).items():
-            found.add(f"{path}{name}")
-            collect(child, f"{path}{name}.")
-        if "items" in schema:
-            collect(schema["items"], f"{path.removesuffix('.')}[].")
-
-    collect(schema, "")
-    return frozenset(found)
 
 
 def _schema(kind: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,16 +18,20 @@ import urllib3
 from group_hygiene.controller.claims import ClaimReader
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Object, Row, trimmed
 from group_hygiene.controller.requests import TIMEOUT_S, call, read_rows
-from group_hygiene.errors import Forbidden, HygieneError, NotFound, SecretProblem
+from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
+from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.crds import fields_of_schema, spec_fields
 from group_hygiene.spec.secret import SecretRef
 
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore"}
 _MERGE_PATCH = "application/merge-patch+json"
 _LEASES = ("coordination.k8s.io", "v1")
+# For so long published schemas count as current, and how many fields a message names.
+_SCHEMAS_S, _FIELDS_SHOWN = 30.0, 5
 _POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -77,9 +82,12 @@ class Api:
 
     def __init__(self, client: kubernetes.client.ApiClient, namespaces: Collection[str] = ()) -> None:
         self._namespaces = namespaces
+        self._client = client
         self._custom = kubernetes.client.CustomObjectsApi(client)
         self._core = kubernetes.client.CoreV1Api(client)
         self._claims = ClaimReader(client)
+        # When the schemas were read, in monotonic seconds.
+        self._schemas: tuple[float, dict[str, Object]] = 0.0, {}
 
     def list_all(self, plural: str) -> list[Object]:
         """All current objects of one of the operator's CRDs, in all namespaces that it serves. For commands."""
@@ -160,6 +168,46 @@ class Api:
         except NotFound:
             served = set()
         return [f"{plural}.{GROUP} ({VERSION})" for plural in KINDS if plural not in served]
+
+    def schemas(self) -> dict[str, Object]:
+        """Kind -> its CRD's schema as published in OpenAPI v3, of the operator's CRDs; {} = none is served.
+
+        Every authenticated user may read it (ClusterRole system:discovery). A change of a CRD shows within seconds.
+        """
+        path = f"/openapi/v3/apis/{GROUP}/{VERSION}"
+        request = self._client.param_serialize(
+            "GET", path, header_params={"Accept": "application/json"}, auth_settings=["BearerToken"]
+        )
+
+        def ask() -> Any:
+            response = self._client.call_api(*request, _request_timeout=TIMEOUT_S)
+            response.read()
+            return self._client.response_deserialize(response, {"200": "object"}).data
+
+        named = "x-kubernetes-group-version-kind"
+        try:
+            published = call(ask)["components"]["schemas"]
+            return {kind["kind"]: schema for schema in published.values() for kind in schema.get(named, ())}
+        except NotFound:
+            return {}
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ApiError("the API server's OpenAPI document has an unknown form") from error
+
+    def crd_problem(self, plural: str) -> str | None:
+        """Which fields of a spec the API server drops, since its CRD is older than this program; None = none.
+
+        By a schema read at most 30 s ago. Raises ApiError, also if the schema is not published yet.
+        """
+        kind, (at, published) = KINDS[plural], self._schemas
+        if kind not in published or time.monotonic() - at >= _SCHEMAS_S:
+            self._schemas = at, published = time.monotonic(), self.schemas()
+        if kind not in published:
+            raise ApiError(f"the API server does not publish the schema of {kind} (yet)")
+        lacks = sorted(spec_fields(kind) - fields_of_schema(published[kind]))
+        if not lacks:
+            return None
+        shown = truncated_list(lacks, _FIELDS_SHOWN)
+        return f"the CRD of {kind} in the API server is older than the operator: it lacks {shown}; apply the new CRDs"
 
     def claimed_groups(self) -> Claims | Refusal:
         """The groups that custom resources of other products name; see `claims.ClaimReader.read`."""

@@ -52,8 +52,9 @@ log = logging.getLogger(__name__)
 _RUNS_END_WITHIN_S, _REST_ENDS_WITHIN_S = 12.0, 1.5
 _BEAT_S = 2.0
 _RETRY_CAP_S = 30
-# Between two comparisons of the store with lists, after one that failed, and what a watch may be late.
-_COMPARE_S, _COMPARE_AGAIN_S, _DELAY_S = 300.0, 1.0, 2.0
+# Between two comparisons of the store with lists, while CRDs are older, after one that failed, and what a watch may be
+# late.
+_COMPARE_S, _COMPARE_OUTDATED_S, _COMPARE_AGAIN_S, _DELAY_S = 300.0, 30.0, 1.0, 2.0
 # More than the longest scan: a round that hangs because of its Kafka cluster ends before.
 STUCK_S = 900.0
 
@@ -242,7 +243,8 @@ class Operator:
             done = all(map(self._watches.is_listed, KINDS)) and await self._compare()
             if done:
                 self._synced.set()
-            await asyncio.sleep(_COMPARE_S if done else _COMPARE_AGAIN_S)
+            pause = _COMPARE_OUTDATED_S if self._objects.are_outdated else _COMPARE_S
+            await asyncio.sleep(pause if done else _COMPARE_AGAIN_S)
 
     async def _compare(self) -> bool:
         """Compare the store with lists; False = one could not be read. A watch may have missed deletions and edits."""
@@ -250,6 +252,7 @@ class Operator:
         for plural in KINDS:
             sequence = self._objects.sequence
             try:
+                self._objects.outdate(plural, await asyncio.to_thread(api.crd_problem, plural))
                 rows = await asyncio.to_thread(partial(_rows, api, plural))
                 gone, late = self._objects.compare(plural, rows, sequence)
                 if late:

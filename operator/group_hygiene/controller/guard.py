@@ -126,9 +126,14 @@ class Guard:
 
 
 def read_change(api: Api, plural: str, before: Object) -> Refusal | None:
-    """Read the object again: a Refusal if it was edited or deleted since it was as `before`, or can't be read."""
+    """Read the object again: a Refusal if it was edited or deleted since it was as `before`, or can't be read.
+
+    Also if an older CRD has dropped fields of it, which changes no generation.
+    """
     name = before["metadata"]["name"]
     try:
+        if problem := api.crd_problem(plural):
+            return Refusal(reasons.CRD_OUTDATED, problem)
         obj: Object | None = api.get(plural, before["metadata"]["namespace"], name)
     except NotFound:
         obj = None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import kubernetes.client
 
-from group_hygiene.controller.api import GROUP, KINDS, VERSION
+from group_hygiene.controller.api import GROUP, KINDS
 from group_hygiene.controller.claims import KEDA
 from group_hygiene.controller.objects import Object
 from group_hygiene.controller.requests import TIMEOUT_S, call
@@ -159,25 +159,3 @@ class Inspection:
             return dict(call(lambda: self._custom.get_cluster_custom_object(*place, _request_timeout=TIMEOUT_S)))
         except NotFound:
             return None
-
-    def schemas(self) -> dict[str, Object]:
-        """Kind -> its CRD's schema as published in OpenAPI v3, of the operator's CRDs; {} = none is served.
-
-        Every authenticated user may read it (ClusterRole system:discovery). A change of a CRD shows within seconds.
-        """
-        path = f"/openapi/v3/apis/{GROUP}/{VERSION}"
-        request = self._client.param_serialize(
-            "GET", path, header_params={"Accept": "application/json"}, auth_settings=["BearerToken"]
-        )
-
-        def ask() -> Any:
-            response = self._client.call_api(*request, _request_timeout=TIMEOUT_S)
-            response.read()
-            return self._client.response_deserialize(response, {"200": "object"}).data
-
-        try:
-            published = call(ask)["components"]["schemas"]
-        except NotFound:
-            return {}
-        named = "x-kubernetes-group-version-kind"
-        return {kind["kind"]: schema for schema in published.values() for kind in schema.get(named, ())}

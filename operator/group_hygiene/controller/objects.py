@@ -140,6 +140,22 @@ class Objects:
         # uid of a removed object -> when, oldest first.
         self._removed: dict[str, float] = {}
         self._sequence = 0
+        # Plural -> which fields the API server drops.
+        self._outdated: dict[str, str] = {}
+
+    def outdate(self, plural: str, problem: str | None) -> None:
+        """The API server drops fields of all these objects (see Api.crd_problem), so none is usable; None = of none."""
+        with self._lock:
+            if problem == self._outdated.get(plural):
+                return
+            self._outdated |= {plural: problem or ""}
+            changed = [(key, entry.connection) for key, entry in self._entries[plural].items()]
+        for key, connection in changed:
+            self._changed(plural, key, {connection})
+
+    @property
+    def are_outdated(self) -> bool:
+        return any(self._outdated.values())
 
     def put(self, plural: str, obj: Mapping[str, Any]) -> None:
         """Store an object, unless a later version of it is stored or it was removed."""
@@ -182,7 +198,10 @@ class Objects:
     def get(self, plural: str, namespace: str, name: str) -> Object | None:
         with self._lock:
             entry = self._entries[plural].get((namespace, name))
-        return None if entry is None else dict(msgspec.json.decode(entry.fitted.data))
+        if entry is None:
+            return None
+        outdated = self._outdated.get(plural)
+        return dict(msgspec.json.decode(entry.fitted.data)) | ({"outdated": outdated} if outdated else {})
 
     def version(self, plural: str, key: Key) -> str | None:
         """The resourceVersion of an object; None = it is not there."""
@@ -319,10 +338,12 @@ def _small(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unusable(obj: Mapping[str, Any]) -> None:
-    """Raises SpecError for an object that does nothing: it is being deleted (a finalizer may keep it), or there is no
-    room for it, which may change: it is not final, unlike another SpecError."""
+    """Raises SpecError for an object that does nothing: it is being deleted (a finalizer may keep it), its CRD is too
+    old, or there is no room for it, which may change: it is not final, unlike another SpecError."""
     if obj["metadata"].get("deletionTimestamp"):
         raise SpecError(f"this {obj.get('kind') or 'object'} is being deleted: it does nothing", reasons.TERMINATING)
+    if obj.get("outdated"):
+        raise SpecError(str(obj["outdated"]), reasons.CRD_OUTDATED)
     if obj.get("unusable"):
         raise SpecError(str(obj["unusable"]), reasons.MEMORY_EXHAUSTED)
 

@@ -86,6 +86,7 @@ LEDGER_OWNED: Final = "LedgerOwnedByAnother"
 LEDGER_CHANGED: Final = "LedgerChanged"
 FEW_REPLICAS: Final = "FewReplicas"
 TERMINATING: Final = "Terminating"
+CRD_OUTDATED: Final = "CRDOutdated"
 LEDGER_FENCED: Final = "LedgerFenced"
 
 # The outcome of a restore: of a group, or of one of its partitions.

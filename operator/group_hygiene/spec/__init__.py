@@ -15,5 +15,6 @@ Imports only `model`, `network` and packages below them.
     secret             references to Secrets, and texts that must not be logged
     storage            where the pipeline's tables are, and the credentials to reach them
     jaas               Kafka's `sasl.jaas.config`: the options of a login module
+    crds               the CRDs of this program
     client_properties  Kafka's client properties (`--command-config`) as TLS and SASL settings
 """
