@@ -84,6 +84,8 @@ class ApiProxy:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            # A closed transport ends in a later step of the loop.
+            await asyncio.sleep(0.1)
 
         self._ask(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
