@@ -237,6 +237,33 @@ def test_connection_of_the_file_supplies_address_protection_and_limits(
     assert answer.code == 0
 
 
+def test_patterns_that_select_nothing_are_named(run: Run, kafka: KafkaCluster, groups: Maker, tmp_path: Path) -> None:
+    """By plan and by doctor, each by its place; also a dotted one that a star would widen. Groups in use count, too."""
+    spec = {
+        "protect": ["live-848", "payments", "left.*", "assign-*"],
+        "owners": [{"name": "a", "groups": ["no-*"]}],
+    }
+    unused = policy(match={"groups": ["left-*"], "exclude": ["*-never"]})
+    expected = [
+        "spec.protect[1]: payments selects no group",
+        r"spec.protect[2]: left.* selects no group; left* would select",
+        "spec.owners[0].groups[0]: no-* selects no group",
+    ]
+    planned = run("plan", "-f", "-", stdin=connection(kafka, **spec) + unused)
+    said = [line.removeprefix("Note: ") for line in planned.err.splitlines() if "select" in line]
+    every = [*expected, "GroupPolicy kafka/unused spec.match.exclude[0]: *-never selects no group"]
+    assert [(line, start) for line, start in zip(said, every, strict=True) if not line.startswith(start)] == []
+    assert planned.code == 0
+    file = tmp_path / "connection.yaml"
+    file.write_text(connection(kafka, **spec))
+    checked = run("doctor", "--connection-file", file, "-o", "json")
+    found = [each for each in checked.json["checks"] if each["check"] == "patterns"]
+    assert [(each["result"], each["found"][: len(start)]) for each, start in zip(found, expected, strict=True)] == [
+        ("Warning", start) for start in expected
+    ]
+    assert checked.code == 0
+
+
 def test_folders_and_several_files_are_read(on: Run, tmp_path: Path) -> None:
     """A folder stands for its YAML files; what is not ours is left out with a note; a suspended policy does nothing."""
     (tmp_path / "a.yaml").write_text("apiVersion: v1\nkind: Namespace\nmetadata: {name: kafka}\n" + policy("one"))

@@ -253,6 +253,29 @@ def test_alert_touches_nothing_and_reports(world: World, kafka: KafkaCluster, gr
     assert "alert-old" in groups.names()
 
 
+def test_patterns_that_select_nothing_are_named(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+    """The connection says so in a condition, stays Ready, and counts them; an edit is judged at once."""
+    namespace, topic = world.namespace("patterns"), groups.topic("patterns")
+    groups.produce(topic)
+    groups.abandoned("patterns-old", topic)
+    servers = kafka.bootstrap_servers
+    rule = policy(namespace, "p", match={"groups": ["patterns-*"], "exclude": ["patterns-gone"]}, action="Alert")
+    world.apply(connection(namespace, servers, protect=["patterns.*", "patterns-old"]), rule)
+
+    def condition(kind: str) -> dict[str, str]:
+        status = world.get("kconn", namespace, "main").get("status", {})
+        found: dict[str, dict[str, str]] = {each["type"]: each for each in status.get("conditions", [])}
+        return found.get(kind, {"status": "", "message": "spec.protect"})
+
+    found = wait_for(lambda: condition("PatternsMatch") if condition("PatternsMatch")["status"] == "False" else None)
+    assert found["reason"] == "PatternsUnused"
+    assert "spec.protect[0]: patterns.* selects no group; patterns* would select" in found["message"]
+    assert "spec.protect[1]" not in found["message"]
+    assert condition("Ready")["status"] == "True"
+    world.apply(connection(namespace, servers, protect=["patterns-*"]))
+    wait_for(lambda: "spec.protect" not in condition("PatternsMatch")["message"])
+
+
 def test_metrics_and_probes(world: World, kafka: KafkaCluster, operator: RunningOperator) -> None:
     """The probes answer, and a policy's series go away with the policy."""
     namespace = world.namespace("metrics")

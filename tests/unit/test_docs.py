@@ -30,6 +30,7 @@ PLACES = {
     "LedgerReady",
     "EvidenceReady",
     "TopicsVisible",
+    "PatternsMatch",
     "Alerting",
     "AlertsDelivered",
     "alert",

@@ -20,6 +20,7 @@ from group_hygiene.controller.binding import Bound
 from group_hygiene.controller.objects import Objects
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.status_writer import StatusWriter
+from group_hygiene.decide.pattern_notes import FIELDS, PatternNote
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import GroupState, GroupType
@@ -36,7 +37,7 @@ from tests.metrics_table import documented
 from tests.unit.make import NOW, activity, alert, delete, group, mark, match, plan, refused, snapshot
 
 _LABELS = {"namespace", "policy", "connection", "connection_namespace", "action", "mode", "reason", "outcome"}
-_LABELS |= {"kind", "change", "state", "type", "result", "version", "le", "owner", "resource"}
+_LABELS |= {"kind", "change", "state", "type", "result", "version", "le", "owner", "resource", "field"}
 _POLICY = {"namespace": "kafka", "policy": "unused"}
 _MAIN = {"namespace": "kafka", "connection": "main"}
 
@@ -69,6 +70,7 @@ def _facts(**changes: Any) -> ConnectionFacts:
         all_groups={each.id: each for each in groups},
         ledger=LedgerFacts("__group_hygiene", "id", unreadable=2),
         has_activity=True,
+        patterns=[PatternNote("protect", "spec.protect[0]", "secret-x", unused=True)],
     )
     return replace(known, **changes)
 
@@ -284,6 +286,17 @@ def test_connection_facts(metrics: Metrics) -> None:
     assert _shown(metrics) == (None, None, None, 0, None)
     metrics.observed("kafka", "main", _facts(snapshot=snapshot(), has_activity=False))
     assert _shown(metrics) == (604_800, 1, 2, None, None)
+
+
+def test_unused_patterns(metrics: Metrics) -> None:
+    """By field, zeros too, as of the last scan that compared them; gone with the connection."""
+    assert [_value(metrics, "unused_patterns", **_MAIN, field=field) for field in FIELDS] == [1, 0, 0, 0]
+    metrics.observed("kafka", "main", _facts(patterns=None))
+    assert _value(metrics, "unused_patterns", **_MAIN, field="protect") == 1
+    metrics.observed("kafka", "main", _facts(patterns=[]))
+    assert _value(metrics, "unused_patterns", **_MAIN, field="protect") == 0
+    metrics.forget_connection("kafka", "main")
+    assert _value(metrics, "unused_patterns", **_MAIN, field="protect") is None
 
 
 def _shown(metrics: Metrics) -> tuple[float | None, ...]:

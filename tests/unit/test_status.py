@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from group_hygiene.alerts.state import assess
+from group_hygiene.decide.pattern_notes import PatternNote
 from group_hygiene.decide.plan import SHOWN, Verdicts, make_plan
 from group_hygiene.decide.plan import Conditions as PlanConditions
 from group_hygiene.model import reasons
@@ -691,6 +692,20 @@ def test_ledger_of_a_connection() -> None:
     assert bad["ledger"] == {"topic": "hygiene", "id": "id-1", "unreadableRecords": 3}
     assert needs_write(good, bad, NOW)
     assert build_connection_status(2, bad, _facts())["ledger"] == bad["ledger"]
+
+
+def test_patterns_of_a_connection() -> None:
+    """PatternsMatch names what selects nothing, stays if a scan does not compare, and never changes Ready."""
+    good = build_connection_status(2, _NEW, _facts(patterns=[]))
+    assert (_condition(good, "PatternsMatch")["status"], _kinds(good)) == ("True", {"Ready", "PatternsMatch"})
+    note = PatternNote("protect", "spec.protect[0]", "pay.*", unused=True, wider="pay*", more=3)
+    bad = build_connection_status(2, good, _facts(patterns=[note]))
+    condition = _condition(bad, "PatternsMatch")
+    assert (condition["status"], condition["reason"]) == ("False", "PatternsUnused")
+    assert condition["message"].startswith("spec.protect[0]: pay.* selects no group; pay* would select 3 more")
+    assert _condition(bad, "Ready")["status"] == "True"
+    assert needs_write(good, bad, NOW)
+    assert _condition(build_connection_status(2, bad, _facts()), "PatternsMatch") == condition
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.target import Session, open_tables
+from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
 from group_hygiene.errors import ApiError, Unreachable
 from group_hygiene.evidence import trust
 from group_hygiene.kafka import brokers, permissions
@@ -384,11 +385,16 @@ def _scan(session: Session, cluster: Cluster) -> Iterator[Finding]:
     memory = cluster.memory
     journal = Journal(memory.ledger, memory.contents, {})
     context = Context(session.client, cluster.connection, memory, session.clock, journal)
-    forbidden = observe(context, (), full=True).conditions.refusals
+    observation = observe(context, (), full=True)
+    forbidden = observation.conditions.refusals
     for refusal in forbidden:
         yield failed(_KAFKA, "scan", f"{refusal.reason}: {refusal.message}", f"the runbook, {refusal.reason}")
     if not forbidden:
         yield ok(_KAFKA, "scan", "every broker listed its groups: nothing forbids deletions")
+    if observation.all_groups is not None and observation.snapshot.complete:
+        policies = cluster.known.policies if cluster.known else ()
+        for line in note_lines(pattern_notes(cluster.connection, policies, observation.all_groups)):
+            yield warning(Area.CONNECTION, "patterns", line, "docs/patterns.md")
 
 
 def _evidence(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:

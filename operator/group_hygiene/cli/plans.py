@@ -14,8 +14,10 @@ from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up,
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.cli.validation import API_VERSION
 from group_hygiene.decide.lag import skipped_by_latest
+from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
 from group_hygiene.decide.plan import FAILURES, Conditions, Plan, Verdicts, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
+from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
@@ -174,11 +176,13 @@ def scan_clusters(
                     assume_unchanged=True,
                 )
                 observation = observe(context, [narrowed(policy) for policy in admitted], full, whole=True)
+                pattern_lines = [] if full else _pattern_notes(session, admitted, observation)
         except HygieneError as error:
             errors.append(f"GroupPolicy {', '.join(policy.key for policy in policies)}: {error}")
             continue
         scan = Scan("/".join(key), admitted, observation)
         notes += _scan_notes(scan, session.in_kubernetes)
+        notes += pattern_lines
         errors += _scan_errors(scan)
         every.append(scan)
     return Scans(every, list(dict.fromkeys(notes)), errors)
@@ -281,6 +285,17 @@ def _scan_notes(scan: Scan, in_kubernetes: bool) -> list[str]:
     if scan.observation.topics is not None and scan.observation.topics.reason == reasons.TOPICS_ATTESTED:
         notes.append(scan.observation.topics.message)
     return notes
+
+
+def _pattern_notes(session: Session, policies: Sequence[Policy], observation: Observation) -> list[str]:
+    """Notes on patterns that select no group, or fewer than they seem to; none if not all groups are known."""
+    groups: Collection[str] | None = observation.all_groups
+    if groups is None:
+        listing = kafka_groups.list_groups(session.client, observation.snapshot.cluster, session.deadline())
+        groups = None if kafka_groups.unanswered(listing) else listing.groups
+    if groups is None or not observation.snapshot.complete:
+        return []
+    return note_lines(pattern_notes(session.connection, policies, groups))
 
 
 def _scan_errors(scan: Scan) -> list[str]:

@@ -9,6 +9,7 @@ from group_hygiene import reconcile, status
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.evidence import Source
 from group_hygiene.controller.objects import Object
+from group_hygiene.decide.pattern_notes import pattern_notes
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.ledger.journal import Journal
@@ -19,6 +20,7 @@ from group_hygiene.model.snapshot import Cluster
 from group_hygiene.process.clock import Clock
 from group_hygiene.process.memory import Intake, Turns
 from group_hygiene.spec.connection import Connection, Settings, with_granted_hosts
+from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.storage import Allowed
 
 log = logging.getLogger(__name__)
@@ -115,22 +117,27 @@ class Link:
         self.memory = reconcile.Memory(cluster_id=self.memory.cluster_id, ledger_topic=self.memory.ledger_topic)
 
     def facts(
-        self, context: reconcile.Context, observation: reconcile.Observation, full: bool
+        self, context: reconcile.Context, observation: reconcile.Observation, full: bool, policies: Sequence[Policy]
     ) -> status.ConnectionFacts:
-        """The facts for the connection's status after a scan. full: whether to read the brokers' features again."""
+        """The facts for the connection's status after a scan. policies: all that it admits.
+
+        full: whether to read the brokers' features again, and to compare patterns with all groups.
+        """
         if full or not self._features:
             self._features = kafka_cluster.features(context.client)
-        connection = context.connection
+        connection, groups = context.connection, observation.all_groups
+        compared = full and groups is not None and observation.snapshot.complete
         return status.ConnectionFacts(
             snapshot=observation.snapshot,
             features=self._features,
             retention=context.memory.retention,
-            all_groups=observation.all_groups,
+            all_groups=groups,
             problem=self._identity_problem(observation.snapshot.cluster),
             ledger=_ledger_facts(context),
             has_activity=connection.activity is not None,
             attests=connection.topics_attested,
             topics=observation.topics,
+            patterns=pattern_notes(connection, policies, groups or ()) if compared else None,
         )
 
     def _identity_problem(self, cluster: Cluster) -> Refusal | None:

@@ -299,7 +299,8 @@ class Policies:
             self._writer.write_problem(POLICIES, entry.obj, internal_error(error))
 
     def _publish_connection(self, context: reconcile.Context, due: Due, observation: reconcile.Observation) -> None:
-        connection, facts = context.connection, self._link.facts(context, observation, due.full)
+        connection, policies = context.connection, [entry.policy for entry in due.active]
+        facts = self._link.facts(context, observation, due.full, policies)
         self._services.metrics.observed(connection.namespace, connection.name, facts)
         previous = due.connection.get("status") or {}
         new = status.build_connection_status(connection.generation, previous, facts)

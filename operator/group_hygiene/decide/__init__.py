@@ -2,8 +2,9 @@
 
 Imports only `spec`, `model` and packages below them. A group with missing evidence is not deleted.
 
-    checks     judges one group by an ordered chain of functions
-    unchanged  counts for how long scans saw a group unchanged, for `unchangedFor`
-    lag        computes a group's lag and offsets out of range
-    plan       plans the actions of one run: marks, grace periods, limits and order
+    checks         judges one group by an ordered chain of functions
+    unchanged      counts for how long scans saw a group unchanged, for `unchangedFor`
+    lag            computes a group's lag and offsets out of range
+    pattern_notes  finds patterns that select no group
+    plan           plans the actions of one run: marks, grace periods, limits and order
 """

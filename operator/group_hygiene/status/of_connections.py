@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from group_hygiene.decide.pattern_notes import PatternNote, unused_refusal
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import NEVER
 from group_hygiene.model.groups import Group
@@ -37,6 +38,7 @@ class ConnectionFacts:
     retention: the brokers' offsets.retention.minutes, None = unknown. all_groups: None = this run did not list all.
     ledger: None = no policy needs one. has_activity: whether the spec names the tables of a pipeline. attests: whether
     the spec states that all topics are visible. topics: what the scan found about that, None = it did not check it.
+    patterns: of its patterns, None = this scan did not compare them with all groups.
     """
 
     snapshot: Snapshot
@@ -48,6 +50,7 @@ class ConnectionFacts:
     has_activity: bool = False
     attests: bool = False
     topics: Refusal | None = None
+    patterns: Sequence[PatternNote] | None = None
 
 
 def build_connection_status(generation: int, previous: Mapping[str, Any], facts: ConnectionFacts) -> Status:
@@ -107,6 +110,11 @@ def _set_conditions(conditions: Conditions, facts: ConnectionFacts) -> None:
         conditions.set("TopicsVisible", visible, facts.topics.reason, facts.topics.message)
     elif facts.attests:
         conditions.leave("TopicsVisible")
+    if facts.patterns is None:
+        conditions.leave("PatternsMatch")
+    else:
+        why = unused_refusal(facts.patterns)
+        conditions.set("PatternsMatch", not facts.patterns, why.reason, why.message)
 
 
 def _ledger(facts: LedgerFacts, before: Mapping[str, Any]) -> dict[str, Any]:

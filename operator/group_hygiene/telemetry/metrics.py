@@ -13,6 +13,7 @@ from threading import Lock
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from group_hygiene import __version__
+from group_hygiene.decide.pattern_notes import unused_by_field
 from group_hygiene.decide.plan import FAILURES, Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import NEVER
@@ -142,6 +143,12 @@ class Metrics:
             "group_hygiene_offsets_retention_seconds",
             "The brokers' offsets.retention.minutes; absent while unknown, and if offsets never expire (-1)",
             _CONNECTION,
+            registry=registry,
+        )
+        self._unused_patterns = Gauge(
+            "group_hygiene_unused_patterns",
+            "Patterns that select no group, by their field, at the last complete list of all groups",
+            (*_CONNECTION, "field"),
             registry=registry,
         )
         self._ledger_ready = Gauge(
@@ -325,6 +332,9 @@ class Metrics:
             for (state, type_), count in counts.items():
                 self._groups.labels(*labels, state, type_).set(count)
 
+        for field, count in unused_by_field(facts.patterns).items() if facts.patterns is not None else ():
+            self._unused_patterns.labels(*labels, field).set(count)
+
     def forget_connection(self, namespace: str, connection: str) -> None:
         for metric in (
             self._up,
@@ -333,6 +343,7 @@ class Metrics:
             self._scan_failures,
             self._scan_interval,
             self._groups,
+            self._unused_patterns,
             self._retention,
             self._ledger_ready,
             self._ledger_unreadable,
