@@ -1,11 +1,17 @@
-"""docs/safety-preconditions.md: the list of `reconcile.preconditions`, from the code."""
+"""docs/safety-preconditions.md: the list of `reconcile.preconditions`, with the texts of docsite/preconditions.yaml."""
 
 from __future__ import annotations
 
-from docsite.markdown import table
-from group_hygiene.reconcile.preconditions import PRECONDITIONS, Moment, Precondition
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-_INTRO = """<!-- Made by `make docs` of operator/group_hygiene/reconcile/preconditions.py: edit that. -->
+import yaml
+
+from docsite.markdown import table
+from group_hygiene.reconcile.preconditions import PRECONDITIONS, Moment
+
+_INTRO = """<!-- Made by `make docs` of docsite/preconditions.yaml and reconcile/preconditions.py: edit these. -->
 
 # Safety: preconditions
 
@@ -19,17 +25,26 @@ Only `reconcile/executor.py` sends requests that change Kafka, and writes backup
 to keep groups into the ledger; `make imports` checks that. Each precondition is proved again for every run. What
 evidence a single group needs is on [the page on deletions](safety-before-deletion.md).
 """
+_DEFAULTS = {"lasts": "one run", "unknown": "nothing is deleted", "right": "none"}
+
+
+@cache
+def texts() -> dict[str, dict[str, Any]]:
+    """Name of a precondition -> its texts, as described in the file."""
+    found = yaml.safe_load((Path(__file__).parent / "preconditions.yaml").read_text())
+    return {name: _DEFAULTS | each for name, each in found.items()}
 
 
 def page() -> str:
     parts = [_INTRO]
     for moment in Moment:
-        rows = [_row(each) for each in PRECONDITIONS if moment in each.moments]
+        rows = [_row(each.name) for each in PRECONDITIONS if moment in each.moments]
         head = ("precondition", "protects from", "proof", "holds for", "if unknown", "reasons", "right in Kafka")
         parts.append(f"\n## Proved {moment.value}\n\n{table(head, rows)}")
     return "".join(parts)
 
 
-def _row(each: Precondition) -> tuple[str, ...]:
-    reasons = ", ".join(f"`{reason}`" for reason in each.reasons)
-    return each.name, each.protects, each.proof, each.lasts, each.unknown, reasons, each.right or "none"
+def _row(name: str) -> tuple[str, ...]:
+    each = texts()[name]
+    reasons = ", ".join(f"`{reason}`" for reason in each["reasons"])
+    return name, each["protects"], each["proof"], each["lasts"], each["unknown"], reasons, each["right"]

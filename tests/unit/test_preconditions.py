@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from docsite.precondition_page import texts
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
@@ -38,12 +39,15 @@ def _case(guard: _Guard | None, *, written: bool = True, behind: timedelta = tim
 
 
 def test_every_precondition_is_asked() -> None:
-    """Each is proved at some moment, and says all that the page on safety shows."""
+    """Each is proved at some moment, and has all texts that the page on safety shows."""
     assert {moment for each in PRECONDITIONS for moment in each.moments} == set(Moment)
     assert len({each.name for each in PRECONDITIONS}) == len(PRECONDITIONS)
-    for each in PRECONDITIONS:
-        assert each.moments
-        assert all((each.protects, each.proof, each.lasts, each.unknown, each.reasons)), each.name
+    assert all(each.moments for each in PRECONDITIONS)
+    assert [each.name for each in PRECONDITIONS] == list(texts())
+    for name, each in texts().items():
+        assert each.keys() == {"protects", "proof", "lasts", "unknown", "reasons", "right"}, name
+        assert all(each.values()), name
+        assert set(each["reasons"]) <= reasons.all_reasons(), name
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka import cluster as kafka_cluster
@@ -74,19 +74,10 @@ class Case:
     guard: Guard | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precondition:
-    """protects: from which harm. proof: how it is proved. lasts: how long the proof is relied on. unknown: what happens
-    if it can't be read. reasons: of its refusals. right: the permission that the proof needs; "" = none.
-    """
+class Precondition(NamedTuple):
+    """docsite/preconditions.yaml says from which harm it protects, and what the proof relies on."""
 
     name: str
-    protects: str
-    proof: str
-    lasts: str = "one run"
-    unknown: str = "nothing is deleted"
-    reasons: tuple[str, ...]
-    right: str = ""
     moments: tuple[Moment, ...]
     prove: Callable[[Case], Refusal | None]
 
@@ -192,125 +183,16 @@ def _given(value: T | None) -> T:
 
 
 PRECONDITIONS = (
-    Precondition(
-        name="cluster id",
-        protects="the groups of another cluster, to which the address leads now",
-        proof="The cluster id in Metadata is `status.clusterID` of the KafkaConnection",
-        unknown="nothing is changed. Without a KafkaConnection, the first answer counts",
-        reasons=(reasons.CLUSTER_CHANGED, reasons.LEDGER_UNAVAILABLE),
-        moments=(Moment.OPENING,),
-        prove=_cluster,
-    ),
-    Precondition(
-        name="ledger's topic",
-        protects="marks, backups and requests to keep a group, which stay in the topic that was used before",
-        proof="`spec.ledger.topic` is the topic that is open, and `status.ledger.topic`",
-        unknown="the first topic counts",
-        reasons=(reasons.LEDGER_CHANGED,),
-        moments=(Moment.OPENING,),
-        prove=_ledger_topic,
-    ),
-    Precondition(
-        name="transactions",
-        protects="a run that would end at its first write",
-        proof="The brokers have a coordinator for the ledger's transactional id, and allow transactions of 60 s",
-        unknown="settings that brokers hide count as right; the first write shows it",
-        reasons=(reasons.LEDGER_UNAVAILABLE,),
-        right="DESCRIBE on the transactional id",
-        moments=(Moment.OPENING,),
-        prove=_transactions,
-    ),
-    Precondition(
-        name="ledger's content",
-        protects="groups that another process deletes, or that a user asked to keep",
-        proof="The ledger is read to its end, with the id, topic id, cluster id and installation id that it had before",
-        lasts="one batch: what a write adds is read back, with all that others wrote before it",
-        unknown="nothing is changed",
-        reasons=(reasons.LEDGER_UNAVAILABLE, reasons.LEDGER_RESET, reasons.LEDGER_OWNED),
-        right="READ and DESCRIBE on the ledger's topic",
-        moments=(Moment.OPENED,),
-        prove=_ledger_read,
-    ),
-    Precondition(
-        name="ledger's settings",
-        protects="backups, which Kafka would delete or lose with other settings",
-        proof="DescribeConfigs of the ledger's topic: compaction, the broker's times, no unclean elections, replicas "
-        "in sync, the size of batches, how long removals stay; one partition",
-        unknown="nothing is changed; only numbers that brokers hide count as right",
-        reasons=(reasons.LEDGER_UNAVAILABLE,),
-        right="DESCRIBE_CONFIGS on the ledger's topic",
-        moments=(Moment.OPENED,),
-        prove=_ledger_settings,
-    ),
-    Precondition(
-        name="ledger's records",
-        protects="groups that a user asked to keep, by a record that can't be read",
-        proof="Every batch of records in the ledger could be unpacked, and has the right checksum",
-        lasts="one batch",
-        unknown="nothing is deleted; restores and requests to keep a group go on",
-        reasons=(reasons.RECORD_UNREADABLE,),
-        moments=(Moment.SCAN, Moment.DELETION),
-        prove=_ledger_records,
-    ),
-    Precondition(
-        name="clocks",
-        protects="grace periods and backups that a wrong clock would end",
-        proof="This process's clock is within 5 minutes of the broker's time of its last write to the ledger",
-        lasts="one batch",
-        reasons=(reasons.CLOCK_SKEW,),
-        moments=(Moment.SCAN, Moment.DELETION, Moment.SENDING),
-        prove=_clocks,
-    ),
-    Precondition(
-        name="partitions of the offsets log",
-        protects="groups whose brokers still write into the partition of an earlier number of partitions",
-        proof="No leader has a record of its epoch where the number of partitions in Metadata does not put its group, "
-        "and no broker names another coordinator than that number does",
-        lasts="one run; the log is read on before each batch",
-        unknown="all partitions are read for uses of a group",
-        reasons=(reasons.OFFSETS_TOPIC_GROWN,),
-        right="READ on `__consumer_offsets`",
-        moments=(Moment.SCAN,),
-        prove=_partitions_used,
-    ),
-    Precondition(
-        name="all groups",
-        protects="groups in use that a list lacks",
-        proof="Every broker lists its groups, and the leaders of the offsets log have loaded it, before and after",
-        lasts="one run; the leaders are compared again before each batch",
-        reasons=(reasons.SNAPSHOT_INCOMPLETE,),
-        right="DESCRIBE on the cluster and on `__consumer_offsets`",
-        moments=(Moment.SCAN,),
-        prove=_complete,
-    ),
-    Precondition(
-        name="all topics",
-        protects="offsets that a backup would lack",
-        proof="No broker has a topic on disk that Metadata hides",
-        unknown="nothing is deleted, except with `topicVisibility: Attested`",
-        reasons=(reasons.TOPICS_HIDDEN, reasons.TOPICS_UNKNOWN),
-        right="DESCRIBE on the cluster and on all topics",
-        moments=(Moment.SCAN,),
-        prove=_topics_visible,
-    ),
-    Precondition(
-        name="unchanged objects",
-        protects="what an edit of the policy, the restore or the connection excludes",
-        proof="They are read from the API server, and were neither edited nor deleted; so are the grants",
-        lasts="one batch",
-        unknown="nothing is changed. A command without `--connection` has no objects",
-        reasons=(reasons.POLICY_CHANGED, reasons.STOPPING, reasons.API_SERVER_ERROR),
-        moments=(Moment.REQUEST,),
-        prove=_unchanged,
-    ),
-    Precondition(
-        name="lead",
-        protects="groups that the process that leads now uses its own evidence for",
-        proof="The Lease is certainly held for another second, by this machine's clock",
-        lasts="one batch",
-        unknown="nothing is changed. Commands need no Lease: their transactional id and intents keep them apart",
-        reasons=(reasons.NOT_LEADER,),
-        moments=(Moment.REQUEST, Moment.SENDING),
-        prove=_leads,
-    ),
+    Precondition("cluster id", (Moment.OPENING,), _cluster),
+    Precondition("ledger's topic", (Moment.OPENING,), _ledger_topic),
+    Precondition("transactions", (Moment.OPENING,), _transactions),
+    Precondition("ledger's content", (Moment.OPENED,), _ledger_read),
+    Precondition("ledger's settings", (Moment.OPENED,), _ledger_settings),
+    Precondition("ledger's records", (Moment.SCAN, Moment.DELETION), _ledger_records),
+    Precondition("clocks", (Moment.SCAN, Moment.DELETION, Moment.SENDING), _clocks),
+    Precondition("partitions of the offsets log", (Moment.SCAN,), _partitions_used),
+    Precondition("all groups", (Moment.SCAN,), _complete),
+    Precondition("all topics", (Moment.SCAN,), _topics_visible),
+    Precondition("unchanged objects", (Moment.REQUEST,), _unchanged),
+    Precondition("lead", (Moment.REQUEST, Moment.SENDING), _leads),
 )
