@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from group_hygiene.ledger.codec import Unreadable, decode, decode_key, group_of
 from group_hygiene.model import reasons
@@ -28,6 +29,18 @@ from group_hygiene.model.entries import (
     Watch,
 )
 from group_hygiene.model.evidence import Deletion
+
+# Kind of an entry -> the field of `Contents` that has it, and by how many names of its key it is found there.
+_PLACES = {
+    "watch": ("watches", 1),
+    "covered": ("covered", 1),
+    "scan-clock": ("clocks", 1),
+    "seen": ("seen", 2),
+    "mark": ("marks", 2),
+    "keep": ("keeps", 1),
+    "used-by": ("used_by", 1),
+    "intent": ("intents", 1),
+}
 
 
 @dataclass
@@ -104,10 +117,7 @@ class Contents:
     def apply(self, changes: Iterable[Change]) -> None:
         """Apply changes that were written, or that need not be written."""
         for change in changes:
-            if isinstance(change, Removal):
-                self._remove(change.key)
-            else:
-                self._put(change)
+            self._set(change.key, None if isinstance(change, Removal) else change)
 
     def _clear_unreadable(self, raw_key: bytes) -> None:
         """A readable record or a tombstone replaced an unreadable one."""
@@ -117,32 +127,26 @@ class Contents:
         if group is not None and group not in self._unreadable_keys.values():
             self.damaged.pop(group, None)
 
-    def _put(self, entry: Entry) -> None:
-        match entry:
-            case Owner():
-                self.owner = entry
-            case Watch():
-                self.watches[entry.policy_uid] = entry
-            case Covered():
-                self.covered[entry.connection_uid] = entry
-            case Seen():
-                self.seen.setdefault(entry.connection_uid, {})[entry.group] = entry
-            case ScanClock():
-                self.clocks[entry.connection_uid] = entry
-            case Mark():
-                self.marks.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
-            case PolicyAlerts():
-                self.alerts[entry.key] = entry
-            case KeepRequest():
-                self.keeps[entry.group] = entry
-            case UsedBy():
-                self.used_by[entry.group] = entry
-            case Intent():
-                if entry.group in self.intents and self.intents[entry.group].id != entry.id:
-                    self.contested.add(entry.group)
-                self.intents[entry.group] = entry
-            case Outcome():
+    def _set(self, key: Key, entry: Entry | None) -> None:
+        """Put the entry under its key; None = remove what is there."""
+        match key, entry:
+            case _, Outcome():
                 self._put_outcome(entry)
+            case ("outcome", group, id_, OutcomeType.NOT_DELETED), None:
+                self._resolve(group, id_)
+                for uid, known in list(self.unfinished.get(group, {}).items()):
+                    if known.id == id_:
+                        del self.unfinished[group][uid]
+            case ("owner",), Owner() | None:
+                self.owner = entry
+            case ("policy-alerts", *_), _:
+                _put(self.alerts, [key], entry)
+            case (kind, *path), _ if kind in _PLACES and len(path) == _PLACES[kind][1]:
+                if isinstance(entry, Intent) and self.intents.get(entry.group, entry).id != entry.id:
+                    self.contested.add(entry.group)
+                if entry is None and kind == "intent":
+                    self.contested.discard(path[0])
+                _put(getattr(self, _PLACES[kind][0]), path, entry)
 
     def _put_outcome(self, outcome: Outcome) -> None:
         group = outcome.group
@@ -168,42 +172,10 @@ class Contents:
                 for topic in outcome.topics:
                     _remember(of_group, sys.intern(topic), outcome)
 
-    def _remove(self, key: Key) -> None:
-        match key:
-            case ("owner",):
-                self.owner = None
-            case ("watch", uid):
-                self.watches.pop(uid, None)
-            case ("covered", uid):
-                self.covered.pop(uid, None)
-            case ("scan-clock", uid):
-                self.clocks.pop(uid, None)
-            case ("seen", uid, group):
-                self.seen.get(uid, {}).pop(group, None)
-            case ("mark", uid, group):
-                self.marks.get(uid, {}).pop(group, None)
-            case ("policy-alerts", *_):
-                self.alerts.pop(key, None)
-            case ("keep", group):
-                self.keeps.pop(group, None)
-            case ("used-by", group):
-                self.used_by.pop(group, None)
-            case ("intent", group):
-                self.intents.pop(group, None)
-                self.contested.discard(group)
-            case ("outcome", group, id_, OutcomeType.NOT_DELETED):
-                self._resolve(group, id_)
-                self._end_unfinished(group, id_)
-
     def _resolve(self, group: str, id_: str) -> None:
         known = self.unresolved.get(group)
         if known is not None and known.id == id_:
             del self.unresolved[group]
-
-    def _end_unfinished(self, group: str, id_: str) -> None:
-        for uid, known in list(self.unfinished.get(group, {}).items()):
-            if known.id == id_:
-                del self.unfinished[group][uid]
 
     def forget_expired(self, now: datetime) -> None:
         """Drop expired entries. now: a broker's time, with which the operator's clock agrees.
@@ -222,6 +194,17 @@ class Contents:
         self.restored = {id_: until for id_, until in self.restored.items() if until > now}
         self.keeps = {group: request for group, request in self.keeps.items() if request.until > now}
         self.alerts = {key: entry for key, entry in self.alerts.items() if entry.expires > now}
+
+
+def _put(entries: dict[Any, Any], path: Sequence[object], entry: Entry | None) -> None:
+    """Put an entry under nested keys, or remove what is there."""
+    *outer, name = path
+    for each in outer:
+        entries = entries.get(each, {}) if entry is None else entries.setdefault(each, {})
+    if entry is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = entry
 
 
 def _remember(deletions: dict[str, Deletion], name: str, outcome: Outcome) -> None:
