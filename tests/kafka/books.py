@@ -26,8 +26,7 @@ from group_hygiene.model.backups import Backup, SavedOffset
 from group_hygiene.model.entries import Entry, Intent, KeepRequest, Mark, Outcome, OutcomeType, Seen, Watch
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.clock import Clock
-from group_hygiene.reconcile import Context, Guard, Memory, open_ledger
-from group_hygiene.restore.restoration import Restorer
+from group_hygiene.reconcile import Context, Executor, Guard, Memory, open_ledger
 from group_hygiene.spec.connection import parse_connection
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
@@ -216,12 +215,10 @@ class LosingClient(Wrapped):
         return Fault("NETWORK_EXCEPTION", "lost") if lost else answer
 
 
-def restorer(
-    client: Client, ledger: Ledger, clock: Clock, guard: Guard, granted: Callable[[str], bool] = lambda _: True
-) -> Restorer:
+def restorer(client: Client, ledger: Ledger, clock: Clock, guard: Guard) -> Executor:
     """What restores from this ledger, as a process that opened it."""
     spec = {"bootstrapServers": list(client.settings.bootstrap_servers), "scan": {"timeout": "90s"}}
     connection = parse_connection({"metadata": {"name": "main", "namespace": "kafka"}, "spec": spec})
     journal = Journal(ledger, ledger.contents, {}, writable=True)
     context = Context(client, connection, Memory(ledger=ledger, contents=ledger.contents), clock, journal)
-    return Restorer(context, guard, granted)
+    return Executor(context, guard)

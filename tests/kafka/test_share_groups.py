@@ -22,9 +22,10 @@ from group_hygiene.model.backups import Backup
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupType, Partition
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.reconcile import Executor
 from group_hygiene.reconcile.saved_offsets import read_offsets
 from group_hygiene.restore.restorable import GroupResult, Kind, RestoreRequest
-from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
@@ -118,7 +119,7 @@ def backups(scene: Scene, group: str) -> list[Backup]:
 
 def restored(scene: Scene, group: str, preview: bool = False, name: str = "restore-1") -> GroupResult:
     assert scene.memory.ledger is not None
-    restorer = Restorer(scene.context, Guard())
+    restorer = Executor(scene.context, Guard())
     (result,) = restore(restorer, RestoreRequest(id=name, groups=(group,)), preview)
     return result
 

@@ -24,9 +24,9 @@ from group_hygiene.model.entries import Intent, KeepRequest, Outcome, OutcomeTyp
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.reconcile import open_ledger
+from group_hygiene.reconcile import Executor, open_ledger
 from group_hygiene.restore.restorable import Kind, RestoreRequest
-from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
 from tests.kafka.clients import Around, Died, die
@@ -375,7 +375,7 @@ def test_a_restore_waits_until_the_group_is_empty(
     observation, plan = scene.due(stale(live))
     scene.apply(plan, observation)
     assert scene.memory.ledger is not None
-    restorer = Restorer(scene.context, Guard())
+    restorer = Executor(scene.context, Guard())
     request = RestoreRequest(id="back", groups=(live,))
     (waiting,) = restore(restorer, request)
     assert (waiting.kind, waiting.reason) == (Kind.WAITING, reasons.GROUP_ACTIVE)
@@ -398,7 +398,7 @@ def test_a_restore_brings_back_what_went_at_several_times(
     assert offsets(client, live) == {Partition(topics.read, 0): 3}
     make.leave(live)
     assert scene.memory.ledger is not None
-    restorer = Restorer(scene.context, Guard())
+    restorer = Executor(scene.context, Guard())
     (result,) = restore(restorer, RestoreRequest(id="back", groups=(live,)))
     assert result.kind is Kind.RESTORED
     assert offsets(client, live) == {Partition(t, 0): n for t, n in zip((*topics, other), (3, 4, 2), strict=True)}

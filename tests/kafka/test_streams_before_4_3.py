@@ -18,8 +18,9 @@ from group_hygiene.model import reasons
 from group_hygiene.model.backups import SavedOffset
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile import Executor
 from group_hygiene.restore.restorable import Kind, RestoreRequest
-from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
@@ -128,7 +129,7 @@ def test_a_streams_group_is_kept_where_it_could_not_be_brought_back() -> None:
         assert scene.memory.ledger is not None
         offsets = {topic: [SavedOffset(0, 3, -1, "", None)]}
         scene.memory.ledger.write([backup(group, offsets, type=str(GroupType.STREAMS))])
-        restorer = Restorer(scene.context, Guard())
+        restorer = Executor(scene.context, Guard())
         for preview in (True, False):
             (result,) = restore(restorer, RestoreRequest(id="restore-1", groups=(group,)), preview)
             assert (result.kind, result.reason) == (Kind.REFUSED, reasons.NOT_RESTORABLE)

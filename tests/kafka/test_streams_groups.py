@@ -16,8 +16,9 @@ from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile import Executor
 from group_hygiene.restore.restorable import GroupResult, Kind, RestoreRequest
-from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
@@ -84,7 +85,7 @@ def saved(scene: Scene, group: str) -> Backup:
 
 def restored(scene: Scene, group: str) -> GroupResult:
     assert scene.memory.ledger is not None
-    restorer = Restorer(scene.context, Guard())
+    restorer = Executor(scene.context, Guard())
     (result,) = restore(restorer, RestoreRequest(id="restore-1", groups=(group,)))
     return result
 

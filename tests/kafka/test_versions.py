@@ -17,9 +17,10 @@ from group_hygiene.model import reasons
 from group_hygiene.model.groups import CommittedOffset, Fault, Group, GroupState, GroupType, Partition
 from group_hygiene.model.snapshot import Description
 from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile import Executor
 from group_hygiene.reconcile.saved_offsets import read_offsets
 from group_hygiene.restore.restorable import Kind, RestoreRequest
-from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.restore.restoration import restore
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.scene import Guard, Scene, policy, verdicts
@@ -334,7 +335,7 @@ def test_a_deleted_group_is_restored(client: Client, make: Maker) -> None:
     assert (outcome.group, outcome.kind) == (group, OutcomeKind.DELETED)
     assert group not in make.groups()
     assert scene.memory.ledger is not None
-    restorer = Restorer(scene.context, Guard())
+    restorer = Executor(scene.context, Guard())
     request = RestoreRequest(id="restore-1", groups=(group,), allow_unknown_topic_identity=True)
     (result,) = restore(restorer, request)
     assert (result.kind, result.restored) == (Kind.RESTORED, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from group_hygiene import reconcile
@@ -19,7 +19,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
 from group_hygiene.restore.grouprestore import build_restore_status, parse_restore, redact_results
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest
-from group_hygiene.restore.restoration import Restorer, Saved, Turn, Wanted, read_saved, restore
+from group_hygiene.restore.restoration import Saved, Turn, read_saved, restore
 from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import Connection, admit_restore
 from group_hygiene.status import connection_not_ready, redact_problem
@@ -35,12 +35,6 @@ class Asked:
     obj: Object
     request: RestoreRequest
     granted: Granted
-
-    def grants(self, group: str) -> bool:
-        if self.granted.grant is None:
-            return False
-        patterns = self.granted.grant.groups(Right.RESTORE)
-        return patterns is None or patterns.matches(group)
 
 
 class _Waiting(NamedTuple):
@@ -93,12 +87,14 @@ class Restores:
                 parsed = isolated(f"a restore of connection {self._key}", parse_restore, obj)
             except SpecError as error:
                 parsed = Refusal.of(error)
-            if isinstance(parsed, Refusal):
+            if granted.grant is None or isinstance(parsed, Refusal):
                 self._services.unserved.skip(RESTORES, key_of(obj))
                 continue
             before = self._of(obj)
             if before is None or before.generation != connection.generation or before.at <= self._clock.monotonic():
-                admitted.append(Asked(obj, parsed[1], granted))
+                patterns = granted.grant.groups(Right.RESTORE)
+                request = parsed[1] if patterns is None else replace(parsed[1], granted=patterns.matches)
+                admitted.append(Asked(obj, request, granted))
         return admitted
 
     def run(
@@ -156,9 +152,9 @@ class Restores:
         if not journal.writable:
             message = "there is no ledger, and so no backup: it is created for the first GroupPolicy with mode Enforce"
             return Refusal(reasons.LEDGER_UNAVAILABLE, message)
-        wanted = [Wanted(each.request, each.grants) for each in restores]
+        what, requests = f"the restores of connection {self._key}", [each.request for each in restores]
         try:
-            return isolated(f"the restores of connection {self._key}", read_saved, journal, wanted, context.deadline())
+            return isolated(what, read_saved, journal, requests, context.deadline())
         except LedgerProblem as error:
             return Refusal.of(error)
 
@@ -198,10 +194,9 @@ class Restores:
     def _try(
         self, context: reconcile.Context, asked: Asked, guard: reconcile.Guard, saved: Saved, turn: Turn
     ) -> Sequence[GroupResult] | Refusal:
-        restorer = Restorer(context, guard, asked.grants)
-        what = f"a restore of connection {self._key}"
+        what, executor = f"a restore of connection {self._key}", reconcile.Executor(context, guard)
         try:
-            return isolated(what, restore, restorer, asked.request, saved=saved, turn=turn)
+            return isolated(what, restore, executor, asked.request, saved=saved, turn=turn)
         except LedgerProblem as error:
             return Refusal.of(error)
 

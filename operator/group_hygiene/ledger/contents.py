@@ -141,7 +141,7 @@ class Contents:
                 self.owner = entry
             case ("policy-alerts", *_), _:
                 _put(self.alerts, [key], entry)
-            case (kind, *path), _ if kind in _PLACES and len(path) == _PLACES[kind][1]:
+            case (kind, *path), _ if len(path) == _PLACES.get(kind, ("", -1))[1]:
                 if isinstance(entry, Intent) and self.intents.get(entry.group, entry).id != entry.id:
                     self.contested.add(entry.group)
                 if entry is None and kind == "intent":

@@ -60,6 +60,15 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
         return ("backup", self.group, self.id, str(self.part))
 
 
+def saved_offsets(backup: Backup) -> dict[Partition, CommittedOffset]:
+    """The committed offsets of a backup, or of a part of one."""
+    return {
+        Partition(topic, row.partition): CommittedOffset(row.offset, row.leader_epoch, row.metadata)
+        for topic, rows in backup.offsets.items()
+        for row in rows
+    }
+
+
 def in_parts(backup: Backup, chunk_bytes: int = _CHUNK_BYTES) -> list[Backup]:
     """The backup as parts of at most about `chunk_bytes` each, as brokers refuse larger records."""
     chunks: list[dict[str, list[SavedOffset]]] = [{}]

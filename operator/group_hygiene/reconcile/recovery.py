@@ -21,10 +21,10 @@ from group_hygiene.ledger.codec import group_of
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.settings import COMMAND_WRITER
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, whole
+from group_hygiene.model.backups import Backup, saved_offsets, whole
 from group_hygiene.model.entries import Intent, Key
 from group_hygiene.model.entries import Outcome as OutcomeEntry
-from group_hygiene.model.groups import CommittedOffset, Fault, Group, GroupState, Offsets, Partition
+from group_hygiene.model.groups import Fault, Group, GroupState, Offsets
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context
@@ -261,10 +261,10 @@ def _of_deletion(parts: Iterable[Backup], group: str, id_: str) -> Backup | None
 
 def has_all_of(newer: Backup, older: Backup) -> bool:
     """Whether the newer backup can restore all that the older one can, and for as long. Pure."""
-    rows = _rows(newer).items()
+    rows = saved_offsets(newer).items()
     return (
         newer.expires >= older.expires
-        and _rows(older).items() <= rows
+        and saved_offsets(older).items() <= rows
         and all(newer.topic_ids.get(topic) == older.topic_ids.get(topic) for topic in older.offsets)
         and older.internal_topics.items() <= newer.internal_topics.items()
     )
@@ -275,16 +275,8 @@ def is_used_since(backup: Backup, offsets: Offsets) -> bool:
 
     offsets: its committed offsets now.
     """
-    saved = _rows(backup)
+    saved = saved_offsets(backup)
     return bool(saved.keys() - offsets.keys()) and not offsets.items() <= saved.items()
-
-
-def _rows(backup: Backup) -> dict[Partition, CommittedOffset]:
-    return {
-        Partition(topic, row.partition): CommittedOffset(row.offset, row.leader_epoch, row.metadata)
-        for topic, rows in backup.offsets.items()
-        for row in rows
-    }
 
 
 class Remains(NamedTuple):
@@ -334,7 +326,7 @@ def _of_large_group(context: Context, deletion: Deletion, group: Group) -> Remai
     if isinstance(backups, Refusal) or isinstance(committed, Fault):
         return Remains(Found.UNKNOWN)
     backup = _of_deletion(backups, group.id, deletion.id)
-    if backup is not None and _rows(backup).keys() <= committed.keys():
+    if backup is not None and saved_offsets(backup).keys() <= committed.keys():
         return Remains(Found.THERE)
     used = group.state is not GroupState.EMPTY or (backup is not None and is_used_since(backup, committed))
     return Remains(Found.PART_IN_USE if used else Found.PART, left=len(committed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -11,9 +11,10 @@ from functools import reduce
 from types import MappingProxyType
 
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, SavedOffset, whole, with_earlier, with_newer_offsets
+from group_hygiene.model.backups import Backup, saved_offsets, whole, with_earlier, with_newer_offsets
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Bounds, CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.reconcile import vetoes
 from group_hygiene.spec.durations import timestamp
 
 # The errors of OffsetCommit with generation -1, and of AlterShareGroupOffsets, if the group has members.
@@ -72,7 +73,8 @@ class RestoreRequest:
 
     id: of the outcomes in the ledger; a group with an outcome of this id is done. at: use no backup newer than this
     second. overwrite_later: replace committed offsets that are later than the saved ones; with `at`, also by offsets
-    that such a restore replaced (`Backup.replaced`), whether they are earlier or later.
+    that such a restore replaced (`Backup.replaced`), whether they are earlier or later. granted: whether the connection
+    allows to restore a group; nothing is read of other groups.
     """
 
     id: str
@@ -83,6 +85,10 @@ class RestoreRequest:
     out_of_range: OutOfRange = OutOfRange.SKIP
     allow_unknown_topic_identity: bool = False
     overwrite_later: bool = False
+    granted: Callable[[str], bool] = lambda group: True
+
+    def asks_for(self, group: str) -> bool:
+        return (not self.groups or group in self.groups) and self.granted(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +217,6 @@ def _whole(parts: Sequence[Backup | None]) -> Backup | None:
     return whole(readable) if len(readable) == len(parts) else None
 
 
-def saved_offsets(backup: Backup) -> dict[Partition, SavedOffset]:
-    return {Partition(topic, row.partition): row for topic, rows in backup.offsets.items() for row in rows}
-
-
 def decide(
     backup: Backup,
     now: Offsets,
@@ -231,8 +233,8 @@ def decide(
         return request.overwrite_later and (offset < present.offset or (backup.replaced and offset != present.offset))
 
     results: list[PartitionResult] = []
-    for place, row in sorted(saved_offsets(backup).items()):
-        saved, present = CommittedOffset(row.offset, row.leader_epoch, row.metadata), now.get(place)
+    for place, saved in sorted(saved_offsets(backup).items()):
+        present = now.get(place)
         # First: of another topic, also the same offset means another record.
         doubt = _another_topic(backup.topic_ids.get(place.topic, ""), ids[place.topic], request)
         if doubt is not None:
@@ -335,12 +337,7 @@ def compared(decided: PartitionResult, answer: Fault | None, after: Offsets | Fa
 
 def unreadable(name: str, fault: Fault, saved_at: datetime | None = None) -> GroupResult:
     """The result for a group that could not be read."""
-    reason = reasons.OFFSETS_UNKNOWN
-    if fault.code == "UNSTABLE_OFFSET_COMMIT":
-        reason = reasons.PENDING_TRANSACTION
-    elif fault.code.endswith(_DENIED):
-        reason = reasons.DENIED
-    return GroupResult(name, Kind.WAITING, reason, str(fault), saved_at)
+    return GroupResult(name, Kind.WAITING, vetoes.unreadable(fault).reason, str(fault), saved_at)
 
 
 def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview: bool) -> GroupResult:

@@ -8,8 +8,9 @@ compare -> write the outcome into the ledger. A partition without evidence is le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import NamedTuple
 
 from msgspec import structs
@@ -23,14 +24,14 @@ from group_hygiene.kafka.offsets import WRITE_BYTES, write_chunks
 from group_hygiene.ledger.codec import group_of
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, SavedOffset, in_parts
+from group_hygiene.model.backups import Backup, SavedOffset, in_parts, saved_offsets
 from group_hygiene.model.entries import Change, Key, Outcome, OutcomeType, Removal
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Partition
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.reconcile.context import Context, read_bounds
+from group_hygiene.reconcile.context import read_bounds
 from group_hygiene.reconcile.deletion import new_id
 from group_hygiene.reconcile.executor import Executor
-from group_hygiene.reconcile.preconditions import MARGIN_S, Guard, Moment
+from group_hygiene.reconcile.preconditions import MARGIN_S, Moment
 from group_hygiene.reconcile.saved_offsets import (
     COMMITTING,
     RESTORABLE,
@@ -49,7 +50,6 @@ from group_hygiene.restore.restorable import (
     decide,
     held,
     lost_topics,
-    saved_offsets,
     summed,
     unreadable,
     warned,
@@ -61,40 +61,6 @@ _COMMIT_CHUNK = 1_000
 _ENDS = frozenset({OutcomeType.DELETED, OutcomeType.OFFSETS_DELETED, OutcomeType.NOT_DELETED})
 _THERE = frozenset({reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED})
 _BEGUN = "begun; some of its offsets may be committed, as the process that restored it did not finish"
-
-
-@dataclass(frozen=True)
-class Restorer:
-    """The inputs of a restore. guard: asked right before each change.
-
-    granted: whether the connection allows to restore a group; nothing is read of other groups.
-    """
-
-    context: Context
-    guard: Guard
-    granted: Callable[[str], bool] = lambda group: True
-
-    @property
-    def client(self) -> Client:
-        return self.context.client
-
-    @property
-    def executor(self) -> Executor:
-        return Executor(self.context, self.guard)
-
-    def deadline(self) -> Deadline:
-        return self.context.deadline()
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A request, and whether it is granted for a group."""
-
-    request: RestoreRequest
-    granted: Callable[[str], bool] = lambda group: True
-
-    def asks_for(self, group: str) -> bool:
-        return (not self.request.groups or group in self.request.groups) and self.granted(group)
 
 
 @dataclass
@@ -109,14 +75,14 @@ class Saved:
     ends: dict[str, dict[str, set[OutcomeType]]] = field(default_factory=dict)
 
 
-def read_saved(journal: Journal, wanted: Sequence[Wanted], deadline: Deadline) -> Saved:
+def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: Deadline) -> Saved:
     """The ledger's entries for all these requests, from one read of its whole log. Raises LedgerProblem."""
-    by_id = {each.request.id: each for each in wanted}
-    by_name: dict[str, list[Wanted]] = {}
-    for each in wanted:
-        for name in each.request.groups:
+    by_id = {each.id: each for each in requests}
+    by_name: dict[str, list[RestoreRequest]] = {}
+    for each in requests:
+        for name in each.groups:
             by_name.setdefault(name, []).append(each)
-    by_policy = [each for each in wanted if not each.request.groups]
+    by_policy = [each for each in requests if not each.groups]
 
     def is_wanted(key: Key) -> bool:
         group = group_of(key)
@@ -161,7 +127,7 @@ class Turn:
 
 
 def restore(
-    restorer: Restorer,
+    executor: Executor,
     request: RestoreRequest,
     preview: bool = False,
     saved: Saved | None = None,
@@ -173,16 +139,15 @@ def restore(
     results so far; groups for which no time is left wait. The ledger must be claimed unless it is a preview. Raises
     LedgerProblem if it can't be read, and LedgerFenced.
     """
-    wanted = Wanted(request, restorer.granted)
     if saved is None:
-        saved = read_saved(restorer.context.journal, [wanted], restorer.deadline())
+        saved = read_saved(executor.context.journal, [request], executor.context.deadline())
     concerned = (
-        name for name, backups in saved.backups.items() if wanted.asks_for(name) and concerns(request, backups)
+        name for name, backups in saved.backups.items() if request.asks_for(name) and concerns(request, backups)
     )
     names = list(dict.fromkeys(request.groups or sorted(concerned)))
     results: dict[str, GroupResult] = {}
     for name in names:
-        if not restorer.granted(name):
+        if not request.granted(name):
             message = "the connection does not allow to restore this group"
             results[name] = GroupResult(name, Kind.REFUSED, reasons.ACTION_NOT_GRANTED, message)
         elif (done := saved.done.get((request.id, name))) is not None:
@@ -194,22 +159,22 @@ def restore(
             message = "not tried yet: other restores and policies have their turn first"
             results[name] = GroupResult(name, Kind.WAITING, reasons.INTERRUPTED, message)
         else:
-            results[name] = _doubted(restorer, _restore_group(restorer, request, name, saved, preview))
+            results[name] = _doubted(executor, _restore_group(executor, request, name, saved, preview))
             if turn is not None:
                 turn.results[name] = results[name]
     return [results[name] for name in names]
 
 
-def _doubted(restorer: Restorer, result: GroupResult) -> GroupResult:
+def _doubted(executor: Executor, result: GroupResult) -> GroupResult:
     """The result, with a hint if the ledger may have a newer backup that can't be read."""
-    hidden = restorer.context.journal.contents.hidden_summary
+    hidden = executor.context.journal.contents.hidden_summary
     return (
         replace(result, message=f"{result.message}; {hidden}, which may be a newer backup of it") if hidden else result
     )
 
 
 def _restore_group(
-    restorer: Restorer,
+    executor: Executor,
     request: RestoreRequest,
     name: str,
     saved: Saved,
@@ -224,37 +189,37 @@ def _restore_group(
         return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
     if not backup.offsets:
         return GroupResult(name, Kind.REFUSED, reasons.NO_OFFSETS, "it had no committed offsets", backup.at)
-    refused = _stops_loading(restorer, backup)
+    refused = _stops_loading(executor, backup)
     if refused is not None:
         return refused
-    state = _state(restorer, backup)
+    state = _state(executor, backup)
     if isinstance(state, GroupResult):
         return state
-    found = _read(restorer, request, backup)
+    found = _read(executor, request, backup)
     if isinstance(found, GroupResult):
         return replace(found, saved_at=backup.at)
     if preview:
         return warned(summed(name, backup, found.decided, preview), state)
     begun = None
     if any(partition.commit is not None for partition in found.decided):
-        begun = _outcome(restorer, request, backup, OutcomeType.FAILED, reasons.INTERRUPTED, _BEGUN)
-        entries = [begun, *_replaced(restorer, backup, found.decided)]
+        begun = _outcome(executor, request, backup, OutcomeType.FAILED, reasons.INTERRUPTED, _BEGUN)
+        entries = [begun, *_replaced(executor, backup, found.decided)]
         # A fenced process can't write: LedgerFenced.
-        stop = restorer.executor.refusal(restorer.deadline(), Moment.REQUEST) or restorer.executor.record(entries)
+        stop = executor.refusal(executor.context.deadline(), Moment.REQUEST) or executor.record(entries)
         if stop is not None:
             return GroupResult(name, Kind.WAITING, stop.reason, stop.message, backup.at)
         before = {partition.partition: partition.present for partition in found.decided}
-        found = _read(restorer, request, backup, before)
+        found = _read(executor, request, backup, before)
     if isinstance(found, GroupResult):
         result, was_there = replace(found, saved_at=backup.at), True
     else:
-        result = warned(summed(name, backup, _commit(restorer, backup, found.decided), preview), state)
+        result = warned(summed(name, backup, _commit(executor, backup, found.decided), preview), state)
         was_there = found.is_there
-    outcome = _outcome(restorer, request, backup, OutcomeType.RESTORED, result.reason, result.message)
+    outcome = _outcome(executor, request, backup, OutcomeType.RESTORED, result.reason, result.message)
     parts = [part for part in backups[backup.id] if part is not None]
     if proves_deletion(backup, parts, result, was_there):
         outcome = structs.replace(outcome, backup=backup.id)
-    return _noted(restorer, outcome, result, begun)
+    return _noted(executor, outcome, result, begun)
 
 
 def proves_deletion(backup: Backup, parts: Sequence[Backup], result: GroupResult, was_there: bool) -> bool:
@@ -278,7 +243,7 @@ class _Found(NamedTuple):
 
 
 def _read(
-    restorer: Restorer,
+    executor: Executor,
     request: RestoreRequest,
     backup: Backup,
     before: Mapping[Partition, CommittedOffset | None] | None = None,
@@ -287,7 +252,7 @@ def _read(
 
     before: the present offsets by an earlier read. Another one was committed since, and stays.
     """
-    client, deadline, saved = restorer.client, restorer.deadline(), saved_offsets(backup)
+    client, deadline, saved = executor.context.client, executor.context.deadline(), saved_offsets(backup)
     ids = kafka_cluster.topic_ids(client, backup.offsets, deadline)
     there = [place for place in saved if not isinstance(ids[place.topic], Fault)]
     bounds = read_bounds(client, [there], deadline)
@@ -306,11 +271,11 @@ def _read(
     return _Found(decided, is_there)
 
 
-def _stops_loading(restorer: Restorer, backup: Backup) -> GroupResult | None:
+def _stops_loading(executor: Executor, backup: Backup) -> GroupResult | None:
     """Why a Streams group can't be restored on these brokers; None = it can."""
     if backup.type != GroupType.STREAMS:
         return None
-    client, deadline = restorer.client, restorer.deadline()
+    client, deadline = executor.context.client, executor.context.deadline()
     cluster = kafka_cluster.read_cluster(client, deadline)
     old = cluster if isinstance(cluster, Fault) else brokers.without_streams(client, cluster, deadline)
     if isinstance(old, Fault):
@@ -324,12 +289,12 @@ def _stops_loading(restorer: Restorer, backup: Backup) -> GroupResult | None:
     return GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
 
 
-def _state(restorer: Restorer, backup: Backup) -> list[str] | GroupResult:
+def _state(executor: Executor, backup: Backup) -> list[str] | GroupResult:
     """State topics of a Streams application that were deleted or recreated; a GroupResult if that forbids a restore.
 
     Only the topics of a Streams group are certainly its own: those of a Classic application are guessed by name.
     """
-    ids = kafka_cluster.topic_ids(restorer.client, backup.internal_topics, restorer.deadline())
+    ids = kafka_cluster.topic_ids(executor.context.client, backup.internal_topics, executor.context.deadline())
     lost = lost_topics(backup, ids)
     if isinstance(lost, Fault):
         return unreadable(backup.group, lost, backup.at)
@@ -356,16 +321,16 @@ def _is_there(client: Client, backup: Backup, deadline: Deadline) -> bool | Grou
     return True
 
 
-def _commit(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResult]) -> list[PartitionResult]:
+def _commit(executor: Executor, backup: Backup, decided: Sequence[PartitionResult]) -> list[PartitionResult]:
     """Commit the decided offsets, a few partitions at a time."""
     name = backup.group
     results = {partition.partition: partition for partition in decided}
     wanted = [partition for partition in decided if partition.commit is not None]
     if not wanted:
         return list(decided)
-    found = look_up(restorer.client, [name], restorer.deadline())[name]
+    found = look_up(executor.context.client, [name], executor.context.deadline())[name]
     coordinator = found if isinstance(found, int) else None
-    configured = kafka_cluster.offsets_write_bytes(restorer.client, restorer.deadline())
+    configured = kafka_cluster.offsets_write_bytes(executor.context.client, executor.context.deadline())
     size = WRITE_BYTES if configured is None else min(configured, WRITE_BYTES)
     metadata = {each.partition: each.commit.metadata for each in wanted if each.commit is not None}
     # The commits of a chunk fit into one write of the broker.
@@ -373,20 +338,20 @@ def _commit(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResul
         for at in range(0, len(places), _COMMIT_CHUNK):
             chunk = [results[place] for place in places[at : at + _COMMIT_CHUNK]]
             # The rate limit must not delay the commit after its partitions were read.
-            with restorer.client.burst():
-                some = _commit_some(restorer, backup, coordinator, chunk)
+            with executor.context.client.burst():
+                some = _commit_some(executor, backup, coordinator, chunk)
             results |= {partition.partition: partition for partition in some}
     return list(results.values())
 
 
 def _commit_some(
-    restorer: Restorer, backup: Backup, coordinator: int | None, wanted: Sequence[PartitionResult]
+    executor: Executor, backup: Backup, coordinator: int | None, wanted: Sequence[PartitionResult]
 ) -> list[PartitionResult]:
     """Read the offsets again, and commit at once where they are as decided; the result is what a third read returns."""
-    client, clock, guard = restorer.client, restorer.context.clock, restorer.guard
+    client, clock, guard = executor.context.client, executor.context.clock, executor.guard
     places, asked = [partition.partition for partition in wanted], {backup.group: coordinator}
     started = clock.monotonic()
-    now = current_offsets(client, backup.type, asked, places, restorer.deadline())
+    now = current_offsets(client, backup.type, asked, places, executor.context.deadline())
     if isinstance(now, Fault):
         why = unreadable(backup.group, now)
         return [_left_alone(partition, why.reason, why.message) for partition in wanted]
@@ -394,15 +359,16 @@ def _commit_some(
     results = [held(p.partition, p.saved, other[p.partition]) for p in wanted if p.partition in other]
     free = [partition for partition in wanted if partition.partition not in other]
     # Between two chunks the object may be edited, or a grant end.
-    stop = restorer.executor.refusal(restorer.deadline(), Moment.REQUEST)
-    fresh, lead = FRESH_S - (clock.monotonic() - started), guard.seconds_left() - MARGIN_S
+    stop = executor.refusal(executor.context.deadline(), Moment.REQUEST)
+    fresh = FRESH_S - (clock.monotonic() - started)
+    lead = inf if guard is None else guard.seconds_left() - MARGIN_S
     if stop is None and fresh <= 0:
         stop = Refusal(reasons.OFFSETS_UNKNOWN, f"reading the committed offsets took more than {FRESH_S:.0f} s")
     if stop is not None:
         return results + [_left_alone(partition, stop.reason, stop.message) for partition in free]
     commits = {partition.partition: partition.commit for partition in free if partition.commit is not None}
-    answers = restorer.executor.restore_offsets(backup, coordinator, commits, Deadline(min(fresh, lead)))
-    after = restored_offsets(client, backup, coordinator, list(commits), restorer.deadline())
+    answers = executor.restore_offsets(backup, coordinator, commits, Deadline(min(fresh, lead)))
+    after = restored_offsets(client, backup, coordinator, list(commits), executor.context.deadline())
     return results + [compared(partition, answers[partition.partition], after) for partition in free]
 
 
@@ -410,7 +376,7 @@ def _left_alone(partition: PartitionResult, reason: str, message: str) -> Partit
     return replace(partition, reason=reason, message=message, commit=None)
 
 
-def _replaced(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResult]) -> list[Backup]:
+def _replaced(executor: Executor, backup: Backup, decided: Sequence[PartitionResult]) -> list[Backup]:
     """A backup of the offsets that are about to be replaced."""
     offsets: dict[str, list[SavedOffset]] = {}
     for each in decided:
@@ -419,29 +385,29 @@ def _replaced(restorer: Restorer, backup: Backup, decided: Sequence[PartitionRes
             offsets.setdefault(each.partition.topic, []).append(saved)
     if not offsets:
         return []
-    now = restorer.context.clock.now()
+    now = executor.context.clock.now()
     changes = {"id": new_id(now), "at": now, "expires": now + (backup.expires - backup.at), "offsets": offsets}
     return in_parts(structs.replace(backup, **changes, continues="", replaced=True, evidence="replaced by a restore"))
 
 
-def _noted(restorer: Restorer, outcome: Outcome, result: GroupResult, begun: Outcome | None) -> GroupResult:
+def _noted(executor: Executor, outcome: Outcome, result: GroupResult, begun: Outcome | None) -> GroupResult:
     """Write the outcome into the ledger, and remove the entry of the start; returns the result."""
     # With an unfinished deletion, only a commit proves that the group was gone.
-    proven = result.restored and (begun is not None or outcome.group not in restorer.context.journal.contents.intents)
+    proven = result.restored and (begun is not None or outcome.group not in executor.context.journal.contents.intents)
     changes: list[Change] = [outcome] if proven else []
     unsure = any(p.commit is not None and p.reason == reasons.OFFSETS_UNKNOWN for p in result.partitions)
     if begun is not None and not unsure:
         changes.append(Removal(begun.key))
-    problem = restorer.executor.record(changes) if changes else None
+    problem = executor.record(changes) if changes else None
     if problem is not None:
         return replace(result, message=f"{result.message}; not written into the ledger: {problem.reason}")
     return result
 
 
 def _outcome(
-    restorer: Restorer, request: RestoreRequest, backup: Backup, what: OutcomeType, reason: str, message: str
+    executor: Executor, request: RestoreRequest, backup: Backup, what: OutcomeType, reason: str, message: str
 ) -> Outcome:
-    now = restorer.context.clock.now()
+    now = executor.context.clock.now()
     return Outcome(
         group=backup.group,
         id=request.id,
