@@ -24,6 +24,7 @@ from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import (
     Context,
     DeletionRequest,
+    Executor,
     Memory,
     delete_requested,
     forget_policies,
@@ -122,7 +123,7 @@ def test_a_commit_after_the_first_read_is_found(
     assert {name for name, verdict in judged.verdicts.items() if verdict.matches} == {used, unused}
     make.simple(used, at(topic, 2))
     guard = CommandGuard(Session(client, connection))
-    stop, outcomes = delete_requested(context, judged, guard)
+    stop, outcomes = delete_requested(Executor(context, guard), judged)
     assert stop is None
     assert {each.group: each.reason for each in outcomes} == {used: "RecentlyActive", unused: "Deleted"}
 

@@ -167,7 +167,7 @@ class Scene:
         return observation, self.planned(observation, policy)
 
     def apply(self, plan: Plan, observation: Observation, guard: Guard | None = None) -> list[Outcome]:
-        return reconcile.apply(self.context, plan, observation, guard or Guard())
+        return reconcile.apply(reconcile.Executor(self.context, guard or Guard()), plan, observation)
 
 
 def verdicts(observation: Observation, policy: Policy, tag: str = "") -> dict[str, str]:

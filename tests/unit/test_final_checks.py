@@ -110,7 +110,7 @@ def _run(ledger: _Ledger, guard: _Guard) -> Any:
     journal.stamp = NOW
     context = Context(cast("Any", _Client()), _CONNECTION, Memory(), cast("Any", _Clock()), journal)
     plan = make_plan(replace(delete(), uid=_OURS.policy_uid), Verdicts(), {}, Conditions(), NOW)
-    return deletion._Run(context, plan, cast("Any", None), guard, Executor(context, guard), {}, cast("Any", None))
+    return deletion._Run(Executor(context, guard), plan, cast("Any", None), {}, cast("Any", None))
 
 
 _SAVED = {"g": Saved(_OURS, [], ())}

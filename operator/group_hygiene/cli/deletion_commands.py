@@ -151,7 +151,6 @@ def delete_offsets(target: Target, output: str, chosen: DeleteOptions, topics: t
 def _delete(target: Target, output: str, chosen: DeleteOptions, topics: Sequence[str]) -> int:
     from group_hygiene.cli import deletions
     from group_hygiene.cli import output as out
-    from group_hygiene.cli.target import read_connection_file
     from group_hygiene.reconcile import DeletionRequest
 
     if target.connection is not None and chosen.connection_file is not None:
@@ -192,6 +191,4 @@ def _delete(target: Target, output: str, chosen: DeleteOptions, topics: Sequence
         backup_retention=chosen.backup_retention,
         topics=tuple(dict.fromkeys(topics)),
     )
-    document = read_connection_file(chosen.connection_file)
-    place = deletions.Place(target, document, chosen.ledger_topic, chosen.create_ledger)
-    return out.show(deletions.delete(place, request, chosen.preview, confirm), output)
+    return out.show(deletions.delete(target, chosen, request, confirm), output)

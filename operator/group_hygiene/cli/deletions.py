@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from group_hygiene.cli.history import CommandGuard, Opening, no_ledger, open_context
+from group_hygiene.cli.deletion_commands import DeleteOptions
+from group_hygiene.cli.history import Opening, open_executor
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, note, printable, working
 from group_hygiene.cli.plans import protection_errors
-from group_hygiene.cli.target import Session, open_session
+from group_hygiene.cli.target import Session, open_session, read_connection_file
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.reconcile import Context, DeletionRequest, Judged, LedgerNeed, delete_requested, judge_requested
-from group_hygiene.spec.connection import Connection
+from group_hygiene.reconcile import DeletionRequest, Judged, LedgerNeed, delete_requested, judge_requested
 
 _COLUMNS = (
     Column("GROUP"),
@@ -27,18 +27,6 @@ _CLAIMS_UNKNOWN = "groups that a ScaledObject or KafkaConnector names"
 _CONNECTION_UNKNOWN = f"protect, limits and role of the KafkaConnection, and {_CLAIMS_UNKNOWN}"
 
 
-class Place(NamedTuple):
-    """Where to delete. document: the KafkaConnection of a file. topic: of the ledger, None = the connection's.
-
-    create_ledger: create the ledger if there is none.
-    """
-
-    target: Target
-    document: Connection | None
-    topic: str | None
-    create_ledger: bool
-
-
 class _Result(NamedTuple):
     """kind: as OutcomeKind, or WouldDelete."""
 
@@ -47,19 +35,25 @@ class _Result(NamedTuple):
     message: str | None
 
 
-def delete(place: Place, request: DeletionRequest, preview: bool, confirm: Callable[[Sequence[str]], None]) -> Report:
-    """Delete, or with `preview` only show the result. confirm: called with the groups to delete; raises to stop."""
-    with open_session(place.target, place.document, claims=True) as session:
-        notes = _notes(session, place)
+def delete(
+    target: Target, chosen: DeleteOptions, request: DeletionRequest, confirm: Callable[[Sequence[str]], None]
+) -> Report:
+    """Delete, or for a preview only show the result. confirm: called with the groups to delete; raises to stop."""
+    preview = chosen.preview
+    with open_session(target, read_connection_file(chosen.connection_file), claims=True) as session:
+        notes = _notes(session, chosen)
         # Before the user confirms.
         for text in notes:
             note(text)
-        context = _context(session, place, preview)
+        need = LedgerNeed.CREATE if chosen.create_ledger else LedgerNeed.WRITE
+        # A preview shows what a deletion would do that creates the ledger.
+        opening = Opening(LedgerNeed.SHOW if preview else need, chosen.ledger_topic, optional=chosen.create_ledger)
+        executor = open_executor(session, opening)
         least = session.connection.floors.backup_retention
         if least is not None:
             request = request._replace(backup_retention=max(request.backup_retention, least))
         with working("reading groups"):
-            judged = judge_requested(context, request)
+            judged = judge_requested(executor.context, request)
         matching = [name for name, verdict in judged.verdicts.items() if verdict.matches]
         results = {name: _result(judged, name) for name in request.groups}
         partly = set[str]()
@@ -67,7 +61,7 @@ def delete(place: Place, request: DeletionRequest, preview: bool, confirm: Calla
         if matching and not preview and stop is None:
             confirm(matching)
             with working(f"deleting {len(matching)} groups"):
-                stop, outcomes = delete_requested(context, judged, CommandGuard(session))
+                stop, outcomes = delete_requested(executor, judged)
             results |= {each.group: _Result(str(each.kind), str(each.reason), each.message) for each in outcomes}
             partly = {each.group for each in outcomes if each.topics and set(each.topics) != set(request.topics)}
         if stop is not None:
@@ -80,7 +74,10 @@ def delete(place: Place, request: DeletionRequest, preview: bool, confirm: Calla
     errors += protection_errors(judged.observation.protections, skipped)
     document = {
         "preview": preview,
-        "groups": [_document(name, result) for name, result in results.items()],
+        "groups": [
+            dict(zip(("group", "result", "reason", "message"), (name, *result), strict=True))
+            for name, result in results.items()
+        ],
         "notes": notes,
         "errors": errors,
     }
@@ -88,22 +85,13 @@ def delete(place: Place, request: DeletionRequest, preview: bool, confirm: Calla
     return Report(document, [name for name, result in results.items() if result.kind == done], [table], (), errors)
 
 
-def _notes(session: Session, place: Place) -> list[str]:
+def _notes(session: Session, chosen: DeleteOptions) -> list[str]:
     if session.in_kubernetes:
         return []
-    unknown = _CONNECTION_UNKNOWN if place.document is None else _CLAIMS_UNKNOWN
-    if place.create_ledger:
+    unknown = _CONNECTION_UNKNOWN if chosen.connection_file is None else _CLAIMS_UNKNOWN
+    if chosen.create_ledger:
         unknown += ", and requests to keep a group in a ledger of another topic"
     return [f"not known here: {unknown}: --connection reads them"]
-
-
-def _context(session: Session, place: Place, preview: bool) -> Context:
-    """Raises LedgerProblem if there is no ledger, but not for the preview of a deletion that would create it."""
-    need = LedgerNeed.CREATE if place.create_ledger else LedgerNeed.WRITE
-    context = open_context(session, Opening(LedgerNeed.SHOW if preview else need, place.topic))
-    if not context.journal.exists and not place.create_ledger:
-        raise no_ledger(session, place.topic)
-    return context
 
 
 def _result(judged: Judged, name: str) -> _Result:
@@ -126,7 +114,3 @@ def _refused(why: Refusal) -> _Result:
 def _row(judged: Judged, name: str, result: _Result) -> tuple[str | None, ...]:
     group = judged.observation.snapshot.groups.get(name)
     return name, *((str(group.state), str(group.type)) if group else (None, None)), *result
-
-
-def _document(name: str, result: _Result) -> Mapping[str, Any]:
-    return {"group": name, "result": result.kind, "reason": result.reason, "message": result.message}

@@ -20,7 +20,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, whole
 from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome, OutcomeType
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.reconcile import Context, LedgerNeed, Memory, open_journal, recover_commands
+from group_hygiene.reconcile import Context, Executor, LedgerNeed, Memory, open_journal, recover_commands
 from group_hygiene.spec.durations import timestamp
 
 _ENTRY_TYPES = frozenset({"outcome", "mark", "keep", "backup"})
@@ -54,15 +54,15 @@ class _Event(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """How a command uses the ledger. topic: None = that of the connection. any_topic: `topic` may be another one."""
+    """How a command uses the ledger. topic: None = that of the connection. any_topic: `topic` may be another one.
+
+    optional: it is no error if there is no ledger.
+    """
 
     need: LedgerNeed
     topic: str | None
     any_topic: bool = False
-
-    @property
-    def writes(self) -> bool:
-        return self.need is not LedgerNeed.SHOW
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +79,18 @@ class CommandGuard:
 
 
 @contextmanager
-def open_cluster_and_ledger(target: Target, opening: Opening) -> Iterator[tuple[Session, Context]]:
-    """The cluster and its ledger; see `open_context`. Raises HygieneError, also if there is no ledger."""
-    topic = opening.topic
+def open_cluster_and_ledger(target: Target, opening: Opening) -> Iterator[tuple[Session, Executor]]:
+    """The cluster and its ledger; see `open_executor`. Raises HygieneError."""
     with open_session(target) as session:
-        context = open_context(session, opening)
-        if not context.journal.exists:
-            raise no_ledger(session, topic)
-        yield session, context
+        yield session, open_executor(session, opening)
 
 
-def open_context(session: Session, opening: Opening) -> Context:
-    """The context of a command. It writes with a new writer id, which fences no other writer; deletions that earlier
+def open_executor(session: Session, opening: Opening) -> Executor:
+    """The executor of a command. It writes with a new writer id, which fences no other writer; deletions that earlier
     commands left open are resolved.
 
-    Raises LedgerProblem where an operator would refuse: the brokers are not those of the KafkaConnection's status, or
-    the ledger is not its ledger.
+    Raises LedgerProblem if there is no ledger, and where an operator would refuse: the brokers are not those of the
+    KafkaConnection's status, or the ledger is not its ledger.
     """
     spec, of_operator = session.connection.ledger, session.known.get("ledger") or {}
     topic = opening.topic or spec.topic
@@ -111,25 +107,22 @@ def open_context(session: Session, opening: Opening) -> Context:
     memory = Memory(cluster_id=session.known.get("clusterID"))
     with working("reading the ledger"):
         journal = open_journal(memory, session.client, settings, opening.need, (), session.deadline())
-    problem = journal.problem
-    if problem is None and opening.writes and journal.exists and not journal.writable:
+    problem, writes = journal.problem, opening.need is not LedgerNeed.SHOW
+    if problem is None and writes and journal.exists and not journal.writable:
         problem = Refusal(reasons.LEDGER_UNAVAILABLE, f"the topic {topic} is not claimed as a ledger yet")
     if problem is not None:
         raise LedgerProblem(problem.message, problem.reason)
     context = Context(session.client, session.connection, memory, session.clock, journal, claims=session.claims)
-    if opening.writes:
-        recover_commands(context, CommandGuard(session))
-    return context
-
-
-def no_ledger(session: Session, topic: str | None) -> LedgerProblem:
-    """The error of a command that needs a ledger."""
-    name = topic or session.connection.ledger.topic
-    return LedgerProblem(
-        f"this cluster has no ledger: there is no topic {name}. The operator creates it once a GroupPolicy deletes "
-        "(mode Enforce) or has receivers; until then --create-ledger of keep and delete does. If the ledger is another "
-        "topic, give --ledger-topic"
-    )
+    guard = CommandGuard(session)
+    if writes:
+        recover_commands(context, guard)
+    if not journal.exists and not opening.optional:
+        raise LedgerProblem(
+            f"this cluster has no ledger: there is no topic {topic}. The operator creates it once a GroupPolicy "
+            "deletes (mode Enforce) or has receivers; until then --create-ledger of keep and delete does. If the "
+            "ledger is another topic, give --ledger-topic"
+        )
+    return Executor(context, guard)
 
 
 def history(target: Target, groups: Sequence[str], since: timedelta | None, topic: str | None) -> Report:
@@ -139,12 +132,12 @@ def history(target: Target, groups: Sequence[str], since: timedelta | None, topi
     def wanted(key: Key) -> bool:
         return bool(key) and key[0] in _ENTRY_TYPES and (not named or group_of(key) in named)
 
-    with open_cluster_and_ledger(target, Opening(LedgerNeed.SHOW, topic, any_topic=True)) as (session, context):
-        now = session.clock.now()
+    with open_cluster_and_ledger(target, Opening(LedgerNeed.SHOW, topic, any_topic=True)) as (session, executor):
+        now, journal = session.clock.now(), executor.context.journal
         with working("reading the ledger"):
-            latest = context.journal.latest(wanted, session.deadline())
+            latest = journal.latest(wanted, session.deadline())
             events = list(_events(entry for _, entry in latest if entry is not None))
-        contents = context.journal.contents
+        contents = journal.contents
     first = None if since is None else now - since
     shown = sorted(
         (e for e in events if first is None or e.at >= first or (e.until is not None and e.until > now)),

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from group_hygiene.cli.groups import exist
-from group_hygiene.cli.history import CommandGuard, Opening, open_cluster_and_ledger, open_context
+from group_hygiene.cli.history import Opening, open_cluster_and_ledger, open_executor
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, printable, working
 from group_hygiene.cli.target import Session
@@ -20,7 +20,7 @@ from group_hygiene.model.entries import Change, KeepRequest, Outcome, Removal
 from group_hygiene.model.evidence import Deletion
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.reconcile import Context, Executor, LedgerNeed
+from group_hygiene.reconcile import Executor, LedgerNeed
 from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 
@@ -45,12 +45,8 @@ class Terms(NamedTuple):
     ignore_not_found: bool = False
 
 
-class _Deletions(NamedTuple):
-    """The deletions of a group in the ledger. topics: deletions of a topic's offsets. unfinished: see Contents."""
-
-    whole: Deletion | None
-    topics: Mapping[str, Deletion]
-    unfinished: Mapping[str, Outcome]
+# The deletions of a group in the ledger: of the whole group, of offsets by topic, and `Contents.unfinished`.
+_Deletions = tuple[Deletion | None, Mapping[str, Deletion], Mapping[str, Outcome]]
 
 
 def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None, create_ledger: bool) -> Report:
@@ -59,10 +55,10 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
     Its time is the broker's. A request that lasts longer is an error and stays: another user may rely on it.
     """
     opening = Opening(LedgerNeed.CREATE if create_ledger else LedgerNeed.WRITE, topic)
-    with open_cluster_and_ledger(target, opening) as (session, context):
-        contents = context.journal.contents
+    with open_cluster_and_ledger(target, opening) as (session, executor):
+        journal, deadline = executor.context.journal, session.deadline()
+        contents = journal.contents
         with working("writing to the ledger"):
-            executor, deadline = Executor(context, CommandGuard(session)), session.deadline()
             now = executor.refusal(deadline, Moment.REQUEST) or executor.broker_time(deadline)
             if isinstance(now, Refusal):
                 raise LedgerProblem(now.message, now.reason)
@@ -72,9 +68,9 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
             asked = [g for g in groups if g not in longer]
             requests = {g: KeepRequest(group=g, until=until, why=terms.why, by=terms.by, at=now) for g in asked}
             before = {name: _deletions(contents, name) for name in asked}
-            _write(session, context, list(requests.values()))
+            _write(executor, list(requests.values()))
             missing = [name for name, request in requests.items() if known.get(name) != request]
-            deleted = _deleted_meanwhile(context.journal, before)
+            deleted = _deleted_meanwhile(journal, before)
         there = [request for name, request in requests.items() if name not in missing]
 
         def in_other(keeps: Mapping[str, KeepRequest]) -> list[Change]:
@@ -149,9 +145,9 @@ def _absent(deletion: Deletion | None) -> str:
     return f"there is no such group: {when}. To restore it: group-hygiene restore; {holds}"
 
 
-def _write(session: Session, context: Context, changes: Sequence[Change]) -> None:
+def _write(executor: Executor, changes: Sequence[Change]) -> None:
     """Write the changes and read them back. Raises LedgerProblem."""
-    executor = Executor(context, CommandGuard(session))
+    context = executor.context
     problem = executor.refusal(context.deadline(), Moment.REQUEST) or executor.record(changes, context.deadline())
     if problem is not None:
         raise LedgerProblem(problem.message, problem.reason)
@@ -170,14 +166,15 @@ def _write_elsewhere(
     errors: list[str] = []
     for topic in topics:
         try:
-            context = open_context(session, Opening(LedgerNeed.WRITE, topic, any_topic=True))
-            if not context.journal.exists:
+            executor = open_executor(session, Opening(LedgerNeed.WRITE, topic, any_topic=True, optional=True))
+            journal = executor.context.journal
+            if not journal.exists:
                 continue
-            contents = context.journal.contents
+            contents = journal.contents
             changes = changes_of(contents.keeps)
             before = {key[1]: _deletions(contents, key[1]) for key in (change.key for change in changes)}
-            _write(session, context, changes)
-            deleted = _deleted_meanwhile(context.journal, before)
+            _write(executor, changes)
+            deleted = _deleted_meanwhile(journal, before)
         except LedgerProblem as error:
             errors.append(f"the ledger {topic} of another KafkaConnection to this cluster lacks the change: {error}")
         else:
@@ -206,7 +203,7 @@ def _deleted_meanwhile(journal: Journal, before: Mapping[str, _Deletions]) -> di
                 "its deletion had begun and has no outcome yet: it or some of its offsets may have been deleted; "
                 "see group-hygiene history. To restore them: group-hygiene restore"
             )
-        elif now.whole != before[name].whole:
+        elif now[0] != before[name][0]:
             deleted[name] = "was deleted just now; to restore it: group-hygiene restore"
         elif now != before[name]:
             deleted[name] = "some of its offsets were deleted just now; to restore them: group-hygiene restore"
@@ -216,16 +213,16 @@ def _deleted_meanwhile(journal: Journal, before: Mapping[str, _Deletions]) -> di
 def _deletions(contents: Contents, name: str) -> _Deletions:
     """A copy: `contents` changes with each read."""
     topics, unfinished = contents.offset_deletions.get(name, {}), contents.unfinished.get(name, {})
-    return _Deletions(contents.deletions.get(name), dict(topics), dict(unfinished))
+    return contents.deletions.get(name), dict(topics), dict(unfinished)
 
 
 def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
     """Withdraw the requests for these groups; a group without one is a note, not an error."""
-    with open_cluster_and_ledger(target, Opening(LedgerNeed.WRITE, topic)) as (session, context):
-        keeps = context.journal.contents.keeps
+    with open_cluster_and_ledger(target, Opening(LedgerNeed.WRITE, topic)) as (session, executor):
+        keeps = executor.context.journal.contents.keeps
         known = [name for name in dict.fromkeys(groups) if name in keeps]
         with working("writing to the ledger"):
-            _write(session, context, [Removal(keeps[name].key) for name in known])
+            _write(executor, [Removal(keeps[name].key) for name in known])
             left = [name for name in known if name in keeps]
         elsewhere, notes = _write_elsewhere(
             session, lambda others: [Removal(others[name].key) for name in groups if name in others]

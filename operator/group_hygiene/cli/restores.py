@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from group_hygiene.cli.history import CommandGuard, Opening, open_cluster_and_ledger
+from group_hygiene.cli.history import Opening, open_cluster_and_ledger
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.model import reasons
-from group_hygiene.reconcile import Executor, LedgerNeed
+from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.restore.restorable import GroupResult, Kind, PartitionResult, RestoreRequest
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.durations import timestamp
@@ -35,8 +35,8 @@ def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic
     """Restore, or with `preview` only show the result."""
     # Also from the ledger of another topic, such as that of a former installation.
     opening = Opening(LedgerNeed.SHOW if preview else LedgerNeed.WRITE, topic, any_topic=True)
-    with open_cluster_and_ledger(target, opening) as (session, context), working("restoring"):
-        results = restore(Executor(context, CommandGuard(session)), request, preview)
+    with open_cluster_and_ledger(target, opening) as (_, executor), working("restoring"):
+        results = restore(executor, request, preview)
     errors = [f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not Kind.RESTORED]
     if not results:
         errors.append(f"the ledger has no backup of a group that {request.policy} deleted since then")

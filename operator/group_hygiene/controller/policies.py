@@ -267,7 +267,7 @@ class Policies:
         if not plan.actions or self._unreported[policy.uid]:
             return Executed(plan)
         guard = self._services.guard(POLICIES, decision.entry.obj, due.connection, decision.entry.granted)
-        return Executed(plan, reconcile.apply(context, plan, observation, guard))
+        return Executed(plan, reconcile.apply(reconcile.Executor(context, guard), plan, observation))
 
     def _publish(self, connection: Connection, entry: Admitted, done: Executed | Refusal, snapshot: Snapshot) -> None:
         """Log, metrics, alerts, status and Events of one policy's run. Raises ApiError."""

@@ -40,7 +40,7 @@ from group_hygiene.reconcile.delete_requests import (
 )
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.large_groups import delete_large_group, is_large
-from group_hygiene.reconcile.preconditions import MARGIN_S, NOT_LEADER, Guard, Moment
+from group_hygiene.reconcile.preconditions import MARGIN_S, NOT_LEADER, Moment
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
 from group_hygiene.reconcile.recovery import INTENT_S, Earlier, Remains, interrupted_before, read_remains
 from group_hygiene.reconcile.settle import UNCLEAR, Done, Facts, Found, Request, State, settle
@@ -54,13 +54,15 @@ _UNSENT = Refusal(reasons.OFFSETS_UNKNOWN, NOT_SENT)
 class _Run(NamedTuple):
     """One call of `apply`. cluster: as the scan saw it. earlier: by group; uses: of all groups of the plan."""
 
-    context: Context
+    executor: Executor
     plan: Plan
     cluster: Cluster
-    guard: Guard
-    executor: Executor
     earlier: Mapping[str, Earlier]
     uses: Uses
+
+    @property
+    def context(self) -> Context:
+        return self.executor.context
 
 
 class Saved(NamedTuple):
@@ -78,22 +80,16 @@ class Batch(NamedTuple):
     is_stuck: bool = False
 
 
-def apply(
-    context: Context,
-    plan: Plan,
-    observation: Observation,
-    guard: Guard,
-    since: Since | None = None,
-) -> list[Outcome]:
+def apply(executor: Executor, plan: Plan, observation: Observation, since: Since | None = None) -> list[Outcome]:
     """Delete `plan.actions`, a few at a time, each read again right before; one outcome per group.
 
-    `guard` is asked before each batch, where a Refusal ends the run, and again right before the request. A group that
-    changed since the scan is not deleted; the broker's own check comes last. since: see `Uses`.
+    The executor's guard is asked before each batch, where a Refusal ends the run, and again right before the request. A
+    group that changed since the scan is not deleted; the broker's own check comes last. since: see `Uses`.
 
     Raises LedgerFenced when another process took over.
     """
     outcomes: list[Outcome] = []
-    actions, cluster = list(plan.actions), observation.snapshot.cluster
+    context, actions, cluster = executor.context, list(plan.actions), observation.snapshot.cluster
     if actions:
         limit = kafka_cluster.offsets_write_bytes(context.client, context.deadline())
         context.memory.write_bytes = WRITE_BYTES if limit is None else min(limit, WRITE_BYTES)
@@ -107,7 +103,7 @@ def apply(
     # Here there is time to read a long log; right before each request only newer records are read.
     uses = Uses(context, plan, cluster, since)
     uses.read_on(context.deadline())
-    run = _Run(context, plan, cluster, guard, Executor(context, guard), earlier, uses)
+    run = _Run(executor, plan, cluster, earlier, uses)
     context.journal.read_on(context.deadline())
     while actions:
         stop = _may_not_begin(run) or context.journal.problem
@@ -127,7 +123,7 @@ def apply(
 
 def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
     """Read these groups again; save, delete and record those that may be deleted."""
-    context, guard, clock, earlier = run.context, run.guard, run.context.clock, run.earlier
+    context, earlier = run.context, run.earlier
     moved = leaders_moved(context, run.cluster, context.deadline())
     if moved is not None:
         return Batch([not_deleted(name, moved) for name in batch])
@@ -144,15 +140,15 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         ready = [each for name, each in read.ready.items() if name not in refused]
         if not ready:
             return Batch(outcomes)
-        seconds = min(INTENT_S, guard.seconds_left() - MARGIN_S)
+        seconds = min(INTENT_S, run.executor.seconds_left() - MARGIN_S)
         if seconds <= 0:
             return Batch(outcomes + [not_deleted(each.group.id, NOT_LEADER) for each in ready])
-        now, until = clock.now(), Deadline(seconds)
+        now, until = context.clock.now(), Deadline(seconds)
         saved = {each.group.id: _saved(run, each, read.log_ends, now, seconds) for each in ready}
-        window = Window(context, run.cluster, [each.intent for each in saved.values()])
+        intents = [each.intent for each in saved.values()]
+        window = Window(context, run.cluster, intents)
         backups = [part for each in saved.values() for part in each.parts]
         over = [Removal(key) for each in saved.values() for key in each.superseded]
-        intents = [each.intent for each in saved.values()]
         changes: list[Change] = [*backups, *over, *intents]
         problem = run.executor.record(changes, Deadline(seconds), _fresh(context, read))
         if problem is not None and problem.reason not in NOT_READ_BACK:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 
 from group_hygiene.kafka import changes
 from group_hygiene.kafka.client import Client, Deadline
@@ -50,6 +51,10 @@ class Executor:
             guard=self.guard,
         )
         return next(refusals(case, *moments), None)
+
+    def seconds_left(self) -> float:
+        """For how long this process may act. See `Guard`."""
+        return inf if self.guard is None else self.guard.seconds_left()
 
     def record(
         self, entries: Sequence[Change], deadline: Deadline | None = None, until: Deadline | None = None

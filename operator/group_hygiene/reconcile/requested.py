@@ -31,7 +31,6 @@ from group_hygiene.reconcile.delete_requests import not_deleted
 from group_hygiene.reconcile.deletion import apply
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.marks import note_marks
-from group_hygiene.reconcile.preconditions import Guard
 from group_hygiene.reconcile.scan import observe
 from group_hygiene.reconcile.uses import Since, Uses, read_ends
 from group_hygiene.spec.patterns import Patterns
@@ -96,12 +95,12 @@ def judge_requested(context: Context, request: DeletionRequest) -> Judged:
     return Judged(policy, observation, verdicts, trial.refusal, since)
 
 
-def delete_requested(context: Context, judged: Judged, guard: Guard) -> tuple[Refusal | None, list[Outcome]]:
+def delete_requested(executor: Executor, judged: Judged) -> tuple[Refusal | None, list[Outcome]]:
     """Mark, save and delete the matching groups. Returns why none may be deleted, and the outcomes of the others.
 
     The marks are in the ledger, as evidence of the request, and are removed at the end.
     """
-    policy, contents = judged.policy, context.journal.contents
+    context, policy, contents = executor.context, judged.policy, executor.context.journal.contents
     problem = judged.stop or note_marks(context, _plan(context, judged))
     if problem is not None:
         return problem, []
@@ -111,11 +110,9 @@ def delete_requested(context: Context, judged: Judged, guard: Guard) -> tuple[Re
             return plan.refusal, []
         late = Refusal(reasons.LIMIT_EXCEEDED, "limits.maxPerRun of the KafkaConnection: run the command again")
         left = [not_deleted(name, late) for name in plan.due if name not in plan.actions]
-        return None, apply(context, plan, judged.observation, guard, judged.since) + left
+        return None, apply(executor, plan, judged.observation, judged.since) + left
     finally:
-        Executor(context, guard).record(
-            [Removal(mark.key) for mark in list(contents.marks.get(policy.uid, {}).values())]
-        )
+        executor.record([Removal(mark.key) for mark in list(contents.marks.get(policy.uid, {}).values())])
 
 
 def _plan(context: Context, judged: Judged) -> Plan:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import NamedTuple
 
 from msgspec import structs
@@ -348,7 +347,7 @@ def _commit_some(
     executor: Executor, backup: Backup, coordinator: int | None, wanted: Sequence[PartitionResult]
 ) -> list[PartitionResult]:
     """Read the offsets again, and commit at once where they are as decided; the result is what a third read returns."""
-    client, clock, guard = executor.context.client, executor.context.clock, executor.guard
+    client, clock = executor.context.client, executor.context.clock
     places, asked = [partition.partition for partition in wanted], {backup.group: coordinator}
     started = clock.monotonic()
     now = current_offsets(client, backup.type, asked, places, executor.context.deadline())
@@ -361,7 +360,7 @@ def _commit_some(
     # Between two chunks the object may be edited, or a grant end.
     stop = executor.refusal(executor.context.deadline(), Moment.REQUEST)
     fresh = FRESH_S - (clock.monotonic() - started)
-    lead = inf if guard is None else guard.seconds_left() - MARGIN_S
+    lead = executor.seconds_left() - MARGIN_S
     if stop is None and fresh <= 0:
         stop = Refusal(reasons.OFFSETS_UNKNOWN, f"reading the committed offsets took more than {FRESH_S:.0f} s")
     if stop is not None:
