@@ -3,9 +3,11 @@
 import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, GroupState, GroupType, Partition
 from group_hygiene.model.refusal import Refusal
@@ -98,7 +100,7 @@ def test_incomplete(before: Cluster, faults: Mapping[int, Fault], after: Cluster
 def test_incomplete_by_what_was_not_read() -> None:
     """A broker that is lost after the lists takes offsets along; one group's own fault concerns nobody else."""
     lost = replace(FAULT, code="NETWORK_EXCEPTION")
-    facts = scan._Facts(cluster=cluster())
+    facts = scan._Scan(context=cast("Any", None), cluster=cluster(), deadline=Deadline(1))
     facts.offsets.update({"a": {}, "b": DENIED, "c": lost})
     facts.end_slice()
     facts.offsets.update({"d": lost})

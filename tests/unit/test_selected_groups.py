@@ -40,19 +40,19 @@ def _limit(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
 def _reserved(
     intake: memory.Intake, policies: list[Policy], groups: dict[str, Group], judged: int = 0, whole: bool = False
-) -> tuple[list[str], scan._Facts]:
+) -> tuple[list[str], scan._Scan]:
     """The policies that fit into the memory, each with so many earlier matches."""
     journal = SimpleNamespace(contents=Contents())
     connection = SimpleNamespace(namespace="kafka")
     client = SimpleNamespace(intake=intake)
     context: Any = SimpleNamespace(client=client, journal=journal, memory=Memory(), connection=connection)
-    facts = scan._Facts(cluster=cluster())
+    facts = scan._Scan(context=context, cluster=cluster(), deadline=Deadline(0.1))
     verdicts = {each.key: Verdicts(whole=whole) for each in policies}
     for each in verdicts.values():
         for number in range(judged):
             each.add(match(str(number)))
     selected = {each.key: list(groups.values()) for each in policies}
-    fit = scan._reserve(context, policies, selected, verdicts, facts, Deadline(0.1))
+    fit = facts.reserve(policies, selected, verdicts)
     return [each.key for each in fit], facts
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -60,9 +60,10 @@ _LOST = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "BROKER_NOT_AVAILAB
 
 
 @dataclass
-class _Facts(Facts):
-    """The evidence read so far, shared by all policies. covered: the tables' coverage, to be stored.
+class _Scan(Facts):
+    """One call of `observe`, with the evidence read so far, shared by all policies.
 
+    covered: the tables' coverage, to be stored.
     older: read commits by topic only for groups with commits before this time; None = no policy needs them.
     reserved: bytes of memory. left_out: key of a policy for whose groups there is too little memory -> the refusal.
     clock, time: of this scan, if a policy counts `unchangedFor`. log: for the clock at the end of the scan.
@@ -73,7 +74,9 @@ class _Facts(Facts):
         record of the group, and programs that used groups.
     """
 
+    context: Context = field(kw_only=True)
     cluster: Cluster = field(kw_only=True)
+    deadline: Deadline = field(kw_only=True)
     older: datetime | None = None
     coverage: Coverage | None = None
     covered: Covered | None = None
@@ -99,6 +102,310 @@ class _Facts(Facts):
         self.missing_topics.clear()
         self.subscribed.clear()
 
+    def ask_retention(self, policies: Sequence[Policy], full: bool) -> None:
+        """Read how long brokers retain offsets: once, and again at each full scan."""
+        asks = any(policy.when.asks_evidence or policy.when.unchanged_for is not None for policy in policies)
+        context, memory = self.context, self.context.memory
+        if full or (asks and not memory.retention_asked):
+            minutes = kafka_cluster.offsets_retention_minutes(context.client, self.cluster, context.deadline())
+            memory.retention, memory.retention_asked = offsets_retention(minutes), True
+
+    def begin_scans(self, policies: Sequence[Policy], selecting: Collection[str]) -> None:
+        """Record this scan for each policy with `unchangedFor`, and end the observations of groups used since the last.
+
+        selecting: keys of the policies that select any group.
+        """
+        context, memory, uid = self.context, self.context.memory, self.context.connection.uid
+        contents = context.journal.contents
+        watched = [policy for policy in policies if policy.when.unchanged_for is not None]
+        seen, known = contents.seen.setdefault(uid, {}), contents.clocks.get(uid)
+        if watched:
+            followed = NOT_FOLLOWED
+            if seen or any(policy.key in selecting for policy in watched):
+                # What is left of a long log is read by the next scans.
+                followed = follow(context, self.cluster, Deadline(self.deadline.left / 4))
+            ended = list(seen) if followed.lost or known is None else followed.used
+            self.notes += [Removal(("seen", uid, name)) for name in ended]
+            now, monotonic = context.clock.now(), context.clock.monotonic()
+            self.clock = clock = unchanged.advance(known, uid, monotonic, memory.last_scan)
+            if memory.last_scan is None:
+                memory.first_seconds = clock.seconds
+            memory.last_scan = monotonic
+            self.log = followed.places
+            self.time = time = unchanged.ScanTime(clock.seconds, now, monotonic, memory.first_seconds)
+            for policy in watched:
+                history = memory.scan_histories.setdefault(policy.uid, unchanged.ScanHistory())
+                watch = unchanged.record_scan(contents.watches.get(policy.uid), policy, time, history)
+                self.watches[policy.uid] = watch
+            contents.apply([clock, *self.watches.values()])
+            time.tolerated = unchanged.tolerated(contents.watches, memory.scan_histories, time)
+        if memory.tail is not None:
+            self.notes += new_notes(contents.used_by, memory.tail.take_programs(), context.clock.now())
+        contents.apply(self.notes)
+
+    def judge_all(self, policies: Sequence[Policy], groups: Mapping[str, Group], whole: bool) -> dict[str, Verdicts]:
+        """Judge the groups that the policies select, slice by slice. What was read for a slice is then forgotten.
+
+        Without the policies in `left_out`. whole: none is left out. Raises MemoryExhausted.
+        """
+        context, contents = self.context, self.context.journal.contents
+        size = context.memory.slice // (1 + len(policies) // _POLICIES)
+        seen = contents.seen.setdefault(context.connection.uid, {})
+        if any(policy.when.asks_evidence for policy in policies):
+            # A process of its own reads the tables each time.
+            size *= _TABLES_FACTOR
+        verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in policies}
+        for selected in _selections(policies, groups, max(size, 1)):
+            policies = self.reserve(policies, selected, verdicts)
+            self.judge_slice(policies, selected, verdicts)
+            for policy in policies:
+                if policy.uid in self.watches and any(
+                    group.state is GroupState.EMPTY and group.id in seen and group.id not in self.noted
+                    for group in selected[policy.key]
+                ):
+                    self.incomplete.add(policy.key)
+            self.end_slice()
+            if len(self.notes) >= size:
+                self.note()
+        return {policy.key: verdicts[policy.key] for policy in policies}
+
+    def reserve(
+        self, policies: Sequence[Policy], selected: Mapping[str, list[Group]], verdicts: Mapping[str, Verdicts]
+    ) -> Sequence[Policy]:
+        """Reserve memory for a slice, and for what stays of earlier ones. Returns the policies that fit.
+
+        Policies of other namespaces are left out before the connection's own, of the namespace that takes most, and
+        there the largest. Raises MemoryExhausted if none fits, or if verdicts are `whole`.
+        """
+        left, own = list(policies), self.context.connection.namespace
+        while True:
+            held = {policy.key: _held(verdicts[policy.key]) for policy in left}
+            here = {group.id for policy in left for group in selected[policy.key]}
+            needed = sum(held.values()) + sum(map(_group_bytes, here)) + self.seen * _SEEN_BYTES
+            try:
+                if needed > self.reserved:
+                    more = needed - self.reserved
+                    self.context.client.intake.reserve(more, f"{len(here)} groups to be judged", self.deadline.left / 2)
+                    self.reserved = needed
+                return left
+            except process_memory.TooMuch as error:
+                if len(left) < 2 or any(verdicts[policy.key].whole for policy in left):
+                    raise MemoryExhausted(str(error)) from error
+            of_namespaces = Counter[str]()
+            for policy in left:
+                of_namespaces[policy.namespace] += held[policy.key]
+            weights = [(each.namespace != own, of_namespaces[each.namespace], held[each.key]) for each in left]
+            largest = left[weights.index(max(weights))]
+            left.remove(largest)
+            self.leave_out(largest, len(verdicts[largest.key].names))
+            verdicts[largest.key].clear()
+
+    def leave_out(self, policy: Policy, judged: int) -> None:
+        """The policy counts from its next run on."""
+        self.left_out[policy.key] = Refusal(
+            reasons.TOO_MANY_GROUPS,
+            "the operator has too little memory for the groups that this policy selects, beside those of other "
+            f"policies: it stopped after {judged}. Narrow match.groups, or raise the operator's memory limit",
+        )
+        self.context.memory.scan_histories.pop(policy.uid, None)
+        if self.watches.pop(policy.uid, None) is not None:
+            self.notes.append(Removal(("watch", policy.uid)))
+
+    def judge_slice(
+        self, policies: Sequence[Policy], selected: Mapping[str, list[Group]], verdicts: Mapping[str, Verdicts]
+    ) -> None:
+        """Judge, read the evidence that verdicts need, and judge those groups again, until no verdict needs more."""
+        context = self.context
+        open_groups = {policy.key: selected[policy.key] for policy in policies}
+        done: set[tuple[Need, str]] = set()
+        while True:
+            wanted: dict[Need, dict[str, Group]] = {}
+            for policy in policies:
+                judged, left = verdicts[policy.key], list[Group]()
+                for group in open_groups[policy.key]:
+                    verdict = checks.judge(
+                        policy, group, evidence_of(context, policy, group, self), context.clock.now()
+                    )
+                    need = verdict.need
+                    if need is None or (need, group.id) in done:
+                        judged.add(verdict)
+                    else:
+                        wanted.setdefault(need, {})[group.id] = group
+                        left.append(group)
+                open_groups[policy.key] = left
+            if not wanted:
+                return
+            # Read last, so that each end is requested once, and no offset is newer than the end it is compared with.
+            if len(wanted) > 1:
+                wanted.pop(Need.BOUNDS, None)
+            for need, groups in wanted.items():
+                self.read(need, groups)
+            if Need.OFFSETS in wanted:
+                self.note_unchanged(policies, selected)
+            done |= {(need, name) for need, groups in wanted.items() for name in groups}
+
+    def read(self, need: Need, groups: Mapping[str, Group]) -> None:
+        """Read the evidence that verdicts on these groups need."""
+        client, deadline = self.context.client, self.deadline
+        types = {name: group.type for name, group in groups.items()}
+        coordinators = {name: group.coordinator for name, group in groups.items()}
+        offsets = {name: readable(self.offsets.get(name)) for name in groups}
+        match need:
+            case Need.ACTIVITY:
+                self.read_activity(groups)
+            case Need.OFFSETS:
+                self.offsets.update(read_offsets(client, types, coordinators, deadline))
+            case Need.MISSING_TOPICS:
+                topics = {name: {place.topic for place in places} for name, places in offsets.items()}
+                self.missing_topics.update(read_missing_topics(client, topics, deadline))
+            case Need.BOUNDS:
+                # An offset of this slice may be newer than an end that an earlier one read.
+                committed = [
+                    [place for place, commit in places.items() if not _within(self.bounds.get(place), commit.offset)]
+                    for places in offsets.values()
+                ]
+                self.bounds.update(read_bounds(client, committed, deadline))
+            case Need.RECORDS:
+                read_records(self.context, groups, self, deadline)
+            case Need.SUBSCRIBED:
+                described = kafka_groups.describe_groups(client, types, coordinators, deadline)
+                found = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
+                self.subscribed.update(found)
+
+    def read_activity(self, groups: Mapping[str, Group]) -> None:
+        evidence = tables.read_evidence(self.context, self.cluster, groups, self.deadline, self.older)
+        self.activity.update(evidence.groups)
+        if self.coverage is None or self.coverage.problem is None:
+            self.coverage = evidence.coverage
+        if evidence.mark is not None:
+            self.covered = evidence.mark
+            self.context.journal.contents.apply([evidence.mark])
+
+    def note_unchanged(self, policies: Sequence[Policy], selected: Mapping[str, list[Group]]) -> None:
+        """Note which groups of policies with `unchangedFor` are Empty with the same offsets as at the last scan.
+
+        Only in memory until the slice ends.
+        """
+        context, uid = self.context, self.context.connection.uid
+        contents, histories = context.journal.contents, context.memory.scan_histories
+        counting = [policy for policy in policies if policy.uid in self.watches]
+        seen, reads, time = contents.seen[uid], context.memory.reads, self.time
+        # Of the policies that select a group, the one with the largest floor notes it.
+        for policy in sorted(counting, key=lambda each: histories[each.uid].floor, reverse=True):
+            floor = histories[policy.uid].floor
+            for group in selected[policy.key]:
+                offsets = self.offsets.get(group.id)
+                if group.state is not GroupState.EMPTY or group.id in self.noted or time is None:
+                    continue
+                if offsets is None or isinstance(offsets, Fault):
+                    continue
+                self.noted.add(group.id)
+                print_ = fingerprint(group, offsets)
+                read = reads.get(group.id, floor)
+                new = unchanged.seen_again(seen.get(group.id), uid, group, print_, time, read)
+                reads[group.id] = time.watched
+                if new is not None:
+                    self.notes.append(new)
+                    contents.apply([new])
+
+    def find_growth(self, listing: Listing, full: bool) -> None:
+        """Note which brokers compute partitions of the offsets log from an old number of them, as far as it shows.
+
+        A restart elects leaders, so earlier findings count for the same leaders. The records of each partition since
+        its leader leads it are read once, in a full scan.
+        """
+        memory, client, found = self.context.memory, self.context.client, dict[int, str]()
+        cluster = self.cluster
+        same = memory.grown_among == cluster.leaders
+        if same:
+            found |= memory.grown
+        elif full:
+            found |= growth.by_records(client, cluster, Deadline(self.deadline.left / 2))
+            memory.grown_among = cluster.leaders
+        if full or any(fault.code == "NOT_COORDINATOR" for fault in listing.not_loaded.values()):
+            found |= growth.by_coordinators(client, cluster, Deadline(self.deadline.left / 2))
+        memory.grown = found | (memory.tail.grown if memory.tail is not None else {})
+
+    def end_scans(self, policies: Sequence[Policy], snapshot: Snapshot, types: Collection[GroupType] | None) -> None:
+        """Note the observations that end, and the scan. types: of the Empty groups that were requested, empty = all;
+        None = not all Empty groups were.
+
+        A Seen means Empty at every scan: it ends here if the group is listed in another state, or missing from a
+        complete list. A group that was not read stays for as long as some policy may count on from its last read.
+        """
+        memory, uid, contents = self.context.memory, self.context.connection.uid, self.context.journal.contents
+        if self.covered is not None:
+            self.notes.append(self.covered)
+        if self.clock is None or self.time is None:
+            return
+        seen, reads = contents.seen.get(uid, {}), memory.reads
+        longest = unchanged.longest_gap(contents.watches, memory.scan_histories)
+
+        def is_used(name: str) -> bool:
+            group = snapshot.groups.get(name)
+            if group is not None:
+                return group.state is not GroupState.EMPTY
+            return snapshot.complete and types is not None and (not types or seen[name].type in types)
+
+        ended = unchanged.ended(seen, reads, self.time, longest, is_used)
+        self.notes += (Removal(("seen", uid, name)) for name in ended)
+        if len(reads) > len(seen):
+            memory.reads = {name: read for name, read in reads.items() if name in seen}
+        for policy in policies:
+            watch = self.watches.get(policy.uid)
+            if watch is not None:
+                complete = snapshot.complete and policy.key not in self.incomplete
+                self.notes.append(msgspec.structs.replace(watch, complete_at=watch.at) if complete else watch)
+        if self.log:
+            topic_id = self.cluster.topic_id or None
+            self.clock = msgspec.structs.replace(self.clock, log=dict(self.log), topic_id=topic_id)
+
+    def note(self) -> None:
+        """Write the notes. A ledger whose broker hangs must not delay the scan by more than _WRITE_S."""
+        # With each Seen the clock, or it would be behind after a restart.
+        clock = [] if self.clock is None else [self.clock]
+        self.context.journal.note([*self.notes, *clock], Deadline(max(_WRITE_S, self.deadline.left)))
+        self.notes.clear()
+
+    def refusals(self, snapshot: Snapshot, visible: Refusal | None) -> list[Refusal]:
+        """Why nothing may be deleted in this run, as far as it is known. visible: see `Case.topics`."""
+        context, journal = self.context, self.context.journal
+        known, found = context.memory.cluster_id, snapshot.cluster.id
+        case = Case(
+            client=context.client,
+            memory=context.memory,
+            deadline=context.deadline(),
+            journal=journal,
+            clock=context.clock,
+            snapshot=snapshot,
+            topics=visible,
+        )
+        changed = Refusal(reasons.CLUSTER_CHANGED, f"the address led to cluster {known}, and now leads to {found}")
+        first = [changed] if known != found else []
+        first += [journal.problem] if journal.problem is not None else []
+        return [*first, *refusals(case, Moment.SCAN)]
+
+    def visibility(self) -> Refusal:
+        """Whether the user may DESCRIBE all topics: TopicsVisible, TopicsAttested, TopicsHidden or TopicsUnknown.
+
+        An attestation of the connection counts only where the brokers refuse to show their disks. If they show a hidden
+        topic, or don't answer, nothing is deleted.
+        """
+        hidden = kafka_cluster.hidden_topics(self.context.client, self.cluster, self.deadline)
+        if isinstance(hidden, Fault):
+            if not self.context.connection.topics_attested or not kafka_cluster.is_refused(hidden):
+                return kafka_cluster.visibility_refusal(hidden)
+            unseen = f", and hide {kafka_cluster.OFFSETS_TOPIC}" if self.cluster.samples else ""
+            message = (
+                f"spec.topicVisibility says that the user may DESCRIBE all topics; brokers refuse to show it{unseen}"
+            )
+            return Refusal(reasons.TOPICS_ATTESTED, f"{message}: {hidden}")
+        if not hidden:
+            return Refusal(reasons.TOPICS_VISIBLE, "every topic on the brokers' disks is visible")
+        shown = ", ".join(hidden[:3]) + (", ..." if len(hidden) > 3 else "")
+        message = f"DESCRIBE is denied on {len(hidden)} topics ({shown}), so committed offsets may be hidden"
+        return Refusal(reasons.TOPICS_HIDDEN, message)
+
 
 def observe(context: Context, policies: Sequence[Policy], full: bool = False, whole: bool = False) -> Observation:
     """Scan the cluster once for all of `policies` and judge the groups that each selects.
@@ -119,28 +426,28 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     states, types = ((), ()) if full or memory.due_before else _filters(policies)
     # A broker that does not answer must not use up the time for the groups of the others.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
-    facts = _Facts(cluster=cluster)
-    _ask_retention(context, policies, cluster, full)
-    facts.older = _old_enough(policies, memory.retention, clock.now())
+    scan = _Scan(context=context, cluster=cluster, deadline=deadline)
+    scan.ask_retention(policies, full)
+    scan.older = _old_enough(policies, memory.retention, clock.now())
     selecting = {policy.key for policy in policies if next(policy.match.select(listing.groups), None) is not None}
-    _begin_scans(context, policies, selecting, facts, deadline)
+    scan.begin_scans(policies, selecting)
     if selecting:
         topics = kafka_cluster.read_topics(client, deadline)
-        facts.protections = read_protections(context, cluster, listing.groups, topics, deadline)
-    verdicts = _judge_all(context, policies, listing.groups, facts, deadline, whole)
+        scan.protections = read_protections(context, cluster, listing.groups, topics, deadline)
+    verdicts = scan.judge_all(policies, listing.groups, whole)
     policies = [policy for policy in policies if policy.key in verdicts]
-    if facts.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
+    if scan.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
         # No verdict depended on the tables this time; the status still shows whether they are in order.
-        _read_activity(context, {}, facts, deadline)
-    incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline, attested), facts.lost)
-    _find_growth(context, cluster, listing, full, deadline)
+        scan.read_activity({})
+    incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline, attested), scan.lost)
+    scan.find_growth(listing, full)
     if incomplete and (grown := grown_refusal(memory.grown)) is not None:
         # It is the cause: brokers disagree about the coordinators of groups.
         incomplete = (grown.message, *incomplete)
     notes = (*listing.notes, *_undescribed(listing.group_faults))
-    snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, notes, clock.now(), facts.coverage)
-    _end_scans(context, policies, snapshot, facts, types if not states or GroupState.EMPTY in states else None)
-    _note(context, facts, deadline)
+    snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, notes, clock.now(), scan.coverage)
+    scan.end_scans(policies, snapshot, types if not states or GroupState.EMPTY in states else None)
+    scan.note()
     unfiltered = listing.groups if not states and not types else None
     changing = [verdicts[policy.key].values() for policy in policies if policy.action.changes]
     matching = {verdict.group.id: verdict.group for some in changing for verdict in some if verdict.matches}
@@ -148,8 +455,8 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     if policies:
         memory.due_before = deleting
     # An attestation is checked more often.
-    visible = _visibility(context, cluster, deadline) if deleting or (full and attested) else None
-    why_not = _refusals(context, snapshot, visible)
+    visible = scan.visibility() if deleting or (full and attested) else None
+    why_not = scan.refusals(snapshot, visible)
     if deleting and unfiltered is None:
         every = kafka_groups.list_groups(client, cluster, deadline)
         unfiltered = None if kafka_groups.unanswered(every) else every.groups
@@ -162,7 +469,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
             why_not.append(Refusal(reasons.SNAPSHOT_INCOMPLETE, message))
     total = None if unfiltered is None else len(unfiltered)
     conditions = Conditions(context.connection.limits, total, tuple(why_not), snapshot.complete)
-    return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered, visible, facts.left_out)
+    return Observation(snapshot, verdicts, conditions, scan.protections, unfiltered, visible, scan.left_out)
 
 
 def _slices(groups: Mapping[str, Group], size: int) -> Iterator[list[str]]:
@@ -223,7 +530,7 @@ def _old_enough(policies: Sequence[Policy], retention: timedelta | None, now: da
 
 
 def _incomplete(cluster: Cluster, listing: Listing, after: Cluster | Fault, lost: Sequence[Fault]) -> tuple[str, ...]:
-    """Why groups or offsets may be missing; empty = none is. lost: see `_Facts`."""
+    """Why groups or offsets may be missing; empty = none is. lost: see `_Scan`."""
     moved = f"leaders of {kafka_cluster.OFFSETS_TOPIC} changed during the scan"
     problems = kafka_groups.list_problems(cluster, listing, after, moved)
     if listing.groups and not cluster.leaders and not cluster.samples:
@@ -231,24 +538,6 @@ def _incomplete(cluster: Cluster, listing: Listing, after: Cluster | Fault, lost
     if lost:
         problems.append(f"a broker was lost while offsets were read, of {len(lost)} groups: {lost[0]}")
     return tuple(dict.fromkeys(problems))
-
-
-def _find_growth(context: Context, cluster: Cluster, listing: Listing, full: bool, deadline: Deadline) -> None:
-    """Note which brokers compute partitions of the offsets log from an old number of them, as far as it shows.
-
-    A restart elects leaders, so earlier findings count for the same leaders. The records of each partition since its
-    leader leads it are read once, in a full scan.
-    """
-    memory, client, found = context.memory, context.client, dict[int, str]()
-    same = memory.grown_among == cluster.leaders
-    if same:
-        found |= memory.grown
-    elif full:
-        found |= growth.by_records(client, cluster, Deadline(deadline.left / 2))
-        memory.grown_among = cluster.leaders
-    if full or any(fault.code == "NOT_COORDINATOR" for fault in listing.not_loaded.values()):
-        found |= growth.by_coordinators(client, cluster, Deadline(deadline.left / 2))
-    memory.grown = found | (memory.tail.grown if memory.tail is not None else {})
 
 
 def _undescribed(faults: Mapping[str, Fault]) -> tuple[str, ...]:
@@ -259,335 +548,10 @@ def _undescribed(faults: Mapping[str, Fault]) -> tuple[str, ...]:
     return (f"the states of {len(faults)} groups are not known, so none of them is deleted: {name}: {fault}",)
 
 
-def _judge_all(
-    context: Context,
-    policies: Sequence[Policy],
-    groups: Mapping[str, Group],
-    facts: _Facts,
-    deadline: Deadline,
-    whole: bool,
-) -> dict[str, Verdicts]:
-    """Judge the groups that the policies select, slice by slice. What was read for a slice is then forgotten.
-
-    Without the policies in `facts.left_out`. whole: none is left out. Raises MemoryExhausted.
-    """
-    contents, size = context.journal.contents, context.memory.slice // (1 + len(policies) // _POLICIES)
-    seen = contents.seen.setdefault(context.connection.uid, {})
-    if any(policy.when.asks_evidence for policy in policies):
-        # A process of its own reads the tables each time.
-        size *= _TABLES_FACTOR
-    verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in policies}
-    for selected in _selections(policies, groups, max(size, 1)):
-        policies = _reserve(context, policies, selected, verdicts, facts, deadline)
-        _judge_slice(context, policies, selected, facts, deadline, verdicts)
-        for policy in policies:
-            if policy.uid in facts.watches and any(
-                group.state is GroupState.EMPTY and group.id in seen and group.id not in facts.noted
-                for group in selected[policy.key]
-            ):
-                facts.incomplete.add(policy.key)
-        facts.end_slice()
-        if len(facts.notes) >= size:
-            _note(context, facts, deadline)
-    return {policy.key: verdicts[policy.key] for policy in policies}
-
-
-def _reserve(
-    context: Context,
-    policies: Sequence[Policy],
-    selected: Mapping[str, list[Group]],
-    verdicts: Mapping[str, Verdicts],
-    facts: _Facts,
-    deadline: Deadline,
-) -> Sequence[Policy]:
-    """Reserve memory for a slice, and for what stays of earlier ones. Returns the policies that fit.
-
-    Policies of other namespaces are left out before the connection's own, of the namespace that takes most, and there
-    the largest. Raises MemoryExhausted if none fits, or if verdicts are `whole`.
-    """
-    left, own = list(policies), context.connection.namespace
-    while True:
-        held = {policy.key: _held(verdicts[policy.key]) for policy in left}
-        here = {group.id for policy in left for group in selected[policy.key]}
-        needed = sum(held.values()) + sum(map(_group_bytes, here)) + facts.seen * _SEEN_BYTES
-        try:
-            if needed > facts.reserved:
-                more = needed - facts.reserved
-                context.client.intake.reserve(more, f"{len(here)} groups to be judged", deadline.left / 2)
-                facts.reserved = needed
-            return left
-        except process_memory.TooMuch as error:
-            if len(left) < 2 or any(verdicts[policy.key].whole for policy in left):
-                raise MemoryExhausted(str(error)) from error
-        of_namespaces = Counter[str]()
-        for policy in left:
-            of_namespaces[policy.namespace] += held[policy.key]
-        weights = [(each.namespace != own, of_namespaces[each.namespace], held[each.key]) for each in left]
-        largest = left[weights.index(max(weights))]
-        left.remove(largest)
-        _leave_out(context, largest, len(verdicts[largest.key].names), facts)
-        verdicts[largest.key].clear()
-
-
 def _held(verdicts: Verdicts) -> int:
     """The bytes that stay of these verdicts until the run ends."""
     return len(verdicts.names) * _NAME_BYTES + len(verdicts) * _VERDICT_BYTES
 
 
-def _leave_out(context: Context, policy: Policy, judged: int, facts: _Facts) -> None:
-    """The policy counts from its next run on."""
-    facts.left_out[policy.key] = Refusal(
-        reasons.TOO_MANY_GROUPS,
-        f"the operator has too little memory for the groups that this policy selects, beside those of other policies: "
-        f"it stopped after {judged}. Narrow match.groups, or raise the operator's memory limit",
-    )
-    context.memory.scan_histories.pop(policy.uid, None)
-    if facts.watches.pop(policy.uid, None) is not None:
-        facts.notes.append(Removal(("watch", policy.uid)))
-
-
-def _judge_slice(
-    context: Context,
-    policies: Sequence[Policy],
-    selected: Mapping[str, list[Group]],
-    facts: _Facts,
-    deadline: Deadline,
-    verdicts: Mapping[str, Verdicts],
-) -> None:
-    """Judge, read the evidence that verdicts need, and judge those groups again, until no verdict needs more."""
-    open_groups = {policy.key: selected[policy.key] for policy in policies}
-    done: set[tuple[Need, str]] = set()
-    while True:
-        wanted: dict[Need, dict[str, Group]] = {}
-        for policy in policies:
-            judged, left = verdicts[policy.key], list[Group]()
-            for group in open_groups[policy.key]:
-                verdict = checks.judge(policy, group, evidence_of(context, policy, group, facts), context.clock.now())
-                need = verdict.need
-                if need is None or (need, group.id) in done:
-                    judged.add(verdict)
-                else:
-                    wanted.setdefault(need, {})[group.id] = group
-                    left.append(group)
-            open_groups[policy.key] = left
-        if not wanted:
-            return
-        # Read last, so that each end is requested once, and no offset is newer than the end it is compared with.
-        if len(wanted) > 1:
-            wanted.pop(Need.BOUNDS, None)
-        for need, groups in wanted.items():
-            _READERS[need](context, groups, facts, deadline)
-        if Need.OFFSETS in wanted:
-            _note_unchanged(context, policies, selected, facts)
-        done |= {(need, name) for need, groups in wanted.items() for name in groups}
-
-
-def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluster, full: bool) -> None:
-    """Read how long brokers retain offsets: once, and again at each full scan."""
-    asks = any(policy.when.asks_evidence or policy.when.unchanged_for is not None for policy in policies)
-    if full or (asks and not context.memory.retention_asked):
-        minutes = kafka_cluster.offsets_retention_minutes(context.client, cluster, context.deadline())
-        context.memory.retention = offsets_retention(minutes)
-        context.memory.retention_asked = True
-
-
-def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    evidence = tables.read_evidence(context, facts.cluster, groups, deadline, facts.older)
-    facts.activity.update(evidence.groups)
-    if facts.coverage is None or facts.coverage.problem is None:
-        facts.coverage = evidence.coverage
-    if evidence.mark is not None:
-        facts.covered = evidence.mark
-        context.journal.contents.apply([evidence.mark])
-
-
-def _read_offsets(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    coordinators = {name: group.coordinator for name, group in groups.items()}
-    types = {name: group.type for name, group in groups.items()}
-    facts.offsets.update(read_offsets(context.client, types, coordinators, deadline))
-
-
-def _read_missing_topics(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    topics = {name: {partition.topic for partition in readable(facts.offsets.get(name))} for name in groups}
-    facts.missing_topics.update(read_missing_topics(context.client, topics, deadline))
-
-
-def _read_bounds(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    # An offset of this slice may be newer than an end that an earlier one read.
-    committed = [
-        [place for place, commit in offsets.items() if not _within(facts.bounds.get(place), commit.offset)]
-        for offsets in (readable(facts.offsets.get(name)) for name in groups)
-    ]
-    facts.bounds.update(read_bounds(context.client, committed, deadline))
-
-
 def _within(known: Bounds | Fault | None, offset: int) -> bool:
     return isinstance(known, Fault) or (known is not None and offset <= known.end)
-
-
-def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    types = {name: group.type for name, group in groups.items()}
-    coordinators = {name: group.coordinator for name, group in groups.items()}
-    described = kafka_groups.describe_groups(context.client, types, coordinators, deadline)
-    facts.subscribed.update({name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()})
-
-
-_READERS: Mapping[Need, Callable[[Context, Mapping[str, Group], _Facts, Deadline], None]] = {
-    Need.ACTIVITY: _read_activity,
-    Need.OFFSETS: _read_offsets,
-    Need.MISSING_TOPICS: _read_missing_topics,
-    Need.BOUNDS: _read_bounds,
-    Need.RECORDS: read_records,
-    Need.SUBSCRIBED: _read_subscriptions,
-}
-
-
-def _begin_scans(
-    context: Context, policies: Sequence[Policy], selecting: Collection[str], facts: _Facts, deadline: Deadline
-) -> None:
-    """Record this scan for each policy with `unchangedFor`, and end the observations of groups used since the last.
-
-    selecting: keys of the policies that select any group.
-    """
-    contents, memory, uid = context.journal.contents, context.memory, context.connection.uid
-    watched = [policy for policy in policies if policy.when.unchanged_for is not None]
-    seen, known = contents.seen.setdefault(uid, {}), contents.clocks.get(uid)
-    if watched:
-        followed = NOT_FOLLOWED
-        if seen or any(policy.key in selecting for policy in watched):
-            # What is left of a long log is read by the next scans.
-            followed = follow(context, facts.cluster, Deadline(deadline.left / 4))
-        ended = list(seen) if followed.lost or known is None else followed.used
-        facts.notes += [Removal(("seen", uid, name)) for name in ended]
-        now, monotonic = context.clock.now(), context.clock.monotonic()
-        facts.clock = clock = unchanged.advance(known, uid, monotonic, memory.last_scan)
-        if memory.last_scan is None:
-            memory.first_seconds = clock.seconds
-        memory.last_scan = monotonic
-        facts.log = followed.places
-        facts.time = time = unchanged.ScanTime(clock.seconds, now, monotonic, memory.first_seconds)
-        for policy in watched:
-            history = memory.scan_histories.setdefault(policy.uid, unchanged.ScanHistory())
-            watch = unchanged.record_scan(contents.watches.get(policy.uid), policy, time, history)
-            facts.watches[policy.uid] = watch
-        contents.apply([clock, *facts.watches.values()])
-        time.tolerated = unchanged.tolerated(contents.watches, memory.scan_histories, time)
-    if memory.tail is not None:
-        facts.notes += new_notes(contents.used_by, memory.tail.take_programs(), context.clock.now())
-    contents.apply(facts.notes)
-
-
-def _note_unchanged(
-    context: Context, policies: Sequence[Policy], selected: Mapping[str, list[Group]], facts: _Facts
-) -> None:
-    """Note which groups of policies with `unchangedFor` are Empty with the same offsets as at the last scan.
-
-    Only in memory until the slice ends.
-    """
-    contents, histories, uid = context.journal.contents, context.memory.scan_histories, context.connection.uid
-    counting = [policy for policy in policies if policy.uid in facts.watches]
-    seen, reads, time = contents.seen[uid], context.memory.reads, facts.time
-    # Of the policies that select a group, the one with the largest floor notes it.
-    for policy in sorted(counting, key=lambda each: histories[each.uid].floor, reverse=True):
-        floor = histories[policy.uid].floor
-        for group in selected[policy.key]:
-            offsets = facts.offsets.get(group.id)
-            if group.state is not GroupState.EMPTY or group.id in facts.noted or time is None:
-                continue
-            if offsets is None or isinstance(offsets, Fault):
-                continue
-            facts.noted.add(group.id)
-            print_ = fingerprint(group, offsets)
-            read = reads.get(group.id, floor)
-            new = unchanged.seen_again(seen.get(group.id), uid, group, print_, time, read)
-            reads[group.id] = time.watched
-            if new is not None:
-                facts.notes.append(new)
-                contents.apply([new])
-
-
-def _end_scans(
-    context: Context,
-    policies: Sequence[Policy],
-    snapshot: Snapshot,
-    facts: _Facts,
-    types: Collection[GroupType] | None,
-) -> None:
-    """Note the observations that end, and the scan. types: of the Empty groups that were requested, empty = all; None =
-    not all Empty groups were.
-
-    A Seen means Empty at every scan: it ends here if the group is listed in another state, or missing from a complete
-    list. A group that was not read stays for as long as some policy may count on from its last read.
-    """
-    contents, memory, uid = context.journal.contents, context.memory, context.connection.uid
-    if facts.covered is not None:
-        facts.notes.append(facts.covered)
-    if facts.clock is None or facts.time is None:
-        return
-    seen, reads = contents.seen.get(uid, {}), memory.reads
-    longest = unchanged.longest_gap(contents.watches, memory.scan_histories)
-
-    def is_used(name: str) -> bool:
-        group = snapshot.groups.get(name)
-        if group is not None:
-            return group.state is not GroupState.EMPTY
-        return snapshot.complete and types is not None and (not types or seen[name].type in types)
-
-    ended = unchanged.ended(seen, reads, facts.time, longest, is_used)
-    facts.notes += (Removal(("seen", uid, name)) for name in ended)
-    if len(reads) > len(seen):
-        memory.reads = {name: read for name, read in reads.items() if name in seen}
-    for policy in policies:
-        watch = facts.watches.get(policy.uid)
-        if watch is not None:
-            complete = snapshot.complete and policy.key not in facts.incomplete
-            facts.notes.append(msgspec.structs.replace(watch, complete_at=watch.at) if complete else watch)
-    if facts.log:
-        topic_id = facts.cluster.topic_id or None
-        facts.clock = msgspec.structs.replace(facts.clock, log=dict(facts.log), topic_id=topic_id)
-
-
-def _note(context: Context, facts: _Facts, deadline: Deadline) -> None:
-    """Write the notes. A ledger whose broker hangs must not delay the scan by more than _WRITE_S."""
-    # With each Seen the clock, or it would be behind after a restart.
-    clock = [] if facts.clock is None else [facts.clock]
-    context.journal.note([*facts.notes, *clock], Deadline(max(_WRITE_S, deadline.left)))
-    facts.notes.clear()
-
-
-def _refusals(context: Context, snapshot: Snapshot, visible: Refusal | None) -> list[Refusal]:
-    """Why nothing may be deleted in this run, as far as it is known. visible: see `Case.topics`."""
-    known, found, journal = context.memory.cluster_id, snapshot.cluster.id, context.journal
-    case = Case(
-        client=context.client,
-        memory=context.memory,
-        deadline=context.deadline(),
-        journal=journal,
-        clock=context.clock,
-        snapshot=snapshot,
-        topics=visible,
-    )
-    changed = Refusal(reasons.CLUSTER_CHANGED, f"the address led to cluster {known}, and now leads to {found}")
-    first = [changed] if known != found else []
-    first += [journal.problem] if journal.problem is not None else []
-    return [*first, *refusals(case, Moment.SCAN)]
-
-
-def _visibility(context: Context, cluster: Cluster, deadline: Deadline) -> Refusal:
-    """Whether the user may DESCRIBE all topics: TopicsVisible, TopicsAttested, TopicsHidden or TopicsUnknown.
-
-    An attestation of the connection counts only where the brokers refuse to show their disks. If they show a hidden
-    topic, or don't answer, nothing is deleted.
-    """
-    hidden = kafka_cluster.hidden_topics(context.client, cluster, deadline)
-    if isinstance(hidden, Fault):
-        if not context.connection.topics_attested or not kafka_cluster.is_refused(hidden):
-            return kafka_cluster.visibility_refusal(hidden)
-        unseen = f", and hide {kafka_cluster.OFFSETS_TOPIC}" if cluster.samples else ""
-        message = f"spec.topicVisibility says that the user may DESCRIBE all topics; brokers refuse to show it{unseen}"
-        return Refusal(reasons.TOPICS_ATTESTED, f"{message}: {hidden}")
-    if not hidden:
-        return Refusal(reasons.TOPICS_VISIBLE, "every topic on the brokers' disks is visible")
-    shown = ", ".join(hidden[:3]) + (", ..." if len(hidden) > 3 else "")
-    message = f"DESCRIBE is denied on {len(hidden)} topics ({shown}), so committed offsets may be hidden"
-    return Refusal(reasons.TOPICS_HIDDEN, message)
