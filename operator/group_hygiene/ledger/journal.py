@@ -80,19 +80,15 @@ class Journal:
 
     def read_on(self, deadline: Deadline) -> Refusal | None:
         """Read what other processes have written since the last read; returns why that failed, None = it succeeded."""
-        if self._ledger is None or self.problem is not None:
-            return self.problem
-        try:
-            self._ledger.read_on(deadline)
-        except LedgerProblem as error:
-            self.problem = Refusal.of(error)
-        # What was read may be older than changes that could not be written.
-        self.contents.apply(self._unwritten.values())
+        if self._ledger is not None:
+            self._tried(lambda ledger: ledger.read_on(deadline))
+            # What was read may be older than changes that could not be written.
+            self.contents.apply(self._unwritten.values())
         return self.problem
 
     def entries(self, wanted: Callable[[Key], bool], deadline: Deadline) -> list[Entry] | Refusal:
         """Every readable entry of the whole ledger whose key is wanted; a Refusal if it can't be read."""
-        return self._read(lambda ledger: list(ledger.entries(wanted, deadline)))
+        return self._tried(lambda ledger: list(ledger.entries(wanted, deadline)))
 
     def latest(self, wanted: Callable[[Key], bool], deadline: Deadline) -> Iterator[tuple[Key, Entry | None]]:
         """As `entries`, with their keys; unreadable entries are None. Raises LedgerProblem."""
@@ -103,19 +99,21 @@ class Journal:
 
     def append_times(self, keys: Collection[Key], deadline: Deadline) -> dict[Key, datetime] | Refusal:
         """The broker's time of the latest record of each key; without those of unknown time."""
-        return self._read(lambda ledger: ledger.append_times(keys, deadline))
+        return self._tried(lambda ledger: ledger.append_times(keys, deadline))
 
-    def _read(self, read: Callable[[Ledger], R]) -> R | Refusal:
+    def _tried(self, call: Callable[[Ledger], R]) -> R | Refusal:
         if self._ledger is None or self.problem is not None:
             return self.problem or _NO_LEDGER
         try:
-            return read(self._ledger)
+            return call(self._ledger)
         except LedgerProblem as error:
-            self.problem = Refusal.of(error)
-            return self.problem
+            problem = Refusal.of(error)
+            if problem.reason not in NOT_READ_BACK:
+                self.problem = problem
+            return problem
 
-    def note(self, changes: Sequence[Change], deadline: Deadline | None = None) -> datetime | None:
-        """Apply changes, only in memory if the ledger can't be written. Returns the broker's time of a write.
+    def note(self, changes: Sequence[Change], deadline: Deadline | None = None) -> None:
+        """Apply changes, only in memory if the ledger can't be written.
 
         Only for notes of scans and alerts, whose loss at a restart merely causes a delay. `reconcile.executor` writes
         all other entries.
@@ -123,37 +121,30 @@ class Journal:
         others = {change.key[0] for change in changes} - _NOTES
         if others:
             raise ValueError(f"not a note: {', '.join(sorted(others))}")
-        return self._note(changes, deadline)
+        self._note(changes, deadline)
 
-    def _note(self, changes: Sequence[Change], deadline: Deadline | None) -> datetime | None:
+    def _note(self, changes: Sequence[Change], deadline: Deadline | None) -> None:
         self.contents.apply(changes)
         for change in changes:
             # At the end, also if an earlier one waits: of many changes some may be written, and a place in the offsets
             # log must not be, before what was found up to it.
             self._unwritten.pop(change.key, None)
             self._unwritten[change.key] = change
-        if not self._unwritten or not self.writable:
-            return None
-        return self._write(lambda ledger: ledger.note(list(self._unwritten.values()), deadline))[0]
+        if self._unwritten and self.writable:
+            self._write(lambda ledger: ledger.note(list(self._unwritten.values()), deadline))
 
     def _record(self, changes: Sequence[Change], deadline: Deadline | None, until: Deadline | None) -> Refusal | None:
         # Changes that could not be written before come first: a restart must not bring back an older entry.
         every = [*self._unwritten.values(), *changes]
-        return self._write(lambda ledger: ledger.write(every, deadline, until))[1] if every else None
+        return self._write(lambda ledger: ledger.write(every, deadline, until)) if every else None
 
-    def _write(self, write: Callable[[Ledger], datetime | None]) -> tuple[datetime | None, Refusal | None]:
-        if self._ledger is None:
-            return None, self.problem
-        try:
-            stamp = write(self._ledger)
-        except LedgerProblem as error:
-            problem = Refusal.of(error)
-            if problem.reason not in NOT_READ_BACK:
-                self.problem = problem
-            return None, problem
+    def _write(self, write: Callable[[Ledger], datetime | None]) -> Refusal | None:
+        stamp = self._tried(write)
+        if isinstance(stamp, Refusal):
+            return stamp
         self._unwritten.clear()
         self.stamp, self.has_written = stamp, True
-        return stamp, None
+        return None
 
     def sweep(self, now: datetime) -> bool:
         """Remove expired entries from the ledger; returns whether that was done.
@@ -161,11 +152,7 @@ class Journal:
         By the broker's time of this run's last write, and only if the operator's `now` agrees: the removal is final,
         also of backups.
         """
-        if self._ledger is None or not self.writable or self.stamp is None or self.skew(now) is not None:
+        stamp = self.stamp
+        if not self.writable or stamp is None or self.skew(now) is not None:
             return False
-        try:
-            self._ledger.sweep(self.stamp)
-        except LedgerProblem as error:
-            self.problem = Refusal.of(error)
-            return False
-        return True
+        return not isinstance(self._tried(lambda ledger: ledger.sweep(stamp)), Refusal)

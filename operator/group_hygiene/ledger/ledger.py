@@ -268,11 +268,8 @@ class Ledger:
             if record.value is not None:
                 latest[key] = record.value
         for key, value in latest.items():
-            try:
-                entry: Entry | None = decode(key, value)
-            except Unreadable:
-                entry = None
-            yield key, entry
+            entry = _decoded(key, value)
+            yield key, None if isinstance(entry, Unreadable) else entry
 
     def append_times(self, keys: Collection[Key], deadline: Deadline) -> dict[Key, datetime]:
         """The broker's time of the latest record of each key, from the whole log. The topic must have LogAppendTime.
@@ -313,7 +310,9 @@ class Ledger:
         """Update the keys of expired entries from the offset to the end of the log, which is returned."""
         for fetched in self._fetches(position, deadline):
             for key, record in _readable(fetched):
-                if record.value is not None and _has_expired(key, record.value, now):
+                # None also of an entry that can't be read.
+                until = None if record.value is None else expires(_decoded(key, record.value))
+                if until is not None and until <= now:
                     expired.add(key)
                 else:
                     expired.discard(key)
@@ -404,7 +403,8 @@ class Ledger:
         self._empty = False
         self.contents.take(key, value)
         if key == _OWNER_KEY:
-            self._owner_problem = _problem(("owner",), value)
+            owner = None if value is None else _decoded(("owner",), value)
+            self._owner_problem = str(owner) if isinstance(owner, Unreadable) else ""
 
     def _check_owner(self) -> None:
         topic, owner, mine = self._settings.topic, self.contents.owner, self._settings.installation
@@ -481,19 +481,8 @@ def _pair(change: Change) -> Pair:
     return encode_key(change.key), None if isinstance(change, Removal) else encode_value(change)
 
 
-def _problem(key: Key, value: bytes | None) -> str:
+def _decoded(key: Key, value: bytes) -> Entry | Unreadable:
     try:
-        if value is not None:
-            decode(key, value)
+        return decode(key, value)
     except Unreadable as error:
-        return str(error)
-    return ""
-
-
-def _has_expired(key: Key, value: bytes, now: datetime) -> bool:
-    try:
-        entry = decode(key, value)
-    except Unreadable:
-        return False
-    until = expires(entry)
-    return until is not None and until <= now
+        return error

@@ -53,28 +53,26 @@ def delete_large_group(
     if isinstance(chunks, Refusal):
         return _stopped(ready, left, chunks)
     places = _all_partitions(context, ready, deadline)
-    for chunk in chunks:
+    while True:
         fresh = Deadline(min(FRESH_S, deadline.left))
         refusal = stop() or _changed(executor, ready, left, places, fresh)
         if refusal is not None:
             return _stopped(ready, left, refusal)
-        answers = executor.delete_offsets(name, chunk, fresh, ready.coordinator)
-        faults = [fault for fault in answers.values() if fault is not None]
-        if faults:
-            request, outcome = result_of_offsets(name, answers)
-            if request is Request.REFUSED:
-                return _stopped(ready, left, Refusal(outcome.reason, outcome.message))
-            return unclear_answer(name, faults[0])
+        chunk = chunks.pop(0) if chunks else None
+        if chunk is None:
+            (fault,) = executor.delete_groups({name: ready.coordinator}, fresh).values()
+            result = result_of_group(name, fault, ready.group.type)
+        else:
+            answers = executor.delete_offsets(name, chunk, fresh, ready.coordinator)
+            fault = next((fault for fault in answers.values() if fault is not None), None)
+            result = result_of_offsets(name, answers)
+        if result.request is Request.REFUSED:
+            return _stopped(ready, left, Refusal(result.outcome.reason, result.outcome.message))
+        if chunk is None:
+            return result
+        if fault is not None:
+            return unclear_answer(name, fault)
         left = {place: commit for place, commit in left.items() if place not in answers}
-    fresh = Deadline(min(FRESH_S, deadline.left))
-    refusal = stop() or _changed(executor, ready, left, places, fresh)
-    if refusal is not None:
-        return _stopped(ready, left, refusal)
-    (answer,) = executor.delete_groups({name: ready.coordinator}, fresh).values()
-    result = result_of_group(name, answer, ready.group.type)
-    if result.request is Request.REFUSED:
-        return _stopped(ready, left, Refusal(result.outcome.reason, result.outcome.message))
-    return result
 
 
 def _chunks(context: Context, ready: Ready, deadline: Deadline) -> list[list[Partition]] | Refusal:

@@ -75,10 +75,9 @@ def open_journal(
         writes=need in (LedgerNeed.WRITE, LedgerNeed.CREATE),
     )
     problem = next(refusals(case, Moment.OPENING), None)
-    if problem is not None:
-        memory.close_ledger()
-        return Journal(None, memory.contents, memory.unwritten, problem=problem)
     try:
+        if problem is not None:
+            raise LedgerProblem(problem.message, problem.reason)
         if memory.ledger is None:
             create = need is LedgerNeed.CREATE
             memory.ledger = open_ledger(client, settings, deadline, create, claim=create)
