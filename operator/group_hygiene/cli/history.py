@@ -18,7 +18,7 @@ from group_hygiene.ledger.codec import group_of
 from group_hygiene.ledger.settings import COMMAND_LINE, COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, whole
-from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome, OutcomeType
+from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import Context, Executor, LedgerNeed, Memory, open_journal, recover_commands
 from group_hygiene.spec.durations import timestamp
@@ -180,7 +180,7 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
         yield _Event(
             outcome.at,
             outcome.group,
-            _what(outcome.what),
+            str(outcome.what),
             outcome.reason,
             outcome.policy,
             backup_until=expires.get((outcome.group, outcome.id)),
@@ -192,10 +192,6 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
         of = topics.get((since, group, policy))
         message = f"offsets of {', '.join(of)}" if of else None
         yield _Event(since, group, "Marked", None, policy, until=due, message=message)
-
-
-def _what(outcome: OutcomeType) -> str:
-    return "NotDeleted" if outcome is OutcomeType.NOT_DELETED else str(outcome)
 
 
 def _row(event: _Event) -> list[str | None]:

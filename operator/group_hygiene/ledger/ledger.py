@@ -111,17 +111,14 @@ class Ledger:
         """The ledger's own id, to be passed as `known` later; None = it is not claimed yet."""
         return self.contents.owner.ledger if self.contents.owner else None
 
-    def read_on(self, deadline: Deadline) -> None:
-        """Read the records committed since the last read, up to the current end of the log.
-
-        Raises LedgerProblem, also if another client's open transaction hides later records, and LedgerFenced.
-        """
-        self._read_on(deadline)
-
-    def _read_on(
+    def read_on(
         self, deadline: Deadline, until: Deadline | None = None, check: Callable[[Record], None] | None = None
     ) -> None:
-        """until: how long to wait for open transactions. check: called with each record."""
+        """Read the records committed since the last read, up to the current end of the log.
+
+        until: how long to wait for open transactions. check: called with each record. Raises LedgerProblem, also if
+        another client's open transaction hides later records, and LedgerFenced.
+        """
         if self._writer.state is State.UNKNOWN:
             self._begin(deadline)
         topic = ledger_topic.find(self._client, self._settings.topic, deadline)
@@ -220,7 +217,7 @@ class Ledger:
                 missing.add(key)
 
         try:
-            self._read_on(deadline, until, check)
+            self.read_on(deadline, until, check)
         except _Hidden as hidden:
             if written.start is not None and written.start <= hidden.stable < written.end:
                 raise LedgerProblem(

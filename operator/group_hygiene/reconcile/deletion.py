@@ -42,7 +42,7 @@ from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.preconditions import MARGIN_S, NOT_LEADER, Moment
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
-from group_hygiene.reconcile.recovery import INTENT_S, Earlier, Remains, interrupted_before, read_remains
+from group_hygiene.reconcile.recovery import INTENT_S, Earlier, Remains, interrupted_before, is_used_since, read_remains
 from group_hygiene.reconcile.settle import UNCLEAR, Done, Facts, Found, Request, State, settle
 from group_hygiene.reconcile.uses import Since, Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
@@ -133,7 +133,9 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         _adjust_batch(context, len(batch), read.late)
         why = Refusal(reasons.REAPPEARED, "an interrupted deletion took a part of it, and it has been used since")
         again = [
-            name for name, each in read.ready.items() if name in earlier and earlier[name].is_used_since(each.offsets)
+            name
+            for name, each in read.ready.items()
+            if name in earlier and is_used_since(earlier[name].backup, each.offsets)
         ]
         refused = {**read.refused, **dict.fromkeys(again, why)}
         outcomes = [not_deleted(name, refusal) for name, refusal in refused.items()]

@@ -52,7 +52,9 @@ def delete_large_group(
     chunks = _chunks(context, ready, deadline)
     if isinstance(chunks, Refusal):
         return _stopped(ready, left, chunks)
-    places = _all_partitions(context, ready, deadline)
+    found = partitions_of(kafka_cluster.read_topics(context.client, deadline))
+    # Every partition for which a transaction may commit: see `pending_commits`.
+    places = found if isinstance(found, Fault) else {*found, *ready.offsets}
     while True:
         fresh = Deadline(min(FRESH_S, deadline.left))
         refusal = stop() or _changed(executor, ready, left, places, fresh)
@@ -112,12 +114,6 @@ def _chunks(context: Context, ready: Ready, deadline: Deadline) -> list[list[Par
     if chunks and sum(kafka_offsets.record_bytes(name, place.topic) for place in chunks[-1]) <= room:
         chunks.pop()
     return chunks
-
-
-def _all_partitions(context: Context, ready: Ready, deadline: Deadline) -> Collection[Partition] | Fault:
-    """Every partition for which a transaction may commit, and those of the group's offsets: see `pending_commits`."""
-    found = partitions_of(kafka_cluster.read_topics(context.client, deadline))
-    return found if isinstance(found, Fault) else {*found, *ready.offsets}
 
 
 def _changed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from group_hygiene.decide.plan import Plan
@@ -24,24 +24,21 @@ def forget_policies(context: Context, existing: Collection[str]) -> None:
     """Remove the entries of policies that no longer exist. existing: uids of the policies in all namespaces."""
     contents, now = context.journal.contents, context.clock.now()
     gone = (contents.watches.keys() | contents.marks.keys()) - set(existing)
-    running = {uid for uid in gone if uid.startswith(REQUESTED) and _is_young(contents.marks.get(uid, {}), now)}
+    why = Refusal(reasons.POLICY_CHANGED, "the policy was deleted")
     changes: list[Change] = []
-    for uid in gone - running:
+    for uid in gone:
+        marks = contents.marks.get(uid, {}).values()
+        if uid.startswith(REQUESTED) and any(now - mark.since < _COMMAND for mark in marks):
+            continue
         changes += [Removal(("watch", uid))]
         for mark in contents.marks.pop(uid, {}).values():
-            changes += _unmarked(
-                mark, Refusal(reasons.POLICY_CHANGED, "the policy was deleted"), 0, now, now + _RETENTION
-            )
+            changes += _unmarked(mark, why, 0, now, now + _RETENTION)
         context.memory.scan_histories.pop(uid, None)
     uid = context.connection.uid
     if uid in contents.clocks and not contents.watches.keys() - gone:
         changes += (Removal(("seen", uid, name)) for name in contents.seen.pop(uid, {}))
         changes += [Removal(("scan-clock", uid))]
     Executor(context).end(changes)
-
-
-def _is_young(marks: Mapping[str, Mark], now: datetime) -> bool:
-    return any(now - mark.since < _COMMAND for mark in marks.values())
 
 
 def note_marks(context: Context, plan: Plan) -> Refusal | None:

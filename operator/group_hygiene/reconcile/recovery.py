@@ -211,10 +211,6 @@ class Earlier(NamedTuple):
     backup: Backup
     superseded: tuple[Key, ...]
 
-    def is_used_since(self, offsets: Offsets) -> bool:
-        """Whether the group was used after the interruption; never for topics' offsets, whose groups are in use."""
-        return not self.backup.partial and is_used_since(self.backup, offsets)
-
 
 def interrupted_before(context: Context, policy: Policy, names: Iterable[str]) -> dict[str, Earlier | Refusal]:
     """The backup of each group's interrupted deletion, if it has one; a Refusal if it can't be read.
@@ -273,10 +269,10 @@ def has_all_of(newer: Backup, older: Backup) -> bool:
 def is_used_since(backup: Backup, offsets: Offsets) -> bool:
     """Whether a group that lost some offsets of its backup has committed others since. Pure.
 
-    offsets: its committed offsets now.
+    Never for topics' offsets, whose groups are in use. offsets: its committed offsets now.
     """
     saved = saved_offsets(backup)
-    return bool(saved.keys() - offsets.keys()) and not offsets.items() <= saved.items()
+    return not backup.partial and bool(saved.keys() - offsets.keys()) and not offsets.items() <= saved.items()
 
 
 class Remains(NamedTuple):

@@ -27,11 +27,6 @@ _SKIPPED = (
     "{waiting:,} records waited for it: consumers with auto.offset.reset=latest skip these, unless it is restored "
     "before they start"
 )
-_OUTCOME_TYPES = {
-    OutcomeKind.DELETED: OutcomeType.DELETED,
-    OutcomeKind.NOT_DELETED: OutcomeType.NOT_DELETED,
-    OutcomeKind.FAILED: OutcomeType.FAILED,
-}
 
 
 class State(StrEnum):
@@ -275,7 +270,7 @@ def _entry(facts: Facts, then: End, outcome: Outcome) -> OutcomeEntry:
         group=deletion.group,
         id=deletion.id,
         at=deletion.at if then.keeps_time else facts.now,
-        what=OutcomeType.OFFSETS_DELETED if deleted and deletion.topics else _OUTCOME_TYPES[outcome.kind],
+        what=OutcomeType.OFFSETS_DELETED if deleted and deletion.topics else OutcomeType(outcome.kind),
         reason=outcome.reason,
         message=outcome.message,
         policy=deletion.policy,

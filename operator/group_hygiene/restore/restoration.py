@@ -158,27 +158,16 @@ def restore(
             message = "not tried yet: other restores and policies have their turn first"
             results[name] = GroupResult(name, Kind.WAITING, reasons.INTERRUPTED, message)
         else:
-            results[name] = _doubted(executor, _restore_group(executor, request, name, saved, preview))
+            result = _restore_group(executor, request, name, saved, preview)
+            if hidden := executor.context.journal.contents.hidden_summary:
+                result = replace(result, message=f"{result.message}; {hidden}, which may be a newer backup of it")
+            results[name] = result
             if turn is not None:
-                turn.results[name] = results[name]
+                turn.results[name] = result
     return [results[name] for name in names]
 
 
-def _doubted(executor: Executor, result: GroupResult) -> GroupResult:
-    """The result, with a hint if the ledger may have a newer backup that can't be read."""
-    hidden = executor.context.journal.contents.hidden_summary
-    return (
-        replace(result, message=f"{result.message}; {hidden}, which may be a newer backup of it") if hidden else result
-    )
-
-
-def _restore_group(
-    executor: Executor,
-    request: RestoreRequest,
-    name: str,
-    saved: Saved,
-    preview: bool,
-) -> GroupResult:
+def _restore_group(executor: Executor, request: RestoreRequest, name: str, saved: Saved, preview: bool) -> GroupResult:
     backups = saved.backups.get(name, {})
     backup = choose(request, name, backups, saved.ends.get(name, {}))
     if isinstance(backup, GroupResult):
