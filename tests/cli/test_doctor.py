@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from group_hygiene.cli.doctor_kafka import group_findings
-from group_hygiene.kafka.client import CLIENT_ID
+from group_hygiene.cli.doctor_findings import Finding, Result
+from group_hygiene.cli.doctor_kafka import Cluster, examine_kafka, group_findings
+from group_hygiene.cli.target import Session
+from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.model.groups import Fault
+from group_hygiene.process.clock import SystemClock
+from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.patterns import Patterns
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Answer, Run
-from tests.kafka.makers import Maker
+from tests.kafka.makers import Maker, at
 from tests.warehouse import Warehouse, idle, now
 
 WRITES = (
@@ -124,6 +129,30 @@ def test_a_malformed_kubeconfig(process: Run, tmp_path: Path, monkeypatch: pytes
     (line,) = answer.err.splitlines()
     assert "the kubeconfig can't be read" in line
     assert "confidential" not in line
+
+
+class Ahead(SystemClock):
+    """Two hours ahead of the brokers: to doctor, the brokers are behind."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=2)
+
+
+def test_a_broker_whose_clock_is_behind(client: Client, make: Maker) -> None:
+    """It shows once the broker writes into the offsets log while doctor looks, by the times of these records."""
+    make.simple(make.name(), at(make.topic(records=1)))
+    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
+    session = Session(client, connection, clock=Ahead())
+    cluster = Cluster(connection, client.settings)
+    findings: list[Finding] = []
+    for finding in examine_kafka(session, cluster):
+        findings.append(finding)
+        # A client commits meanwhile.
+        make.simple(make.name(), at(make.topic(records=1)))
+    (clock,) = [each for each in findings if each.check == "clock of the brokers"]
+    assert clock.result is Result.FAILED
+    assert clock.found.startswith("broker 1 has just written records with times before ")
+    assert "its clock is behind, or this machine's is ahead" in clock.found
 
 
 @pytest.mark.slow

@@ -358,6 +358,41 @@ def test_a_command_changes_nothing_in_another_cluster(
     assert "theirs" in listed
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["keep", "--for", "1h", "--why", "needed", "--ignore-not-found"], id="keep"),
+        pytest.param(["delete", "--yes", "--force"], id="delete"),
+        pytest.param(["delete-offsets", "--topic", "orders", "--yes", "--force"], id="delete-offsets"),
+    ],
+)
+def test_a_command_creates_the_ledger_of_a_connection(
+    run: Run, cluster: ApiServer, secure: KafkaCluster, command: list[str]
+) -> None:
+    """Only with --create-ledger: in the topic of the spec, before its operator has needed one; then it is there."""
+    name = f"new-{command[0]}"
+    made = connection(secure) | {"metadata": {"name": name, "namespace": "kafka"}}
+    made["spec"] = {"bootstrapServers": [secure.plaintext_bootstrap], "ledger": {"topic": name}}
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
+    change = json.dumps({"status": {"clusterID": secure.cluster_id}})
+    cluster.kubectl("patch", "kconn", name, "-n", "kafka", "--subresource=status", "--type=merge", "-p", change)
+    call = [*command, "nobody", "--connection", name, "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
+    client, settings = (
+        connect(Settings((secure.plaintext_bootstrap,))),
+        LedgerSettings(installation=None, writer="", topic=name),
+    )
+    assert f"there is no topic {name}" in run(*call).err
+    assert open_ledger(client, settings, Deadline(60), create=False) is None
+    answer = run(*call, "--create-ledger")
+    assert "no ledger" not in answer.err
+    ledger = open_ledger(client, settings, Deadline(60), create=False)
+    assert ledger is not None
+    assert ledger.contents.owner is not None, answer.err
+    assert ledger.contents.keeps.keys() == ({"nobody"} if command[0] == "keep" else set())
+    cluster.kubectl("delete", "kconn", name, "-n", "kafka")
+    client.close()
+
+
 def test_a_request_binds_all_connections_to_the_cluster(run: Run, cluster: ApiServer, secure: KafkaCluster) -> None:
     """Two KafkaConnections with ledgers of their own: a request by one of them protects the group from both."""
     client, ledgers = connect(Settings((secure.plaintext_bootstrap,))), {}

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.client import Call, Client, Deadline
+from group_hygiene.kafka.protocol import RawListGroupsRequest
 from group_hygiene.model import reasons
+from group_hygiene.model.groups import Fault, GroupState
 from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.reconcile import Observation
+from group_hygiene.reconcile import DeletionRequest, Observation, judge_requested
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
+from tests.kafka.clients import Wrapped
 from tests.kafka.makers import Maker, at
 from tests.kafka.scene import Scene, alert, policy, verdicts
 
@@ -43,6 +47,19 @@ def homes(make: Maker, client: Client) -> dict[str, int]:
             break
     assert set(found.values()) == {1, 2, 3}
     return found
+
+
+class Twice(Wrapped):
+    """Broker 2 lists the groups of broker 1, too, as a coordinator that has not unloaded them yet."""
+
+    def send_each(self, calls: Mapping[Any, Call], deadline: Deadline, *reduce: Callable[..., Any]) -> dict[Any, Any]:
+        if not any(isinstance(call.request, RawListGroupsRequest) for call in calls.values()):
+            return self._client.send_each(calls, deadline, *reduce)
+        (listed,), answers = reduce, self._client.send_each(calls, deadline)
+        assert not any(isinstance(answer, Fault) for answer in answers.values())
+        rows = {broker: listed(broker, answer) for broker, answer in answers.items()}
+        rows[2] |= listed(2, answers[1])
+        return rows
 
 
 def listed(observation: Observation, homes: dict[str, int]) -> set[str]:
@@ -160,3 +177,21 @@ def test_a_frozen_broker_holds_up_neither_the_scan_nor_the_others(
         kafka.resume_broker(frozen)
         kafka.wait_ready()
     whole(scene, tidy, homes)
+
+
+def test_groups_that_two_brokers_list_stay(client: Client, homes: dict[str, int]) -> None:
+    """The rows are the same, and one of them is out of date: neither a policy nor a command deletes such a group.
+
+    By filtered lists, as at the first scan, and by lists of all groups, as soon as others match.
+    """
+    scene, tidy = Scene(Twice(client)), policy(*homes)  # type: ignore[arg-type]
+    others = {name for name, home in homes.items() if home != 1}
+    assert set(scene.observe(tidy).verdicts[tidy.key].names) == others
+    observation, plan = scene.plan(tidy)
+    assert {outcome.group: outcome.kind for outcome in scene.apply(plan, observation)} == dict.fromkeys(
+        others, OutcomeKind.DELETED
+    )
+    twice = sorted(homes.keys() - others)
+    judged = judge_requested(scene.context, DeletionRequest(twice, "me", None, timedelta(days=1)))
+    assert {judged.observation.snapshot.groups[name].state for name in twice} == {GroupState.UNKNOWN}
+    assert not any(verdict.matches for verdict in judged.verdicts.values())

@@ -203,7 +203,7 @@ def test_a_deletion_that_never_happened_hides_no_backup_of_another_policy(scene:
     asked = RestoreRequest(id="a-restore", policy=own.policy, deleted_after=now - timedelta(hours=3))
     (refused,) = restore(ours, asked)
     assert refused.reason == reasons.NO_BACKUP
-    ours.executor.record([outcome(intent, OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED)])
+    ours.record([outcome(intent, OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED)])
     (result,) = restore(ours, asked)
     assert [(place.partition.partition, place.reason) for place in result.partitions] == [(1, reasons.VERIFIED)]
 

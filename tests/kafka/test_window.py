@@ -12,7 +12,7 @@ from kafka.protocol.admin import DeleteGroupsRequest
 
 from faults.kafka_proxy import KafkaProxy, Rule, Then, When
 from faults.owners import Owners
-from faults.requests import DELETE_GROUPS, PRODUCE, Exchange
+from faults.requests import DELETE_GROUPS, FETCH, PRODUCE, Exchange
 from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client
 from group_hygiene.model import reasons
@@ -126,6 +126,22 @@ def test_a_commit_before_the_deletion_is_saved(
     assert group not in make.groups()
     assert saved(scene, group) == {f"{topic}{rest}": offset for rest, offset in offsets.items()}
     assert says in outcome.message
+
+
+def test_a_fault_while_the_window_is_read_loses_no_commit(
+    scene: Scene, proxy: KafkaProxy, make: Maker, topic: str
+) -> None:
+    """A connection that ends at the first read after the deletion: the log is read again, and the commit is saved."""
+    group = make.abandoned(make.name("monthly"), topic, commit=at(topic, SAVED))
+    observation, plan = scene.plan(policy(group))
+    deleted = during(proxy, DELETE_GROUPS, lambda: commits(make, group, topic))
+    lost = Rule(lambda exchange: exchange.api == FETCH and deleted.done.is_set(), When.BETWEEN, lambda _: Then.DROP)
+    proxy.rule(lost)
+    (outcome,) = scene.apply(plan, observation)
+    lost.wait("the answer with the commit is lost")
+    assert outcome.kind is OutcomeKind.DELETED
+    assert saved(scene, group) == {topic: LATE}
+    assert "right before (1) are saved" in outcome.message
 
 
 def test_the_window_begins_after_the_slow_reads(scene: Scene, make: Maker, topic: str) -> None:
