@@ -478,8 +478,8 @@ def test_group_that_is_not_granted_is_not_looked_at(client: Client, ledger: Ledg
     """Neither by its name nor by a policy: that it has a backup stays untold."""
     topic, group = make.topic(records=5), make.name()
     ledger.write([saved(client, group, at(topic, 3))])
-    ours, fields = restorer(client, ledger, Clock(), Guard()), {"id": "r", "granted": lambda name: name != group}
-    named, by_policy = RestoreRequest(groups=(group,), **fields), RestoreRequest(policy="kafka/unused", **fields)
+    ours, asked = restorer(client, ledger, Clock(), Guard()), RestoreRequest(id="r", granted=lambda name: name != group)
+    named, by_policy = replace(asked, groups=(group,)), replace(asked, policy="kafka/unused")
     (result,) = restore(ours, named)
     assert (result.reason, result.saved_at) == (reasons.ACTION_NOT_GRANTED, None)
     assert restore(ours, by_policy) == []

@@ -173,9 +173,9 @@ def test_an_end_that_arrives_while_the_ledger_is_written_is_not_repeated() -> No
     heard: list[str] = []
 
     class Slow(Journal):
-        def note(self, changes: Sequence[Change], deadline: Deadline | None = None) -> datetime | None:
+        def note(self, changes: Sequence[Change], deadline: Deadline | None = None) -> None:
             heard.extend(scene.hears())
-            return super().note(changes, deadline)
+            super().note(changes, deadline)
 
     scene.alerts.bind(scene.where, [])
     scene.journal = Slow(None, ledger.contents, {})

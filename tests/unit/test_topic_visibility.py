@@ -21,7 +21,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import LogPlace, ScanClock, Watch
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.snapshot import Cluster
-from group_hygiene.reconcile.scan import _visibility
+from group_hygiene.reconcile.scan import _Scan
 from group_hygiene.reconcile.uses import Since, Uses
 from tests.unit.make import NOW, delete
 
@@ -132,7 +132,7 @@ def test_an_attestation_counts_only_where_brokers_refuse(
     brokers = _Brokers(disks=disks)
     context: Any = Row(client=brokers, connection=Row(topics_attested=attested))
     cluster = _cluster(brokers, attested=True)
-    found = _visibility(context, cluster, Deadline(0.3))
+    found = _Scan(context=context, cluster=cluster, deadline=Deadline(0.3)).visibility()
     assert found.reason == reason
     assert text in found.message
     assert (f"hide {OFFSETS_TOPIC}" in found.message) == (reason == reasons.TOPICS_ATTESTED)
