@@ -15,7 +15,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.restore.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.fields import Decisive, ObjectRef, Part, Text, convert, require
-from group_hygiene.status import OWN, Status, is_stalled, redact
+from group_hygiene.status import OWN, Conditions, Status, is_stalled, redact
 
 RESULTS_MAX = 100
 _Time = Annotated[datetime, Meta(tz=True)]
@@ -91,10 +91,15 @@ def build_restore_status(obj: Mapping[str, Any], results: Sequence[GroupResult] 
             "results": [_entry(result) for result in by_urgency[:RESULTS_MAX]],
             "truncated": len(results) > RESULTS_MAX,
         }
+    conditions = Conditions(previous, obj["metadata"]["generation"], now)
+    if ready:
+        conditions.ready(reason, message)
+    else:
+        conditions.not_ready(Refusal(reason, message), stalled)
     status |= {
         "observedGeneration": obj["metadata"]["generation"],
         "startTime": previous.get("startTime") or timestamp(now),
-        "conditions": list(_conditions(obj, ready, stalled, reason, message, now)),
+        "conditions": conditions.result(),
     }
     return status | ({"completionTime": previous.get("completionTime") or timestamp(now)} if over else {})
 
@@ -123,22 +128,3 @@ def _entry(result: GroupResult) -> dict[str, Any]:
         "restoredPartitions": result.restored,
     }
     return entry | ({"backupTime": timestamp(result.saved_at)} if result.saved_at else {})
-
-
-def _conditions(
-    obj: Mapping[str, Any], ready: bool, stalled: bool, reason: str, message: str, now: datetime
-) -> Iterable[dict[str, Any]]:
-    before = {c["type"]: c for c in (obj.get("status") or {}).get("conditions") or []}
-    wanted = {"Ready": "True" if ready else "False"}
-    if not ready:
-        wanted["Stalled" if stalled else "Reconciling"] = "True"
-    for kind, value in wanted.items():
-        same = before.get(kind, {}).get("status") == value
-        yield {
-            "type": kind,
-            "status": value,
-            "reason": str(reason),
-            "message": message_shown(message),
-            "observedGeneration": obj["metadata"]["generation"],
-            "lastTransitionTime": before[kind]["lastTransitionTime"] if same else timestamp(now),
-        }

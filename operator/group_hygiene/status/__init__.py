@@ -12,6 +12,7 @@ and at most 20 sample groups.
 """
 
 from group_hygiene.status.conditions import (
+    Conditions,
     Status,
     build_problem_status,
     build_suspended_status,
@@ -29,6 +30,7 @@ __all__ = [
     "QUIET_PERIOD",
     "RUN_ID",
     "SAMPLE_SIZE",
+    "Conditions",
     "ConnectionFacts",
     "LedgerFacts",
     "Status",
