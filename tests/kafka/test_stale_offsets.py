@@ -334,12 +334,12 @@ def test_the_broker_has_the_last_word(
         def seconds_left(self) -> float:
             asked.append(True)
             # The intents are written: only the broker can say no now.
-            if len(asked) == 2:
+            if len(asked) == 4:
                 make.subscribe(group, read, left)
             return self.left
 
     (outcome,) = scene.apply(plan, observation, Late())
-    assert len(asked) == 2
+    assert len(asked) == 4
     assert Partition(left, 0) in offsets(client, group)
     if topics_too:
         assert (outcome.kind, outcome.topics) == (OutcomeKind.DELETED, (other,)), outcome.message
