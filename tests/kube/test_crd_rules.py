@@ -200,6 +200,14 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
         {**_DELETE, "match": {"groups": ["a"], "states": ["Empty", "Dead"]}},
         {**_DELETE, "match": {"groups": ["a"], "states": ["Stable"]}},
     ),
+    "must hold Empty with action Delete": (
+        {**_DELETE, "match": {"groups": ["a"], "states": ["Empty", "Dead"]}},
+        {**_DELETE, "match": {"groups": ["a"], "states": ["Dead"]}},
+    ),
+    "must hold Share where": (
+        {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"], "types": ["Share"]}},
+        {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"]}},
+    ),
     "must only be given with action Delete or": (_DELETE, {**_POLICY, "action": "Alert", "delete": {}}),
     "each receiver of owners": (
         BASES["KafkaConnection"][0],

@@ -309,7 +309,7 @@ def test_policy_all_fields() -> None:
     """Every field of the spec arrives where it belongs."""
     obj = policy_object(
         when={"unchangedFor": "1h", "deletedTopics": "All", "offsets": "None"},
-        match={"states": ["Empty"], "types": ["Classic"], "unprotect": ["Connect", "Share"]},
+        match={"states": ["Empty"], "types": ["Classic", "Share"], "unprotect": ["Connect", "Share"]},
         connectionRef={"name": "main", "namespace": "other"},
         interval="5s",
         suspend=True,
@@ -328,7 +328,7 @@ def test_policy_all_fields() -> None:
     assert policy.crosses_namespace
     assert (policy.interval, policy.suspend, policy.mode) == (timedelta(seconds=5), True, Mode.ENFORCE)
     assert policy.match.states == {GroupState.EMPTY}
-    assert policy.match.types == {GroupType.CLASSIC}
+    assert policy.match.types == {GroupType.CLASSIC, GroupType.SHARE}
     assert policy.match.unprotect == {Unprotect.CONNECT, Unprotect.SHARE}
     assert (policy.when.deleted_topics, policy.when.offsets) == (DeletedTopics.ALL, Offsets.NONE)
     assert policy.limits == Limits(1, 100)
@@ -355,6 +355,16 @@ def test_alert_looks_at_all_states() -> None:
             {"match": {"groups": ["*"], "states": ["Stable"]}},
             "spec.match.states must be only Empty and Dead",
             id="delete-of-stable",
+        ),
+        pytest.param(
+            {"match": {"groups": ["*"], "states": ["Dead"]}},
+            "spec.match.states must hold Empty with action Delete",
+            id="delete-of-dead-alone",
+        ),
+        pytest.param(
+            {"match": {"groups": ["*"], "unprotect": ["Share"]}},
+            "spec.match.types must hold Share where unprotect holds Share",
+            id="share-groups-that-are-not-selected",
         ),
         pytest.param(
             {"match": {"groups": ["*"], "states": ["empty"]}},

@@ -368,6 +368,8 @@ class _Spec(Decisive, frozen=True, kw_only=True):
         require(match.groups.sources, "match.groups must hold at least one pattern")
         # This version can't decide about types that later versions of Kafka add.
         require(GroupType.UNKNOWN not in match.types, "match.types must not hold Unknown")
+        share = Unprotect.SHARE not in match.unprotect or GroupType.SHARE in match.types
+        require(share, "match.types must hold Share where unprotect holds Share: by default no share group is selected")
         streams = Unprotect.STREAMS in match.unprotect or Unprotect.STREAMS_STATE not in match.unprotect
         require(streams, "match.unprotect must hold Streams where it holds StreamsState")
         if self.action is not Action.DELETE_OFFSETS:
@@ -384,6 +386,8 @@ class _Spec(Decisive, frozen=True, kw_only=True):
         idle = self.when.unchanged_for or self.when.idle_for
         require(idle, "when.idleFor or unchangedFor must be given with action Delete")
         require(self.match.states <= _DELETABLE, "match.states must be only Empty and Dead with action Delete")
+        gone = self.match.states == {GroupState.DEAD}
+        require(not gone, "match.states must hold Empty with action Delete: a Dead group has nothing left to delete")
 
     def _require_for_offset_deletion(self) -> None:
         alone = self.when.idle_for is not None and self.when == When(idle_for=self.when.idle_for)
