@@ -97,8 +97,8 @@ def list_(target: Target, output: str, chosen: ListOptions) -> int:
     \b
     Examples:
       group-hygiene list --bootstrap-server kafka:9092
-      group-hygiene list --state Empty,Dead --match 'console-consumer-*' -o name
-      group-hygiene list --regex 'console-consumer-[0-9]+' --sort-by coordinator -o csv
+      group-hygiene list --state Empty,Dead --match 'perf-consumer-*' -o name
+      group-hygiene list --regex 'perf-consumer-[0-9]+' --sort-by coordinator -o csv
       group-hygiene list --state Stable --sort-by lag
       group-hygiene list --type Consumer --connection main -n kafka -o json
 
@@ -207,7 +207,7 @@ def explain(target: Target, output: str, name: str, files: tuple[str, ...], acti
 
     \b
     Examples:
-      group-hygiene explain console-consumer-48213 -f policy.yaml --bootstrap-server kafka:9092
+      group-hygiene explain perf-consumer-48213 -f policy.yaml --bootstrap-server kafka:9092
       group-hygiene explain billing -f policies/ --connection main -n kafka -v
 
     Exit codes: 0 explained, 1 an error, or data that the checks need could not be read, or groups may be missing.
@@ -389,3 +389,24 @@ def restore(
         overwrite_later=wanted.overwrite_later,
     )
     return out.show(restores.restore_groups(target, request, preview, ledger_topic), output)
+
+
+@click.command()
+@output_option
+def catalogue(output: str) -> int:
+    """Show which programs leave groups behind. Their ids, when they commit, and when an Empty group is needed.
+
+    `-o wide` adds what to do, and the version that was run or the source that was read. `plan` and `explain` name the
+    program of a group whose id looks like one of these: a hint, and no evidence.
+
+    \b
+    Examples:
+      group-hygiene catalogue
+      group-hygiene catalogue -o yaml
+
+    Exit codes: 0 done, 1 an error.
+    """
+    from group_hygiene.cli import output as out
+    from group_hygiene.cli.layout import catalogue_report
+
+    return out.show(catalogue_report(), output)

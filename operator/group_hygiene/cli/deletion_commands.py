@@ -108,7 +108,7 @@ def delete(target: Target, output: str, chosen: DeleteOptions) -> int:
     Examples:
       group-hygiene delete billing --preview --bootstrap-server kafka:9092
       group-hygiene delete billing shipping --connection main -n kafka
-      group-hygiene list --match 'console-consumer-*' --state Empty -o name > names
+      group-hygiene list --match 'perf-consumer-*' --state Empty -o name > names
       group-hygiene delete --from-file names --connection main -n kafka
 
     Exit codes: 0 all groups are deleted, or would be, 1 an error, or a group is not deleted.

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from group_hygiene.cli.output import Cell, Column, Table
+import msgspec
+
+from group_hygiene.cli.output import Cell, Column, Report, Table
 from group_hygiene.model.groups import Fault, Group, Partition
 from group_hygiene.model.snapshot import Cluster, Description, Member
+from group_hygiene.spec.catalogue import catalogue
 from group_hygiene.spec.owners import Owners
 
 _LIST = (
@@ -28,6 +31,14 @@ _DESCRIBE = (
     Column("ASSIGNOR"),
     Column("EPOCH", number=True),
     Column("MEMBERS", number=True),
+)
+_CATALOGUE = (
+    Column("PROGRAM"),
+    Column("GROUPS"),
+    Column("COMMITS"),
+    Column("EMPTY-AND-NEEDED"),
+    Column("ADVICE", wide=True),
+    Column("SEEN", wide=True),
 )
 _LAG = Column("LAG", number=True)
 _MEMBERS = (
@@ -263,3 +274,13 @@ def _member(member: Member) -> dict[str, Any]:
         "topics": sorted(member.topics),
         "assignment": [{"topic": p.topic, "partition": p.partition} for p in sorted(member.assignment)],
     }
+
+
+def catalogue_report() -> Report:
+    """The catalogue of programs; names: the patterns of their groups."""
+    entries = catalogue()
+    rows = [
+        (e.program, ", ".join(e.groups) or "given by users", e.commits, e.needed, e.advice, e.seen) for e in entries
+    ]
+    patterns = [pattern for entry in entries for pattern in entry.groups]
+    return Report({"programs": msgspec.to_builtins(entries)}, patterns, [Table(_CATALOGUE, rows)])

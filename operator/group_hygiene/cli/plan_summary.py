@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ from group_hygiene.decide.plan import Conditions, Plan, max_deletions
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.verdicts import Verdict
+from group_hygiene.spec.catalogue import looks_like
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Limits, Policy
 
@@ -53,6 +54,13 @@ def owner_line(found: Mapping[str, Any]) -> str:
     """An entry of `by_owner` in words."""
     owner = f"owner {found['owner']}" if found["owner"] else "no owner"
     return f"{owner}: {found['matched']:,} group{'s' if found['matched'] != 1 else ''}"
+
+
+def programs_line(names: Iterable[str]) -> str:
+    """The programs of the catalogue whose ids look like these, with numbers; those with the most come first."""
+    counts = Counter(entry.program for name in names if (entry := looks_like(name)) is not None)
+    found = ", ".join(f"{program} ({count:,})" for program, count in counts.most_common())
+    return f"by their ids they look like: {found}" if found else ""
 
 
 def first_clean_up(made: Plan, conditions: Conditions) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from group_hygiene.cli.manifests import Manifests, read_manifests
 from group_hygiene.cli.options import PlanOptions, Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
-from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up, owner_line, pattern_line
+from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up, owner_line, pattern_line, programs_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.cli.validation import API_VERSION
 from group_hygiene.decide.lag import skipped_by_latest
@@ -27,6 +27,7 @@ from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.reconcile import Context, LedgerNeed, Memory, Observation, observe, open_journal
 from group_hygiene.spec.access import Grant
+from group_hygiene.spec.catalogue import looks_like
 from group_hygiene.spec.connection import ActivitySpec, Connection, admit, grant
 from group_hygiene.spec.crds import PLURALS
 from group_hygiene.spec.durations import format_duration, timestamp
@@ -376,6 +377,8 @@ def _table(planned: _Planned, summary: bool) -> Table:
     skipped = skipped_by_latest(made.verdicts[name] for name in made.matched)
     if skipped and policy.action is Action.DELETE:
         heading.append(f"  {skipped}")
+    if programs := programs_line(made.matched):
+        heading.append(f"  {programs}")
     assumed = assumption(policy)
     if assumed is not None and made.verdicts:
         heading.append(f"  {assumed}")
@@ -458,7 +461,7 @@ def _document(planned: _Planned, summary: bool) -> dict[str, Any]:
 
 def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
     """One verdict as JSON; reason and message only if the group is skipped, lag only if the policy uses it, and owner,
-    expiresTime and lastClient only if they are known.
+    looksLike, expiresTime and lastClient only if they are known.
     """
     refusal = verdict.refusal
     why: Mapping[str, Any] = {} if refusal is None else {"reason": refusal.reason, "message": refusal.message}
@@ -470,6 +473,7 @@ def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
         "protocolType": group.protocol_type,
         "verdict": _verdict_name(verdict),
         **({"owner": verdict.evidence.owner} if verdict.evidence.owner else {}),
+        **({"looksLike": entry.program} if (entry := looks_like(name)) is not None else {}),
         **({"topics": sorted(verdict.topics)} if verdict.topics else {}),
         **why,
         **lag_entry(verdict),

@@ -241,5 +241,6 @@ for command in (
     *(alert_commands.alert, doctor_command.doctor),
     *(pipeline_commands.pipeline, backtest_commands.backtest, backtest_commands.report, crds_command.crds),
     completion_command.completion,
+    commands.catalogue,
 ):
     main.add_command(command)
