@@ -14,15 +14,15 @@ from faults.groups import Groups
 PROGRAM = "group-hygiene"
 GROUPS = 1_000
 TARGET_S = 1.0
-_EXAMPLE = Path(__file__).parents[1] / "examples" / "policy-unused-console-groups.yaml"
-_UNUSED = "console-consumer-"
+_EXAMPLE = Path(__file__).parents[1] / "examples" / "policy-random-ids.yaml"
+_UNUSED = "perf-consumer-"
 _TOPIC = "events.console"
 
 
 def plan_runs(servers: str, runs: int, groups: int = GROUPS) -> list[Measured]:
     """The bare start (`--version`), and `plan` after what that takes, on groups that are made here.
 
-    They are what kafka-console-consumer leaves behind: joined once, Empty, with records after what they committed.
+    They are what kafka-consumer-perf-test leaves behind: joined once, Empty, with records after what they committed.
     Raises WrongCount unless each run prints a verdict for each of them, and that is Match.
     """
     make = Groups(servers)

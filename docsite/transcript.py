@@ -21,6 +21,8 @@ _END = "--- that was it ---"
 _CHANGING = {
     "TIME": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ",
     "CLUSTER": r"(?<![\w-])(?=\S*[A-Z])[A-Za-z0-9_-]{22}(?![\w-])",
+    "UUID": r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
+    "NUMBER": r"(?<=perf-consumer-)\d+",
     "ADDRESS": r"127\.0\.0\.1:\d+",
     "AGE": r"\b(\d+d)?(\d+h)?(\d+m)?\d+s\b|\b\d+m\b",
 }

@@ -19,6 +19,7 @@ from sandbox.errors import SandboxError
 from sandbox.files import write_private
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
+from sandbox.kafka.programs import Programs
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
 from sandbox.manifests import CRDS
@@ -137,6 +138,7 @@ def _prepare() -> None:
     spark_jars()
     jars_of_the_image()
     s3.program()
+    Programs("", ()).prepare()
     wheels("operator")
 
 

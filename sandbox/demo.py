@@ -36,17 +36,20 @@ from sandbox.demo_past import check_past, commands, shown, shown_who, who
 from sandbox.demo_pipeline import Pipeline
 from sandbox.demo_screen import Check, Screen, in_columns, shorten
 from sandbox.errors import NotReached, SandboxError
-from sandbox.example_groups import KINDS, Kind, Shop, make_all
+from sandbox.example_groups import LEFT, LIVING, PREVIEW, Kind, Shop, leave, make_all, topic_deleted
 from sandbox.kafka import KafkaCluster
+from sandbox.kafka.programs import Programs
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 from sandbox.waiting import wait_for
 
-_CONSOLE, _CLICKS = "console-consumer-", "click-"
+_RANDOM = "random-ids"
+# Beginnings of ids that programs make up, and of similar ones, which lines show as their number.
+_MADE_UP, _SIMILAR = ("perf-consumer-", "anonymous."), ("click-",)
 _DRY_RUN_SECONDS, _MARK_SECONDS, _ENFORCE_SECONDS, _RUN_SECONDS = 120.0, 60.0, 90.0, 60.0
 _IDLE_SECONDS, _READ_SECONDS = 300.0, 120.0
-_PROTECTED, _RESTORED = "old-billing", "batch-report-2023"
+_PROTECTED, _RESTORED = "old-billing", PREVIEW.pattern
 
 
 def main() -> int:
@@ -101,6 +104,7 @@ class _Demo:
         self._kafka.prepare()
         control_plane()
         self._pipeline.prepare()
+        Programs("", ()).prepare()
         self._channel.start()
         self._progress(f"starting Kafka {self._kafka.version} and a Kubernetes API server")
         pool = ThreadPoolExecutor(2)
@@ -115,10 +119,12 @@ class _Demo:
         self._progress("making unused groups, and groups that only seem unused")
         self._shop = shop = Shop(self._kafka.bootstrap_servers)
         shop.open()
-        # First, as these groups must be idle for some time, and Spark takes long to start.
+        # First, as the stale offsets must be idle for some time, and Spark takes long to start.
         by_log = make_all(shop, (*IDLE_KINDS, demo_stale.moved_on))
         self._pipeline.start(shop.bootstrap)
-        return shop, [*make_all(shop, KINDS), *by_log]
+        left = leave(shop, LEFT)
+        topic_deleted(shop)
+        return shop, [*left, *make_all(shop, LIVING), *by_log]
 
     def _start_operator(self) -> None:
         self._api.start()
@@ -159,7 +165,7 @@ class _Demo:
             f"kafka-group-hygiene: the operator on a real Kafka {self._kafka.version} and a real Kubernetes API server"
         )
         screen.heading(f"1  Before: {len(states)} consumer groups, {len(unused)} of them unused. Which?")
-        screen.text(f"Empty in Kafka: {shorten(empty, _CONSOLE)}")
+        screen.text(f"Empty in Kafka: {shorten(empty, *_MADE_UP)}")
         screen.text(f"In use in Kafka: {', '.join(others)}")
 
     def _dry_run(self, story: Story, view: View) -> None:
@@ -168,8 +174,8 @@ class _Demo:
         unused = [group for kind in story.kinds if kind.looks_abandoned for group in kind.groups]
         expected = {
             POLICY: len(unused),
-            "unused-console-groups": sum(group.startswith(_CONSOLE) for group in unused),
-            "report-unused": sum(not group.startswith(_CONSOLE) for group in unused),
+            _RANDOM: sum(group.startswith(_MADE_UP) for group in unused),
+            "report-unused": sum(not group.startswith(_MADE_UP) for group in unused),
         }
         self._wait(
             lambda: all(_count(kubernetes, name, "matched") >= count for name, count in expected.items()),
@@ -188,8 +194,8 @@ class _Demo:
             if entry["verdict"] == "Skip":
                 skipped.setdefault((entry["reason"], entry["message"]), []).append(group)
         screen.lines(
-            f"would delete: {shorten(matching, _CONSOLE)}",
-            *in_columns([(shorten(groups, _CLICKS), *why) for why, groups in sorted(skipped.items())]),
+            f"would delete: {shorten(matching, *_MADE_UP)}",
+            *in_columns([(shorten(groups, *_SIMILAR), *why) for why, groups in sorted(skipped.items())]),
         )
 
     def _enforce(self, story: Story, command_line: CommandLine) -> None:
@@ -211,7 +217,9 @@ class _Demo:
 
     def _by_log(self, story: Story, view: View) -> None:
         screen, kubernetes = self._screen, self._kubernetes
-        self._progress("waiting until the offsets log shows click-archive unused for 20 s, and for the run after that")
+        self._progress(
+            "waiting until the offsets log shows the latency test unused for 20 s, and for the run after that"
+        )
         objects = kubernetes.objects()
 
         def settled() -> bool:
@@ -274,7 +282,7 @@ class _Demo:
         objects = self._kubernetes.objects()
         statuses = {name: obj.get("status") or {} for name, obj in objects.items()}
         deleted = statuses[POLICY].get("totals", {}).get("deleted", 0)
-        left = [statuses[name].get("groups", {}).get("matched", 0) for name in (POLICY, "unused-console-groups")]
+        left = [statuses[name].get("groups", {}).get("matched", 0) for name in (POLICY, _RANDOM)]
         return bool(deleted) and not any(left) and _recounted(story, objects)
 
     def _end(self, checks: list[Check]) -> bool:

@@ -11,12 +11,12 @@ from typing import Any
 from sandbox.demo_clients import Ledger, Position, Seen, View
 from sandbox.demo_kubernetes import ENFORCED, IDLE, POLICY, Kubernetes
 from sandbox.demo_screen import Check, Row
-from sandbox.example_groups import Kind, Shop, come_back
+from sandbox.example_groups import SUMMER_PROMO, TOPICS, Kind, Shop, come_back
 
 TITLES = ("group", "what it is", "before", "after", "why")
 
 # The policies with unchangedFor; the deleting one last, as its entries take precedence.
-UNCHANGED = ("unused-console-groups", "report-unused", POLICY)
+UNCHANGED = ("random-ids", "report-unused", POLICY)
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -102,7 +102,8 @@ def _works(story: Story, kind: Kind, shop: Shop) -> tuple[bool, str]:
         if kind.client.wait_for(story.done[kind.client.name] + 1):
             return True, "reads" if story.before[group].state == "Stable" else "commits"
         return False, f"its client stopped working: {kind.client.error or 'nothing done'}"
-    ((topic, _), committed), *_ = story.baseline[group].items()
+    # An application of Streams has internal topics, too.
+    topic, committed = next((topic, at) for (topic, _), at in story.baseline[group].items() if topic in TOPICS)
     problem = come_back(shop, group, topic, committed)
     return problem is None, problem or "resumed"
 
@@ -137,7 +138,7 @@ def same(claim: str, found: object, expected: object) -> Check:
 
 
 def _deleted_topic(story: Story) -> Check:
-    topics = sorted({topic for topic, _ in story.before["summer-promo"].offsets})
+    topics = sorted({topic for topic, _ in story.before[SUMMER_PROMO.pattern].offsets})
     return same("Kafka itself dropped what summer-promo had committed for the deleted topic", topics, ["promo"])
 
 

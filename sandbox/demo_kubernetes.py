@@ -18,7 +18,7 @@ from sandbox.process import Command, Keeper, Server, check_running, wait_until
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples" / "demo"
 NAMESPACE = "kafka"
-POLICY, IDLE, STALE = "everything-unused", "idle-clicks", "stale-offsets"
+POLICY, IDLE, STALE = "everything-unused", "idle", "stale-offsets"
 # The policies that the demo switches to Enforce.
 ENFORCED = (POLICY, IDLE, STALE)
 OPERATOR = f"{shlex.quote(sys.executable)} -m group_hygiene.cli"

@@ -108,8 +108,8 @@ def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def shorten(names: Sequence[str], prefix: str) -> str:
-    """`a, b, console-consumer-* (20)`: names, with those of a common prefix as their number."""
-    others = [name for name in names if not name.startswith(prefix)]
-    many = len(names) - len(others)
-    return ", ".join([*others, *([f"{prefix}* ({many})"] if many else [])])
+def shorten(names: Sequence[str], *prefixes: str) -> str:
+    """`a, b, perf-consumer-* (20)`: names, with those of a common prefix as their number."""
+    many = {prefix: sum(name.startswith(prefix) for name in names) for prefix in prefixes}
+    others = [name for name in names if not name.startswith(prefixes)]
+    return ", ".join([*others, *(f"{prefix}* ({count})" for prefix, count in many.items() if count)])

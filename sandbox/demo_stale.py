@@ -29,7 +29,7 @@ def moved_on(shop: Shop) -> Kind:
                 left = []
             yield count
 
-    return Kind((GROUP,), "reads stock, left prices", "NotEmpty", shop.employ(GROUP, work), stale=LEFT)
+    return Kind(GROUP, "reads stock, left prices", "NotEmpty", shop.employ(GROUP, work), stale=LEFT)
 
 
 def is_done(objects: Mapping[str, Mapping[str, Any]]) -> bool:

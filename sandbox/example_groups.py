@@ -1,14 +1,15 @@
-"""The consumer groups of the demo, made by real clients: one function per kind of group, with the reason it exists.
+"""The consumer groups of the demo, with the reason each exists: left by real programs, or used by living clients.
 
 Half of them are unused. The other half seem unused (they are Empty, too), but are needed.
 """
 
-import random
+import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -17,13 +18,21 @@ from kafka import KafkaConsumer
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PyTopicPartition
 
-from sandbox.demo_clients import QUIET, TIMEOUT, Client, View, Work
+from sandbox.demo_clients import QUIET, TIMEOUT, Client, Seen, View, Work
 from sandbox.errors import SandboxError
+from sandbox.kafka.programs import (
+    Program,
+    Programs,
+    console_consumer,
+    end_to_end_latency,
+    file_sink,
+    perf_test,
+    word_count,
+)
 from sandbox.waiting import wait_for
 
-CONSOLE_GROUPS = 20
 # Topic -> partitions.
-_TOPICS = {
+TOPICS = {
     "orders": 1,
     "clicks": 2,
     "prices": 1,
@@ -33,29 +42,42 @@ _TOPICS = {
     "fire-alarms": 1,
     "promo": 1,
     "promo-codes": 1,
-    "stock-view-store-changelog": 1,
+    "latency": 1,
+    "streams-plaintext-input": 1,
+    "streams-wordcount-output": 1,
 }
 _BUSY = ("orders", "clicks", "prices", "payments", "stock")
+_READ_ONCE = ("promo", "promo-codes", "latency", "streams-plaintext-input")
+# What programs make up in an id.
+_MADE_UP = {r"\{uuid\}": "[0-9a-f-]{36}", r"\{digits\}": "[0-9]+"}
 _RECORDS = 12
 _PAUSE = 0.3
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of group. reason: the operator's reason to skip it; None = the group is unused.
+    """One kind of group. pattern: its id, with {uuid} or {digits} if the program makes it up; `found` has such ids.
 
-    client: its running client. comes_back: it has none, but its consumer will continue from the committed offsets some
-    day. by_log: only the offsets log shows whether it is used, so `idleFor` judges it. stale: a topic for which it has
-    offsets, but that it no longer reads.
+    programs: what leaves its groups, one each; anonymous: the topics of those of Spring Cloud Stream. reason: the
+    operator's reason to skip it; None = the group is unused. client: its running client. comes_back: it has none, but
+    its consumer will continue from the committed offsets some day. by_log: only the offsets log shows whether it is
+    used, so `idleFor` judges it. stale: a topic for which it has offsets, but that it no longer reads.
     """
 
-    groups: tuple[str, ...]
+    pattern: str
     what: str
     reason: str | None = None
     client: Client | None = None
     comes_back: bool = False
     by_log: bool = False
     stale: str | None = None
+    programs: tuple[Program, ...] = ()
+    anonymous: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return self.found or (self.pattern,)
 
     @property
     def abandoned(self) -> bool:
@@ -68,7 +90,7 @@ class Kind:
 
     @property
     def name(self) -> str:
-        return self.groups[0] if len(self.groups) == 1 else f"{len(self.groups)} console-consumer-*"
+        return self.pattern if len(self.groups) == 1 else f"{len(self.groups)} {self.pattern}"
 
 
 @dataclass
@@ -89,10 +111,10 @@ class Shop:
 
     def fill(self) -> None:
         """Make the topics, and produce some records into all but the silent ones."""
-        topics = [NewTopic(name, partitions, 1) for name, partitions in _TOPICS.items()]
+        topics = [NewTopic(name, partitions, 1) for name, partitions in TOPICS.items()]
         for made in self._admin.create_topics(topics).values():
             made.result(TIMEOUT)
-        self.produce((*_BUSY, "invoices", "promo", "promo-codes"), _RECORDS)
+        self.produce((*_BUSY, *_READ_ONCE, "invoices"), _RECORDS)
 
     def close(self) -> None:
         for client in self.clients:
@@ -114,7 +136,7 @@ class Shop:
         producer = Producer(self._librdkafka)
         for topic in topics:
             for number in range(count):
-                producer.produce(topic, f"{topic} {number}", partition=number % _TOPICS[topic])
+                producer.produce(topic, f"{topic} {number}", partition=number % TOPICS[topic])
         if producer.flush(TIMEOUT):
             raise SandboxError("records could not be produced")
 
@@ -129,24 +151,12 @@ class Shop:
         }
         return Consumer(self._librdkafka | common | {name.replace("_", "."): value for name, value in settings.items()})
 
-    def use_and_leave(self, group: str, topics: Sequence[str], read: int = 3) -> None:
-        """Join the group, get records, commit the first `read` of each topic as done, and leave."""
-        consumer = self.confluent(group)
-        consumer.subscribe(list(topics))
-        try:
-            left = set(topics)
-            while left:
-                left.discard(_next(consumer).topic())
-            consumer.commit(offsets=[TopicPartition(topic, 0, read) for topic in topics], asynchronous=False)
-        finally:
-            consumer.close()
-
     def _produce_on(self) -> Work:
         producer = Producer(self._librdkafka)
         try:
             while True:
                 for topic in _BUSY:
-                    for partition in range(_TOPICS[topic]):
+                    for partition in range(TOPICS[topic]):
                         producer.produce(topic, "more", partition=partition)
                 if producer.flush(TIMEOUT):
                     raise SandboxError("records could not be produced")
@@ -156,54 +166,120 @@ class Shop:
             producer.flush(1)
 
 
-def make_all(shop: Shop, kinds: Sequence[Callable[[Shop], Kind]]) -> list[Kind]:
+def make_all(shop: Shop, kinds: Iterable[Callable[[Shop], Kind]]) -> list[Kind]:
     """Make every kind, several at once; returns them in that order."""
     with ThreadPoolExecutor(8) as pool:
         return [made.result() for made in [pool.submit(kind, shop) for kind in kinds]]
 
 
-def console_consumers(shop: Shop) -> Kind:
-    """kafka-console-consumer joins a group with a random number at each call. Each call leaves a group with offsets,
-    until Kafka expires them a week later."""
-    groups = tuple(f"console-consumer-{number}" for number in random.sample(range(10_000, 100_000), CONSOLE_GROUPS))
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda group: shop.use_and_leave(group, ["orders"]), groups))
-    return Kind(groups, "each looked at a topic once")
+def leave(shop: Shop, kinds: Sequence[Kind]) -> list[Kind]:
+    """Run the programs of these kinds until each group has offsets, and end them; then produce more records."""
+    view = View(shop.bootstrap)
+    programs = [program for kind in kinds for program in kind.programs]
+    with Programs(shop.bootstrap, programs, [topic for kind in kinds for topic in kind.anonymous]) as running:
+
+        def all_committed() -> bool:
+            running.check()
+            seen = view.groups()
+            return all(len(_left(kind, seen)) == len(kind.programs + kind.anonymous) for kind in kinds)
+
+        wait_for(all_committed, "each program has committed", 2 * TIMEOUT)
+        running.end()
+    made = [replace(kind, found=_left(kind, view.groups())) for kind in kinds]
+    groups = {group for kind in made for group in kind.groups}
+    wait_for(
+        lambda: all(state == "Empty" for group, state in view.states().items() if group in groups),
+        "the programs have left their groups",
+        TIMEOUT,
+    )
+    shop.produce((*_BUSY, *_READ_ONCE), _RECORDS)
+    return made
 
 
-def old_report(shop: Shop) -> Kind:
-    """A job that ran once: it joined, read, committed, left, and never comes back."""
-    shop.use_and_leave("batch-report-2023", ["orders"])
-    return Kind(("batch-report-2023",), "a job that ran once")
+def _left(kind: Kind, seen: Mapping[str, Seen]) -> tuple[str, ...]:
+    """Its groups in which something was committed."""
+    expression = re.escape(kind.pattern)
+    for placeholder, made_up in _MADE_UP.items():
+        expression = expression.replace(placeholder, made_up)
+    return tuple(sorted(name for name in seen if re.fullmatch(expression, name) and any(seen[name].offsets.values())))
 
 
-def old_service(shop: Shop) -> Kind:
-    """A service that was switched off, and that will be started again at the end of the year. No program can know that:
-    it looks unused, until a user reads that it will be deleted, and requests to keep it."""
-    shop.use_and_leave("old-billing", ["orders", "payments"])
-    return Kind(("old-billing",), "a service, switched off", "KeepRequested", comes_back=True)
-
-
-def old_protocol_848(shop: Shop) -> Kind:
-    """An abandoned group of the newer protocol (KIP-848), by librdkafka: the broker lists it with another type."""
-    consumer = shop.confluent("search-index-v1", group_protocol="consumer")
-    consumer.subscribe(["orders"])
-    try:
-        _next(consumer)
-        consumer.commit(offsets=[TopicPartition("orders", 0, 3)], asynchronous=False)
-    finally:
-        consumer.close()
-    return Kind(("search-index-v1",), "replaced by v2 (KIP-848)")
-
-
-def topic_deleted(shop: Shop) -> Kind:
-    """A group of two topics, one of which was deleted: Kafka drops those offsets itself, at once, and no others."""
-    group = "summer-promo"
-    shop.use_and_leave(group, ["promo", "promo-codes"])
+def topic_deleted(shop: Shop) -> None:
+    """Delete one of the two topics that summer-promo read: Kafka drops those offsets itself, at once, and no others."""
     shop.delete_topic("promo-codes")
     view = View(shop.bootstrap)
+    group = SUMMER_PROMO.pattern
     wait_for(lambda: len(view.offsets([group])[group]) == 1, "Kafka drops the offsets of a deleted topic", TIMEOUT)
-    return Kind((group,), "one of its 2 topics is gone")
+
+
+def perf_tests(count: int) -> Kind:
+    """kafka-consumer-perf-test leaves a group at each call, until Kafka expires its offsets a week later."""
+    return Kind("perf-consumer-{digits}", "performance tests", programs=(perf_test("orders"),) * count)
+
+
+def anonymous(*topics: str) -> Kind:
+    """Spring Cloud Stream without a group leaves one for each topic, at each start of the application."""
+    return Kind("anonymous.{uuid}", "Spring Cloud Stream", anonymous=topics)
+
+
+# A preview deployment of a pull request, whose id its pipeline makes up.
+PREVIEW = Kind("pr-123-api", "a closed preview", programs=(console_consumer("pr-123-api", "orders", records=3),))
+# A service that was switched off, and that will be started again at the end of the year. No program can know that: it
+# looks unused, until a user reads that it will be deleted, and requests to keep it.
+OLD_SERVICE = Kind(
+    "old-billing",
+    "a service, switched off",
+    "KeepRequested",
+    comes_back=True,
+    programs=(console_consumer("old-billing", "orders", records=3),),
+)
+# A test run in CI, of the newer protocol (KIP-848): the broker lists it with another type.
+CI_RUN = Kind(
+    "test-{uuid}",
+    "a CI run (KIP-848)",
+    programs=(console_consumer(f"test-{uuid.uuid4()}", "orders", records=3, protocol="consumer"),),
+)
+SUMMER_PROMO = Kind(
+    "summer-promo",
+    "one of its 2 topics is gone",
+    programs=(console_consumer("summer-promo", "promo", "promo-codes", records=3),),
+)
+# It has read everything. Its consumer may be gone, or have nothing to do: both look the same.
+CAUGHT_UP = Kind(
+    "invoice-archive",
+    "has read all there is",
+    "CaughtUp",
+    comes_back=True,
+    programs=(console_consumer("invoice-archive", "invoices", records=_RECORDS),),
+)
+# A sink connector that is stopped for maintenance. Without its offsets it would write every record again.
+SINK = Kind(
+    "connect-orders-sink",
+    "a stopped sink connector",
+    "ConnectGroup",
+    comes_back=True,
+    programs=(file_sink("orders-sink", "orders"),),
+)
+# A Kafka Streams application that is scaled down. Its changelog topic has the state that belongs to its offsets: losing
+# one of both is data loss.
+STREAMS = Kind("streams-wordcount", "a stopped Streams app", "StreamsGroup", comes_back=True, programs=(word_count(),))
+# It seems completely abandoned, and the connection protects it by name.
+PROTECTED = Kind(
+    "payments-audit",
+    "needed once a year",
+    "Protected",
+    comes_back=True,
+    programs=(console_consumer("payments-audit", "payments", records=3),),
+)
+# It assigned its partitions and committed: only the time of its last commit shows that it is unused, and only the
+# offsets log has it.
+LATENCY_TEST = Kind("test-group-{digits}", "a latency test", by_log=True, programs=(end_to_end_latency("latency"),))
+
+LEFT = (
+    perf_tests(20),
+    anonymous("orders", "payments", "stock"),
+    *(PREVIEW, OLD_SERVICE, CI_RUN, SUMMER_PROMO, CAUGHT_UP, SINK, STREAMS, PROTECTED, LATENCY_TEST),
+)
 
 
 def joined(shop: Shop) -> Kind:
@@ -214,7 +290,7 @@ def joined(shop: Shop) -> Kind:
         consumer.subscribe(["orders"])
         return read_and_commit(consumer)
 
-    return Kind(("checkout",), "a running service", "NotEmpty", shop.employ("checkout", work))
+    return Kind("checkout", "a running service", "NotEmpty", shop.employ("checkout", work))
 
 
 def joined_848(shop: Shop) -> Kind:
@@ -226,21 +302,21 @@ def joined_848(shop: Shop) -> Kind:
         return read_and_commit(consumer)
 
     client = shop.employ("search-index-v2", work)
-    return Kind(("search-index-v2",), "a running service (KIP-848)", "NotEmpty", client)
+    return Kind("search-index-v2", "a running service (KIP-848)", "NotEmpty", client)
 
 
 def assigned(shop: Shop) -> Kind:
     """A consumer that assigns its partitions itself and only commits, as Flink does: it never joins, so the group is
     always Empty. It needs its offset of a quiet partition as much as its recent ones."""
     client = shop.employ("fraud-check", lambda: assign_and_commit(shop, "fraud-check", advance=True))
-    return Kind(("fraud-check",), "commits, never joins: Flink", "SimpleGroup", client)
+    return Kind("fraud-check", "commits, never joins: Flink", "SimpleGroup", client)
 
 
 def assigned_and_stuck(shop: Shop) -> Kind:
     """Such a consumer that commits the same offset repeatedly, as after each try of a failing job: the offsets never
     change, there are unread records, and it is in use."""
     client = shop.employ("nightly-export", lambda: assign_and_commit(shop, "nightly-export", advance=False))
-    return Kind(("nightly-export",), "commits the same each time", "SimpleGroup", client)
+    return Kind("nightly-export", "commits the same each time", "SimpleGroup", client)
 
 
 def assigned_and_silent(shop: Shop) -> Kind:
@@ -255,59 +331,27 @@ def assigned_and_silent(shop: Shop) -> Kind:
         yield from read_and_commit(consumer)
 
     client = shop.employ("fire-watch", work)
-    return Kind(("fire-watch",), "waits for a first record", "SimpleGroup", client)
+    return Kind("fire-watch", "waits for a first record", "SimpleGroup", client)
 
 
 def once_subscribed(shop: Shop) -> Kind:
     """A group that consumers joined once, and whose id an assign-and-commit consumer uses now. It still has its former
     protocol type, unlike the three above: only its moving offsets show that it is in use."""
-    shop.use_and_leave("price-sync", ["prices"])
+    consumer = shop.confluent("price-sync")
+    consumer.subscribe(["prices"])
+    _next(consumer)
+    consumer.close()
     client = shop.employ("price-sync", lambda: assign_and_commit(shop, "price-sync", advance=True, topic="prices"))
-    return Kind(("price-sync",), "joined once, only commits", "TooRecent", client)
+    return Kind("price-sync", "joined once, only commits", "TooRecent", client)
 
 
-def caught_up(shop: Shop) -> Kind:
-    """A group that has read everything. Its consumer may be gone, or have nothing to do: both look the same."""
-    shop.use_and_leave("invoice-archive", ["invoices"], read=_RECORDS)
-    return Kind(("invoice-archive",), "has read all there is", "CaughtUp", comes_back=True)
-
-
-def sink_connector(shop: Shop) -> Kind:
-    """The group of a sink connector that is stopped or paused for maintenance. Without its offsets it would start from
-    the beginning, and write every record again."""
-    shop.use_and_leave("connect-orders-sink", ["orders"])
-    return Kind(("connect-orders-sink",), "a stopped sink connector", "ConnectGroup", comes_back=True)
-
-
-def streams_application(shop: Shop) -> Kind:
-    """The group of a Kafka Streams application that is scaled down. Its changelog topic (stock-view-store-changelog)
-    has the state that belongs to these offsets: losing one of both is data loss."""
-    shop.use_and_leave("stock-view", ["stock"])
-    return Kind(("stock-view",), "a stopped Streams app", "StreamsGroup", comes_back=True)
-
-
-def protected(shop: Shop) -> Kind:
-    """A group that seems completely abandoned, and that the connection protects by name."""
-    shop.use_and_leave("payments-audit", ["payments"])
-    return Kind(("payments-audit",), "needed once a year", "Protected", comes_back=True)
-
-
-KINDS: tuple[Callable[[Shop], Kind], ...] = (
-    console_consumers,
-    old_report,
-    old_service,
-    old_protocol_848,
-    topic_deleted,
+LIVING: tuple[Callable[[Shop], Kind], ...] = (
     joined,
     joined_848,
     assigned,
     assigned_and_stuck,
     assigned_and_silent,
     once_subscribed,
-    caught_up,
-    sink_connector,
-    streams_application,
-    protected,
 )
 
 
@@ -335,7 +379,7 @@ def come_back(shop: Shop, group: str, topic: str, committed: int) -> str | None:
 def assign_and_commit(shop: Shop, group: str, advance: bool, topic: str = "clicks") -> Work:
     """Read and commit without joining. Partitions after the first get one commit, at the start."""
     consumer = KafkaConsumer(bootstrap_servers=shop.bootstrap, group_id=group, enable_auto_commit=False)
-    partitions = [PyTopicPartition(topic, number) for number in range(_TOPICS[topic])]
+    partitions = [PyTopicPartition(topic, number) for number in range(TOPICS[topic])]
     try:
         consumer.assign(partitions)
         consumer.commit({partition: OffsetAndMetadata(1, "", -1) for partition in partitions})

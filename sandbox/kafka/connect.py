@@ -8,7 +8,7 @@ from sandbox.kafka.java import JavaProgram, Jvm, java_command, properties_file
 from sandbox.process import Command, check_running
 from sandbox.service import Service
 
-_WORKER = {
+WORKER = {
     "key.converter": "org.apache.kafka.connect.storage.StringConverter",
     "value.converter": "org.apache.kafka.connect.storage.StringConverter",
     "plugin.discovery": "service_load",
@@ -39,7 +39,7 @@ class ConnectWorker(Service):
         self._server.stop(STOP_SECONDS)
 
     def _start(self) -> None:
-        worker = _WORKER | {
+        worker = WORKER | {
             "bootstrap.servers": self._kafka.plaintext_bootstrap,
             "offset.storage.file.filename": str(self._scratch / "offsets"),
         }

@@ -11,7 +11,9 @@ VERSIONS = ("4.4.0", "4.3.0", "4.2.1", "4.2.0", "3.9.1", "2.8.2", "2.5.1")
 # Maven Central has the brokers and clients of 4.4.0, but neither kafka-tools nor kafka-streams; those of 4.3.0 do not
 # run with the clients of 4.4.0.
 _TOOLS = {"4.4.0": "4.3.0"}
-_POM, _CONNECT_POM = (Path(__file__).with_name(name) for name in ("pom.xml", "connect.pom.xml"))
+_POM, _CONNECT_POM, _SPRING_POM = (
+    Path(__file__).with_name(name) for name in ("pom.xml", "connect.pom.xml", "spring.pom.xml")
+)
 
 
 def jars(version: str) -> Path:
@@ -20,8 +22,13 @@ def jars(version: str) -> Path:
 
 
 def connectors(version: str) -> Path:
-    """The directory with connectors that run with `tool_jars` of this version: MirrorMaker 2, and files."""
+    """The directory with connectors that run with `tool_jars` of this version (MirrorMaker 2, files), and WordCount."""
     return _downloaded("connect", _CONNECT_POM, version, _TOOLS.get(version, version))
+
+
+def spring() -> Path:
+    """The directory with Spring Cloud Stream and its Kafka binder."""
+    return _downloaded("spring-cloud-stream", _SPRING_POM, "4.3.0", "")
 
 
 def tool_jars(version: str) -> Path:

@@ -75,9 +75,9 @@ def test_plan_is_measured_on_a_shipped_example() -> None:
 @pytest.mark.parametrize(
     "printed",
     [
-        pytest.param("console-consumer-1  Empty  Classic  Match  -\n", id="one-is-missing"),
+        pytest.param("perf-consumer-1  Empty  Classic  Match  -\n", id="one-is-missing"),
         pytest.param(
-            "console-consumer-1  Empty  Classic  Match  -\nconsole-consumer-2  Empty  Classic  Skip  CaughtUp\n",
+            "perf-consumer-1  Empty  Classic  Match  -\nperf-consumer-2  Empty  Classic  Skip  CaughtUp\n",
             id="one-is-kept",
         ),
     ],

@@ -84,7 +84,7 @@ def test_it_tells_what_would_be_deleted(check: Check, repository: Path, tmp_path
     assert headers == [
         "GroupPolicy kafka-production/abandoned (Delete, DryRun)",
         "GroupPolicy kafka-production/expires-soon (Alert, DryRun)",
-        "GroupPolicy kafka-production/unused-console-groups (Delete, Enforce)",
+        "GroupPolicy kafka-production/random-ids (Delete, Enforce)",
         "GroupPolicy team-a/retired-jobs (Delete, DryRun)",
     ]
     assert "left-classic" in plan
@@ -102,7 +102,7 @@ def test_it_fails_for_what_is_wrong(
     check: Check, repository: Path, tmp_path: Path, before: str, after: str, says: str
 ) -> None:
     """The comment has the reason."""
-    file = repository / "policies" / "unused-console-groups.yaml"
+    file = repository / "policies" / "random-ids.yaml"
     text = file.read_text()
     assert before in text
     file.write_text(text.replace(before, after))

@@ -12,7 +12,7 @@ from tests.cli.conftest import Run
 from tests.kafka.makers import Maker
 
 ROOT = Path(__file__).parents[2]
-POLICY = ("-f", ROOT / "examples" / "policy-unused-console-groups.yaml")
+POLICY = ("-f", ROOT / "examples" / "policy-random-ids.yaml")
 
 
 @pytest.fixture(scope="module")

@@ -26,13 +26,20 @@ EMPTY_AND_NEEDED = {
     "price-sync",
     "invoice-archive",
     "connect-orders-sink",
-    "stock-view",
+    "streams-wordcount",
     "payments-audit",
     "old-billing",
     "click-stats",
     "click-retry",
 }
-BY_POLICY = {"20 console-consumer-*", "batch-report-2023", "search-index-v1", "summer-promo", "click-archive"}
+BY_POLICY = {
+    "20 perf-consumer-{digits}",
+    "3 anonymous.{uuid}",
+    "pr-123-api",
+    "test-{uuid}",
+    "summer-promo",
+    "test-group-{digits}",
+}
 # Their clients commit all the time: the offsets or the log, read right before a deletion, may show it; then they stay.
 COMMITTING = {"fraud-check", "click-stats", "click-retry", "nightly-export", "price-sync", "fire-watch"}
 IN_USE = {"checkout", "search-index-v2"}

@@ -567,7 +567,7 @@ class TestSecrets:
         self.secret(world, namespace, "group-hygiene", password=PASSWORD)
         self._poke(world, namespace)
         world.wait_ready("kconn", namespace, "main", "Connected")
-        world.wait_ready("kgp", namespace, "unused-console-groups", "Succeeded")
+        world.wait_ready("kgp", namespace, "random-ids", "Succeeded")
         assert PASSWORD not in operator.log()
         assert PASSWORD not in world.server.kubectl("get", "kconn,kgp,events", "-A", "-o", "yaml").stdout
 

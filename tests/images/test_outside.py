@@ -28,4 +28,4 @@ def test_the_checks_hold_on_a_cluster_that_is_there(tmp_path: Path) -> None:
                 check=False,
             )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "20 console-consumer-*" in done.stdout
+    assert "20 perf-consumer-{digits}" in done.stdout

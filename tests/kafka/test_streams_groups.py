@@ -194,7 +194,7 @@ def test_an_application_without_its_state_is_not_brought_back(
     assert kind(client, cluster, group) is None
 
 
-def test_a_group_that_only_looks_like_an_application_is_brought_back(
+def test_a_group_that_only_likely_program_an_application_is_brought_back(
     scene: Scene, client: Client, cluster: Cluster, make: Maker
 ) -> None:
     """Names are all that tells of a Classic application, and another one's topic may begin alike: a warning."""

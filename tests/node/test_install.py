@@ -29,7 +29,7 @@ _CRDS = {
     # Kubernetes' own, as long as there are CRDs of the group.
     "APIService//v1alpha1.grouphygiene.io",
 }
-_USERS_OBJECTS = {"KafkaConnection/kafka/main", "GroupPolicy/kafka/unused-console-groups"}
+_USERS_OBJECTS = {"KafkaConnection/kafka/main", "GroupPolicy/kafka/random-ids"}
 _AS_OPERATOR = f"--as=system:serviceaccount:{release.NAME}:{release.NAME}"
 # What Kubernetes makes in each namespace, and the Lease that the operator makes in its own.
 _NAMESPACE = {
@@ -111,7 +111,7 @@ def test_the_commands_of_the_readme_lead_to_ready_within_a_minute(
     cluster.kubectl(*apply[1:])
     _wait_ready(cluster, 60 - (time.monotonic() - started))
     record_property("seconds until Ready", time.monotonic() - started)
-    assert "unused-console-groups" in cluster.kubectl(*get[1:]).stdout
+    assert "random-ids" in cluster.kubectl(*get[1:]).stdout
     found = cluster.kubectl(*doctor[1:], check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.startswith("✓ API server")

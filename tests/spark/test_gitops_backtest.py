@@ -28,8 +28,8 @@ def test_it_fails_for_a_group_that_was_used_again(spark: SparkSession, tmp_path:
     copy = tmp_path / "repository"
     shutil.copytree(GITOPS, copy)
     lives = {
-        "console-consumer-1": looked(-20),
-        "console-consumer-2": [*looked(-20), *looked(-10)],
+        "perf-consumer-1": looked(-20),
+        "perf-consumer-2": [*looked(-20), *looked(-10)],
         "team-a-job-1": looked(-20),
         "orders": [commit(day * DAY) for day in range(-31, 1)],
     }
@@ -60,7 +60,7 @@ def test_it_fails_for_a_group_that_was_used_again(spark: SparkSession, tmp_path:
     assert found == [
         ("kafka-production/abandoned", "2", "1"),
         ("kafka-production/expires-soon", "", ""),
-        ("kafka-production/unused-console-groups", "2", "1"),
+        ("kafka-production/random-ids", "2", "1"),
         ("team-a/retired-jobs", "1", "none"),
     ]
-    assert re.search(r"^console-consumer-2 .* Join", output, re.MULTILINE)
+    assert re.search(r"^perf-consumer-2 .* Join", output, re.MULTILINE)

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from group_hygiene.cli import main
-from group_hygiene.spec.catalogue import catalogue, looks_like
+from group_hygiene.spec.catalogue import catalogue, likely_program
 
 UUID = "b3274990-d945-4bc9-95a8-b972aa676a44"
 
@@ -28,9 +28,9 @@ UUID = "b3274990-d945-4bc9-95a8-b972aa676a44"
         pytest.param("", None, id="empty"),
     ],
 )
-def test_an_id_looks_like_a_program(group: str, program: str | None) -> None:
+def test_an_id_likely_program_a_program(group: str, program: str | None) -> None:
     """Only if the whole id does."""
-    found = looks_like(group)
+    found = likely_program(group)
     assert (found and found.program) == program
 
 

@@ -171,7 +171,7 @@ GROUP = classic(1)[1] or b""
         pytest.param(GROUP.replace(_sized(b"/host"), _sized(b"/" * 101)), id="a-long-host"),
     ],
 )
-def test_what_only_looks_like_a_group_of_few_members(value: bytes) -> None:
+def test_what_only_likely_program_a_group_of_few_members(value: bytes) -> None:
     """Lengths that can't be, and texts that a table takes only in part."""
     assert value != GROUP
     assert rows([(b"\0\2" + text("g"), value)]) == [as_row(b"\0\2" + text("g"), value)]
@@ -201,7 +201,7 @@ def test_a_text_that_is_left_out_must_be_one_too() -> None:
         pytest.param(commit_key(), COMMIT_V4 + b"\1\0\x11" + bytes(16), id="topic-id-of-seventeen-bytes"),
     ],
 )
-def test_what_only_looks_like_a_commit(key: bytes, value: bytes) -> None:
+def test_what_only_likely_program_a_commit(key: bytes, value: bytes) -> None:
     """Lengths that fit by chance, each of which a reader of whole columns could take for a record."""
     assert set(rows([(key, value)])[0]) == {"aside"}
     assert rows([(key, value)]) == [as_row(key, value)]

@@ -16,7 +16,7 @@ from group_hygiene.decide import checks
 from group_hygiene.decide.checks import offsets, used
 from group_hygiene.model.groups import Group
 from group_hygiene.model.verdicts import Need, Verdict
-from group_hygiene.spec.catalogue import looks_like
+from group_hygiene.spec.catalogue import likely_program
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Match, Policy
@@ -139,8 +139,8 @@ def _table(explained: _Explained, verbose: bool) -> Table:
         f"GroupPolicy {policy.key} ({policy.action}, {policy.mode}): {_outcome(explained)}",
         f"  {group.id}: {group.state}, {group.type}, {protocol}",
     ]
-    if (entry := looks_like(group.id)) is not None:
-        heading.append(f"  by its id it looks like {entry.program}: Empty and needed {entry.needed}")
+    if (entry := likely_program(group.id)) is not None:
+        heading.append(f"  by its id it looks like {entry.program}. Empty and needed: {entry.needed}")
     if explained.last_use is not None:
         heading.append(f"  {explained.last_use}")
     heading += [f"  {step.message}" for step in explained.steps if step.result == "Passed" and step.message]

@@ -11,7 +11,7 @@ from group_hygiene.decide.plan import Conditions, Plan, max_deletions
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.verdicts import Verdict
-from group_hygiene.spec.catalogue import looks_like
+from group_hygiene.spec.catalogue import likely_program
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Limits, Policy
 
@@ -58,7 +58,7 @@ def owner_line(found: Mapping[str, Any]) -> str:
 
 def programs_line(names: Iterable[str]) -> str:
     """The programs of the catalogue whose ids look like these, with numbers; those with the most come first."""
-    counts = Counter(entry.program for name in names if (entry := looks_like(name)) is not None)
+    counts = Counter(entry.program for name in names if (entry := likely_program(name)) is not None)
     found = ", ".join(f"{program} ({count:,})" for program, count in counts.most_common())
     return f"by their ids they look like: {found}" if found else ""
 

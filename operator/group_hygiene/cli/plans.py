@@ -27,7 +27,7 @@ from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.reconcile import Context, LedgerNeed, Memory, Observation, observe, open_journal
 from group_hygiene.spec.access import Grant
-from group_hygiene.spec.catalogue import looks_like
+from group_hygiene.spec.catalogue import likely_program
 from group_hygiene.spec.connection import ActivitySpec, Connection, admit, grant
 from group_hygiene.spec.crds import PLURALS
 from group_hygiene.spec.durations import format_duration, timestamp
@@ -461,7 +461,7 @@ def _document(planned: _Planned, summary: bool) -> dict[str, Any]:
 
 def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
     """One verdict as JSON; reason and message only if the group is skipped, lag only if the policy uses it, and owner,
-    looksLike, expiresTime and lastClient only if they are known.
+    likelyProgram, expiresTime and lastClient only if they are known.
     """
     refusal = verdict.refusal
     why: Mapping[str, Any] = {} if refusal is None else {"reason": refusal.reason, "message": refusal.message}
@@ -473,7 +473,7 @@ def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
         "protocolType": group.protocol_type,
         "verdict": _verdict_name(verdict),
         **({"owner": verdict.evidence.owner} if verdict.evidence.owner else {}),
-        **({"looksLike": entry.program} if (entry := looks_like(name)) is not None else {}),
+        **({"likelyProgram": entry.program} if (entry := likely_program(name)) is not None else {}),
         **({"topics": sorted(verdict.topics)} if verdict.topics else {}),
         **why,
         **lag_entry(verdict),

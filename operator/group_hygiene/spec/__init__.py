@@ -10,6 +10,7 @@ Imports only `model`, `network` and packages below them.
     receivers          the receivers of alerts
     fields             the conversion of parts of a spec into records
     patterns           patterns of names, with `*`
+    catalogue          programs whose groups have recognizable ids
     windows            when deletions may happen
     durations          durations and times as Kubernetes writes them
     secret             references to Secrets, and texts that must not be logged

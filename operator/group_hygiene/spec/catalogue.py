@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import msgspec
 
-_PLACEHOLDERS = {r"\{uuid\}": "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", r"\{digits\}": "[0-9]+", r"\*": ".+"}
+from group_hygiene.spec.patterns import Patterns
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,20 +29,14 @@ def catalogue() -> Sequence[Entry]:
     return msgspec.yaml.decode(data, type=list[Entry])
 
 
-def looks_like(group: str) -> Entry | None:
+def likely_program(group: str) -> Entry | None:
     """The first program whose groups have ids like this."""
-    found = _expression().fullmatch(group)
-    return None if found is None or found.lastgroup is None else catalogue()[int(found.lastgroup.removeprefix("e"))]
+    patterns, entries = _patterns()
+    pattern = patterns.matching(group)
+    return None if pattern is None else entries[pattern]
 
 
 @functools.cache
-def _expression() -> re.Pattern[str]:
-    """All patterns as one expression, with a group for each entry."""
-    alternatives = []
-    for number, entry in enumerate(catalogue()):
-        expression = "|".join(map(re.escape, entry.groups))
-        for placeholder, text in _PLACEHOLDERS.items():
-            expression = expression.replace(placeholder, text)
-        if expression:
-            alternatives.append(f"(?P<e{number}>{expression})")
-    return re.compile("|".join(alternatives), re.DOTALL)
+def _patterns() -> tuple[Patterns, Mapping[str, Entry]]:
+    entries = {pattern: entry for entry in catalogue() for pattern in entry.groups}
+    return Patterns(list(entries)), entries
