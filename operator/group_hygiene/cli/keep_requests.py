@@ -79,28 +79,20 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
         elsewhere, unlisted = _write_elsewhere(session, in_other)
         with working("reading groups"):
             found = _exist(session, [request.group for request in there])
-    errors = [f"group {printable(name)}: the request is not in the ledger after it was written" for name in missing]
-    errors += [
-        f"group {printable(name)}: {printable(request.by)} asked to keep it until {timestamp(request.until)}, which is "
-        "later; --replace shortens that"
+    later = {
+        name: f"{printable(request.by)} asked to keep it until {timestamp(request.until)}, which is later; --replace "
+        "shortens that"
         for name, request in longer.items()
-    ]
-    errors += [f"group {printable(name)}: {why}" for name, why in deleted.items()] + elsewhere
+    }
+    errors = _named(dict.fromkeys(missing, "the request is not in the ledger after it was written"))
+    errors += _named(later) + _named(deleted) + elsewhere
     notes += unlisted
-    absent = [
-        f"group {printable(name)}: {_absent(contents.deletions.get(name))}"
-        for name, there_is in found.items()
-        if there_is is False and name not in deleted
-    ]
-    if terms.ignore_not_found:
-        notes += absent
-    else:
-        errors += absent
-    notes += [
-        f"group {printable(name)}: whether it exists could not be read: {fault}"
-        for name, fault in found.items()
-        if isinstance(fault, Fault)
-    ]
+    absent = [name for name, there_is in found.items() if there_is is False and name not in deleted]
+    (notes if terms.ignore_not_found else errors).extend(
+        _named({name: _absent(contents.deletions.get(name)) for name in absent})
+    )
+    unread = {name: fault for name, fault in found.items() if isinstance(fault, Fault)}
+    notes += _named({name: f"whether it exists could not be read: {fault}" for name, fault in unread.items()})
     length, exists = format_duration(terms.period), {g: e if isinstance(e, bool) else None for g, e in found.items()}
     document = {
         "protected": [
@@ -119,6 +111,11 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
     }
     rows = [(r.group, timestamp(r.until), length, r.by, r.why, _EXISTS[exists[r.group]]) for r in there]
     return Report(document, [r.group for r in there], [Table(_KEEP, rows)], notes, errors)
+
+
+def _named(found: Mapping[str, str]) -> list[str]:
+    """A line for each group."""
+    return [f"group {printable(name)}: {text}" for name, text in found.items()]
 
 
 def _clock_notes(here: datetime, broker: datetime) -> list[str]:
@@ -178,7 +175,7 @@ def _write_elsewhere(
         except LedgerProblem as error:
             errors.append(f"the ledger {topic} of another KafkaConnection to this cluster lacks the change: {error}")
         else:
-            errors += [f"group {printable(name)}: {why}" for name, why in deleted.items()]
+            errors += _named(deleted)
     return errors, []
 
 
@@ -227,12 +224,9 @@ def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
         elsewhere, notes = _write_elsewhere(
             session, lambda others: [Removal(others[name].key) for name in groups if name in others]
         )
-    notes += [
-        f"group {printable(name)}: there is no request to keep it"
-        for name in dict.fromkeys(groups)
-        if name not in known
-    ]
-    errors = [f"group {printable(name)}: the request is still in the ledger" for name in left] + elsewhere
+    others = [name for name in groups if name not in known]
+    notes += _named(dict.fromkeys(others, "there is no request to keep it"))
+    errors = _named(dict.fromkeys(left, "the request is still in the ledger")) + elsewhere
     removed = [name for name in known if name not in left]
     document = {"removed": removed, "notes": notes, "errors": errors}
     table = Table((Column("GROUP"), Column("REQUEST")), [(name, "removed") for name in removed])

@@ -150,15 +150,16 @@ class Contents:
 
     def _put_outcome(self, outcome: Outcome) -> None:
         group = outcome.group
-        if outcome.what is OutcomeType.NOT_DELETED and outcome.reason == reasons.INTERRUPTED:
-            self.unfinished.setdefault(group, {})[outcome.policy_uid if outcome.topics else ""] = outcome
-        if outcome.what is OutcomeType.NOT_DELETED and outcome.reason == reasons.REAPPEARED:
-            _remember(self.deletions, group, outcome)
         match outcome.what:
-            case OutcomeType.NOT_DELETED if outcome.type:
-                self.unresolved[group] = outcome
             case OutcomeType.NOT_DELETED:
-                self._resolve(group, outcome.id)
+                if outcome.reason == reasons.INTERRUPTED:
+                    self.unfinished.setdefault(group, {})[outcome.policy_uid if outcome.topics else ""] = outcome
+                if outcome.reason == reasons.REAPPEARED:
+                    _remember(self.deletions, group, outcome)
+                if outcome.type:
+                    self.unresolved[group] = outcome
+                else:
+                    self._resolve(group, outcome.id)
             case OutcomeType.RESTORED if outcome.backup:
                 self.restored[outcome.backup] = outcome.expires
             case OutcomeType.DELETED:

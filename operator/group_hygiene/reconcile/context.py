@@ -94,19 +94,18 @@ class Memory:
     def note_cluster(self, cluster_id: str) -> None:
         """Note which cluster answers. Observations of another cluster are dropped."""
         if self.answered_last not in (None, cluster_id):
-            self.contents.seen.clear()
-            self.contents.watches.clear()
-            self.contents.clocks.clear()
-            self.contents.covered.clear()
-            self.contents.used_by.clear()
-            self.described.clear()
-            self.retention_asked = False
-            self.tail = None
-            self.scan_histories.clear()
-            self.last_scan = None
-            self.reads.clear()
-            self.last_records.clear()
-            self.unwritten.clear()
+            contents = self.contents
+            noted = contents.seen, contents.watches, contents.clocks, contents.covered, contents.used_by
+            for observed in (
+                *noted,
+                self.described,
+                self.scan_histories,
+                self.reads,
+                self.last_records,
+                self.unwritten,
+            ):
+                observed.clear()
+            self.retention_asked, self.tail, self.last_scan = False, None, None
         self.answered_last = cluster_id
         if self.cluster_id is None:
             self.cluster_id = cluster_id

@@ -6,7 +6,7 @@ marks and requests to keep groups. It decides nothing about a group.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
@@ -23,6 +23,7 @@ from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, Key, Removal
 from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.preconditions import Case, Guard, Moment, refusals
 
@@ -41,6 +42,12 @@ class Executor:
 
     def refusal(self, deadline: Deadline, *moments: Moment) -> Refusal | None:
         """Why nothing may be changed at these moments: the first precondition that does not hold; None = all hold."""
+        return next(self.refusals(deadline, *moments), None)
+
+    def refusals(
+        self, deadline: Deadline, *moments: Moment, snapshot: Snapshot | None = None, topics: Refusal | None = None
+    ) -> Iterator[Refusal]:
+        """The refusals of all preconditions that don't hold. snapshot, topics: see `Case`."""
         context = self.context
         case = Case(
             client=context.client,
@@ -49,8 +56,10 @@ class Executor:
             journal=context.journal,
             clock=context.clock,
             guard=self.guard,
+            snapshot=snapshot,
+            topics=topics,
         )
-        return next(refusals(case, *moments), None)
+        return refusals(case, *moments)
 
     def seconds_left(self) -> float:
         """For how long this process may act. See `Guard`."""

@@ -36,7 +36,8 @@ from group_hygiene.reconcile.context import (
     read_protections,
     readable,
 )
-from group_hygiene.reconcile.preconditions import Case, Moment, refusals
+from group_hygiene.reconcile.executor import Executor
+from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.saved_offsets import read_offsets
 from group_hygiene.reconcile.sightings import new_notes
 from group_hygiene.reconcile.unread import read_records
@@ -96,11 +97,8 @@ class _Scan(Facts):
         """Forget the evidence about single groups."""
         self.lost += (each for each in self.offsets.values() if isinstance(each, Fault) and each.code in _LOST)
         self.seen += len(self.noted)
-        self.noted.clear()
-        self.activity.clear()
-        self.offsets.clear()
-        self.missing_topics.clear()
-        self.subscribed.clear()
+        for read in (self.noted, self.activity, self.offsets, self.missing_topics, self.subscribed):
+            read.clear()
 
     def ask_retention(self, policies: Sequence[Policy], full: bool) -> None:
         """Read how long brokers retain offsets: once, and again at each full scan."""
@@ -371,19 +369,11 @@ class _Scan(Facts):
         """Why nothing may be deleted in this run, as far as it is known. visible: see `Case.topics`."""
         context, journal = self.context, self.context.journal
         known, found = context.memory.cluster_id, snapshot.cluster.id
-        case = Case(
-            client=context.client,
-            memory=context.memory,
-            deadline=context.deadline(),
-            journal=journal,
-            clock=context.clock,
-            snapshot=snapshot,
-            topics=visible,
-        )
         changed = Refusal(reasons.CLUSTER_CHANGED, f"the address led to cluster {known}, and now leads to {found}")
         first = [changed] if known != found else []
         first += [journal.problem] if journal.problem is not None else []
-        return [*first, *refusals(case, Moment.SCAN)]
+        executor = Executor(context)
+        return [*first, *executor.refusals(context.deadline(), Moment.SCAN, snapshot=snapshot, topics=visible)]
 
     def visibility(self) -> Refusal:
         """Whether the user may DESCRIBE all topics: TopicsVisible, TopicsAttested, TopicsHidden or TopicsUnknown.
