@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -226,6 +227,29 @@ def test_a_client_that_fences_the_ledgers_writer(kafka: KafkaCluster, groups: Gr
             assert operator.process.poll() is None
         wait_for(lambda: "fenced-old" not in groups.names())
         assert operator.stop() == 0
+
+
+@pytest.mark.slow
+def test_two_operators_of_one_connection(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """With a Lease each, as two releases: they take the ledger from each other seldom, and one of them says so."""
+    with new_world() as world:
+        world.namespace("both")
+        world.server.kubectl("create", "namespace", "second")
+        world.apply(connection("both", kafka.bootstrap_servers, ledger={"topic": "both-ledger"}))
+        world.apply(policy("both", "p", match={"groups": ["none-*"]}, mode="Enforce", when={"unchangedFor": "24h"}))
+        account, admin = operators_account(world.server), world.server.kubeconfig
+        with running_operator(account, tmp_path / "first") as first:
+            world.wait_ready("kgp", "both", "p", "Succeeded")
+            with running_operator(admin, tmp_path / "second", "--lease-namespace", "second") as second:
+                found = "KafkaConnection both/main: Ready False LedgerFenced"
+                wait_for(lambda: found in first.log() + second.log())
+                # An edit of the policy ends no pause.
+                for number in range(12):
+                    world.apply(policy("both", "p", match={"groups": [f"none-{number}-*"]}, mode="Enforce"))
+                    time.sleep(5)
+                assert (first.log() + second.log()).count(found) <= 4
+                assert first.process.poll() is None
+                assert second.process.poll() is None
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,9 @@ T = TypeVar("T")
 
 _DEBOUNCE_S = 0.3
 _BACKOFF_START_S, _BACKOFF_CAP_S = 5.0, 120.0
+# Pauses of a connection whose ledger another process writes: two operators that take it back at once write statuses of
+# each other's runs all the time.
+_FENCED_START_S, _FENCED_CAP_S = 30.0, 1_800.0
 # How long messages may take to arrive after the connection is gone, and when the process stops.
 _LAST_MESSAGES_S, _IN_FLIGHT_S = 12.0, 2.0
 
@@ -73,6 +77,7 @@ class ConnectionLoop:
         self._alerts = Alerting(services.api, services.metrics, services.clock, self._writer, self._sender)
         self._policies = Policies(services, self._link, self._writer, self._alerts)
         self._backoff = _BACKOFF_START_S
+        self._fenced_s, self._fenced_until, self._fenced_generation = _FENCED_START_S, -math.inf, 0
         # Since when a round runs or waits for a thread, in monotonic seconds; None = none does.
         self.busy_since: float | None = None
 
@@ -198,6 +203,9 @@ class ConnectionLoop:
             self._end()
             return None
         connection, invalid = parsed(obj)
+        pause = self._fenced_until - self._services.clock.monotonic()
+        if pause > 0 and connection.generation == self._fenced_generation:
+            return pause
         bound, restores = self._binding.bind(connection), self._restores.open(connection)
         self._forget_others(bound)
         again = self._writer.take_refused()
@@ -228,7 +236,8 @@ class ConnectionLoop:
         except LedgerFenced as error:
             if not self._services.leadership.is_confirmed():
                 raise
-            return self._connection_failed(served, error)
+            self._connection_failed(served, error)
+            return self._leave_ledger(connection)
         except HygieneError as error:
             return self._connection_failed(served, error)
         self._backoff = _BACKOFF_START_S
@@ -271,6 +280,14 @@ class ConnectionLoop:
         self._services.metrics.failed(self.namespace, self.name, error.reason, policies)
         self._link.close()
         return self._back_off()
+
+    def _leave_ledger(self, connection: Connection) -> float:
+        """Another process writes the ledger: the pause before it is taken back, unless the connection is edited."""
+        now = self._services.clock.monotonic()
+        again = now - self._fenced_until < _FENCED_CAP_S
+        self._fenced_s = min(self._fenced_s * 2, _FENCED_CAP_S) if again else _FENCED_START_S
+        self._fenced_until, self._fenced_generation = now + self._fenced_s, connection.generation
+        return self._fenced_s
 
     def _back_off(self) -> float:
         wait, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF_CAP_S)

@@ -440,6 +440,7 @@ class Ledger:
         if self._writer.state is State.FENCED:
             raise LedgerFenced(
                 f"another process writes the ledger in the topic {self._settings.topic} now, as {self._settings.writer}"
+                ": is there a second operator for this connection?"
             )
         raise LedgerProblem(_cannot(self._settings, "written", fault))
 
