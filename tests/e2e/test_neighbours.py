@@ -240,7 +240,7 @@ def test_two_operators_of_one_connection(kafka: KafkaCluster, tmp_path: Path) ->
         account, admin = operators_account(world.server), world.server.kubeconfig
         with running_operator(account, tmp_path / "first") as first:
             world.wait_ready("kgp", "both", "p", "Succeeded")
-            with running_operator(admin, tmp_path / "second", "--lease-namespace", "second") as second:
+            with running_operator(admin, tmp_path / "second", "--leader-election-namespace", "second") as second:
                 found = "KafkaConnection both/main: Ready False LedgerFenced"
                 wait_for(lambda: found in first.log() + second.log())
                 # An edit of the policy ends no pause.

@@ -396,6 +396,28 @@ def test_a_leader_that_sees_no_changes_lets_another_lead(
 
 
 @pytest.mark.slow
+def test_a_namespace_that_may_not_be_watched_ends_no_other(
+    world: World, proxy: ApiProxy, account: Path, tmp_path: Path
+) -> None:
+    """The operator is not ready, serves the others, and that one as soon as it may."""
+    for namespace in ("open", "shut"):
+        world.namespace(namespace)
+        world.apply(policy(namespace, "p"))
+    proxy.answer = lambda method, path: refusing(403) if "/namespaces/shut/" in path else None
+    limits = ("--lease-duration", "180", "--namespace", "open", "--namespace", "shut")
+    with running_operator(account, tmp_path / "log", *limits) as operator:
+        world.wait_ready("kgp", "open", "p", "ConnectionNotFound")
+        assert operator.http("/readyz")[0] == 503
+        assert 'group_hygiene_watching{resource="grouppolicies"} 0.0' in operator.http("/metrics")[1]
+        assert "no permission to list grouppolicies.grouphygiene.io in namespace shut" in operator.log()
+        proxy.answer = lambda method, path: None
+        world.wait_ready("kgp", "shut", "p", "ConnectionNotFound")
+        wait_for(lambda: operator.http("/readyz")[0] == 200)
+    for namespace in ("open", "shut"):
+        world.clear(namespace)
+
+
+@pytest.mark.slow
 def test_a_leader_whose_lists_take_longer_than_the_lease_leads_on(
     world: World, proxy: ApiProxy, account: Path, tmp_path: Path
 ) -> None:

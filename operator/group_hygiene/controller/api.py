@@ -93,19 +93,19 @@ class Api:
         """All current objects of one of the operator's CRDs, in all namespaces that it serves. For commands."""
         return [
             trimmed(obj)
-            for ask in self._lists(plural)
+            for ask in self._lists(plural, self._namespaces)
             for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]
         ]
 
-    def list_rows(self, plural: str) -> Iterator[Row]:
-        """As `list_all`, page by page, and of each object only what identifies it and its version."""
-        for ask in self._lists(plural):
+    def list_rows(self, plural: str, namespaces: Collection[str]) -> Iterator[Row]:
+        """Of these namespaces ("" = of all), page by page: of each object what identifies it, and its version."""
+        for ask in self._lists(plural, [name for name in namespaces if name]):
             yield from read_rows(ask)
 
-    def _lists(self, plural: str) -> list[Callable[..., Any]]:
+    def _lists(self, plural: str, namespaces: Collection[str]) -> list[Callable[..., Any]]:
         within = self._custom.list_namespaced_custom_object
         everywhere = partial(self._custom.list_cluster_custom_object, GROUP, VERSION, plural)
-        return [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
+        return [partial(within, GROUP, VERSION, namespace, plural) for namespace in namespaces] or [everywhere]
 
     def get(self, plural: str, namespace: str, name: str) -> Object:
         """One object of the operator's CRDs. Raises NotFound."""

@@ -92,7 +92,7 @@ class Operator:
         self._options = options
         self._metrics = Metrics()
         self._objects = Objects(changed=self._on_change)
-        self._watches = Watches(tuple(KINDS))
+        self._watches = Watches(KINDS, options.namespaces)
         # Set once the store was compared with a list of each kind.
         self._synced = asyncio.Event()
         self._stop = asyncio.Event()
@@ -188,11 +188,7 @@ class Operator:
 
     def _is_ready(self) -> bool:
         """Whether this process knows all objects, watches them, and has read or created the Lease."""
-        return self._synced.is_set() and not self._closed_watches() and self._leader.informed
-
-    def _closed_watches(self) -> list[str]:
-        """The problems of watches that are closed for a minute, or were never open."""
-        return [self._watches.problem(plural) for plural in KINDS if not self._watches.is_open(plural)]
+        return self._synced.is_set() and all(map(self._watches.is_open, KINDS)) and self._leader.informed
 
     async def _lead(self) -> None:
         # A process that does not know the objects must not keep others from leading.
@@ -230,8 +226,8 @@ class Operator:
         """Raises HygieneError if this process can't do its work: the next leader may."""
         while True:
             await asyncio.sleep(_BEAT_S)
-            if closed := self._closed_watches():
-                raise HygieneError(f"gives up the lead: it sees no changes of objects: {'; '.join(closed)}")
+            if not self._watches.served:
+                raise HygieneError(f"gives up the lead: it sees no changes of objects: {self._watches.problems}")
             busy = [loop.busy_since for loop, task in self._loops.values() if not task.done()]
             since = min(filter(None, busy), default=None)
             stuck = time.monotonic() - max(since or time.monotonic(), self._services.progress.at)
@@ -240,20 +236,25 @@ class Operator:
 
     async def _keep_comparing(self) -> None:
         while True:
-            done = all(map(self._watches.is_listed, KINDS)) and await self._compare()
+            done = self._watches.are_listed() and await self._compare()
             if done:
                 self._synced.set()
             pause = _COMPARE_OUTDATED_S if self._objects.are_outdated else _COMPARE_S
             await asyncio.sleep(pause if done else _COMPARE_AGAIN_S)
 
     async def _compare(self) -> bool:
-        """Compare the store with lists; False = one could not be read. A watch may have missed deletions and edits."""
-        api = self._services.api
+        """Compare the store with lists; False = one could not be read. A watch may have missed deletions and edits.
+
+        Objects in namespaces that are not served leave the store.
+        """
+        api, served = self._services.api, self._watches.served
+        if not served:
+            return False
         for plural in KINDS:
             sequence = self._objects.sequence
             try:
                 self._objects.outdate(plural, await asyncio.to_thread(api.crd_problem, plural))
-                rows = await asyncio.to_thread(partial(_rows, api, plural))
+                rows = await asyncio.to_thread(partial(_rows, api, plural, served))
                 gone, late = self._objects.compare(plural, rows, sequence)
                 if late:
                     # The watch may be about to report them.
@@ -382,8 +383,8 @@ class Operator:
         return task
 
 
-def _rows(api: Api, plural: str) -> list[Row]:
-    return list(api.list_rows(plural))
+def _rows(api: Api, plural: str, namespaces: Collection[str]) -> list[Row]:
+    return list(api.list_rows(plural, namespaces))
 
 
 def _exit(code: int) -> NoReturn:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -25,25 +26,38 @@ DOWN_S = 60.0
 
 
 class Watches:
-    """plurals: what is watched. One per process, for its event loop."""
+    """plurals: what is watched, in each of `namespaces`; none = all together. One per process, for its event loop."""
 
-    def __init__(self, plurals: tuple[str, ...]) -> None:
+    def __init__(self, plurals: Collection[str], namespaces: Collection[str] = ()) -> None:
+        self._namespaces = frozenset(namespaces or ("",))
         # Plural -> namespace of a watch that is not open ("" = all) -> since when, in monotonic seconds.
-        self._closed: dict[str, dict[str, float]] = {plural: {"": time.monotonic()} for plural in plurals}
+        self._closed = {plural: dict.fromkeys(self._namespaces, time.monotonic()) for plural in plurals}
+        # Plural and namespace of watches that have never been open.
+        self._new = {(plural, namespace) for plural in plurals for namespace in self._namespaces}
         self._problems: dict[str, str] = {}
-        self._opened: set[str] = set()
 
     def is_open(self, plural: str) -> bool:
-        """Whether its watches are open, or have been closed for less than a minute."""
-        opened = plural in self._opened
-        return opened and all(time.monotonic() - since < DOWN_S for since in list(self._closed[plural].values()))
+        """Whether its watches are open, or have been closed for less than a minute after they were open."""
+        return not any(
+            (plural, namespace) in self._new or time.monotonic() - since >= DOWN_S
+            for namespace, since in list(self._closed[plural].items())
+        )
 
-    def is_listed(self, plural: str) -> bool:
-        """Whether its watches are open now: all objects have been listed then."""
-        return plural in self._opened and not self._closed[plural]
+    @property
+    def served(self) -> frozenset[str]:
+        """The namespaces ("" = all) without those where something has not been watched for a minute."""
+        now = time.monotonic()
+        closed = [list(each.items()) for each in self._closed.values()]
+        return self._namespaces - {name for each in closed for name, since in each if now - since >= DOWN_S}
 
-    def problem(self, plural: str) -> str:
-        return self._problems.get(plural, "the API server has not answered yet")
+    def are_listed(self) -> bool:
+        """Whether namespaces are served, and all their watches are open: all objects were listed then."""
+        served = self.served
+        return bool(served) and not any(served & each.keys() for each in self._closed.values())
+
+    @property
+    def problems(self) -> str:
+        return "; ".join(self._problems.values()) or "the API server has not answered yet"
 
     async def login(self, **arguments: Any) -> kopf.AiohttpSession | None:
         """A login handler of kopf: the credentials of the process, in a session that passes every request here."""
@@ -67,9 +81,6 @@ class Watches:
         is_watch, pause = request.url.query.get("watch") == "true", 1.0
         verb, where = "watch" if is_watch else "list", f"in namespace {namespace}" if namespace else "in all namespaces"
         closed = self._closed.get(plural, {})
-        if plural in self._closed and plural not in self._opened:
-            # Which namespaces there are shows with the first requests.
-            closed.pop("", None)
         closed.setdefault(namespace, time.monotonic())
         while True:
             try:
@@ -80,7 +91,7 @@ class Watches:
             if response.status < 400:
                 if is_watch and plural in self._closed:
                     closed.pop(namespace, None)
-                    self._opened.add(plural)
+                    self._new.discard((plural, namespace))
                 return response
             problem = f"{verb} {plural} {where}: the API server answers {response.status} {response.reason}"
             if response.status == 403:
