@@ -59,7 +59,7 @@ def test_health_follows_the_operator(world: World, kafka: KafkaCluster, groups: 
     wait("kgp", "dry", "Healthy", "but for this:", "policy-dry-run-that-a-limit-would-stop")
     wait("kgp", "slow", "Healthy", "the first is due at", "policy-that-enforces")
     wait("kgp", "resting", "Suspended", "Suspended: suspended", "policy")
-    wait("kgp", "wide", "Degraded", "LimitExceeded: ", "policy-stopped-by-a-limit")
+    wait("kgp", "wide", "Healthy", "more than 1%: none is deleted", "policy-stopped-by-a-limit")
     metadata = {"name": "nothing", "namespace": namespace}
     spec = {"connectionRef": {"name": "main"}, "groups": ["gitops-never-was"]}
     api = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": "GroupRestore"}

@@ -185,7 +185,6 @@ def test_waiting_for_a_window_is_no_problem() -> None:
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        pytest.param(reasons.LIMIT_EXCEEDED, "Stalled", id="needs-a-decision"),
         pytest.param(reasons.TOPICS_HIDDEN, "Stalled", id="needs-a-permission"),
         pytest.param(reasons.TOPICS_UNKNOWN, "Reconciling", id="a-broker-restarts"),
         pytest.param(reasons.LEDGER_UNAVAILABLE, "Reconciling", id="may-pass"),
@@ -202,6 +201,16 @@ def test_blocked_deletions_are_not_ready(reason: str, kind: str) -> None:
     assert (_condition(status, "Ready")["status"], _condition(status, kind)["status"]) == ("False", "True")
     after = _status(_ENFORCE, [match("a")], status)
     assert _kinds(after) == {"Ready", "DeletionBlocked"}
+
+
+def test_a_limit_blocks_deletions_and_the_policy_is_ready() -> None:
+    """Many abandoned groups are no fault of the policy: else any client of Kafka could fail a Flux Kustomization."""
+    status = _status(_ENFORCE, [match("a")], refusals=(Refusal(reasons.LIMIT_EXCEEDED, "too many are due"),))
+    assert _kinds(status) == {"Ready", "DeletionBlocked"}
+    ready, blocked = _condition(status, "Ready"), _condition(status, "DeletionBlocked")
+    assert (ready["status"], ready["reason"]) == ("True", reasons.SUCCEEDED)
+    assert ready["message"].endswith("; too many are due")
+    assert (blocked["status"], blocked["reason"]) == ("True", reasons.LIMIT_EXCEEDED)
 
 
 def test_incomplete_snapshot_is_not_ready() -> None:
@@ -359,8 +368,8 @@ def test_no_status_is_too_large_for_etcd(character: str) -> None:
             [match("a")],
             [],
             {"total": 2},
-            "1 of 2 groups are due (50.0%), more than 20%: none is deleted. Check them; if they are right, raise "
-            "delete.maxPercent of the policy in Git",
+            "1 of 1 groups match; 1 marked; 1 of 2 groups are due (50.0%), more than 20%: none is deleted. Check them; "
+            "if they are right, raise delete.maxPercent of the policy in Git",
             id="refused",
         ),
         pytest.param(

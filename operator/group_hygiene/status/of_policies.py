@@ -52,8 +52,8 @@ def build_status(
     blocked = plan.refusal if policy.enforced else None
     if not snapshot.complete:
         conditions.not_ready(snapshot.refusal)
-    elif blocked is not None:
-        # In a dry run nothing would be deleted anyway, so nothing is wrong.
+    elif blocked is not None and blocked.reason != reasons.LIMIT_EXCEEDED:
+        # In a dry run nothing would be deleted anyway, so nothing is wrong. Nor is it if many groups are abandoned.
         conditions.not_ready(blocked, stalled=blocked.reason not in PASSING)
     elif failed or failed_outcomes:
         conditions.not_ready(_first_failure(plan, failed, failed_outcomes))
@@ -170,6 +170,8 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
         text += f"; {marked} marked"
     if next_due is not None and not plan.due:
         text += f", the first is due at {timestamp(next_due)}"
+    if plan.refusal is not None:
+        return f"{text}; {plan.refusal.message}"
     if not plan.due:
         return text
     waiting = len(plan.due) - len(plan.actions)
