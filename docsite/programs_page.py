@@ -9,8 +9,8 @@ _HEAD = """\
 <!-- Made by `make docs` of operator/group_hygiene/spec/catalogue.yaml: edit that. -->
 
 What programs leave in Kafka when they end, as seen on a broker of 4.4.0; `group-hygiene catalogue -o wide` shows the
-same. `plan` and `explain` name the program of a group whose id looks like one of these. That is a hint, and no
-evidence: no check uses it.
+same. `plan`, `explain` and the report name the program of a group whose id looks like one of these. That is a hint,
+and no evidence: no check uses it.
 
 Begin with the ids that a program makes up at each start: no client uses such a group again.
 

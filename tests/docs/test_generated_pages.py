@@ -46,7 +46,8 @@ def test_each_condition_has_a_row() -> None:
         (about,) = re.findall(r"^\| `conditions` \|.*$", page, re.MULTILINE)
         named = set(
             re.findall(
-                r"\b(Ready|Reconciling|Stalled|\w+Blocked|\w+Ready|TopicsVisible|Alerting|AlertsDelivered)\b", about
+                r"\b(Ready|Reconciling|Stalled|\w+Blocked|\w+Ready|TopicsVisible|PatternsMatch|Alerting|AlertsDelivered)\b",
+                about,
             )
         )
         rows = set(re.findall(r"^\| `(\w+)` \|", page.partition("## Conditions")[2], re.MULTILINE))

@@ -291,6 +291,14 @@ def test_each_bar_leads_to_its_groups() -> None:
     assert not [name for name in links if name and ": gone:" in name]
 
 
+def test_a_pattern_shows_the_program_that_its_groups_look_like() -> None:
+    """Of the catalogue; other patterns show none."""
+    page = render(rich(rows=300))
+    assert page.count("<small>looks like ") == 2
+    for program in ("kafka-console-consumer without --group", "Kafka Connect"):
+        assert f"<small>looks like {program}</small>" in page
+
+
 def test_an_unknown_state_is_drawn_too() -> None:
     """What a later version of the tables may say is a bar as any other."""
     findings = replace(rich(rows=20), counts=[Count("Novel", "Asleep", rich(rows=1).rows[0].age, 1)])

@@ -23,6 +23,7 @@ from group_hygiene.report import wording
 from group_hygiene.report.charts import days_of_expiry, draw
 from group_hygiene.report.findings import Age, Findings, Growth, Row, Suggestion
 from group_hygiene.report.wording import IDLE, counted, number, printable
+from group_hygiene.spec.catalogue import likely_program
 
 # Of the 3 MB that a page may have; the rest of the page needs far less than these limits leave.
 _ROWS_BYTES = 1_800_000
@@ -120,7 +121,8 @@ def render(findings: Findings) -> str:
         (printable(s.group), printable(s.topic), s.partitions, _seconds(s.last_commit), _seconds(s.group_last_commit))
         for s in sorted(findings.stale, key=lambda s: s.last_commit)
     ]
-    every = [_pattern(found, findings) for found in findings.patterns]
+    programs = {row.pattern: entry.program for row in findings.rows if (entry := likely_program(row.group))}
+    every = [_pattern(found, findings, programs.get(found.pattern)) for found in findings.patterns]
     patterns = _fitting(every, _PATTERNS_BYTES)
     suggestions = _fitting(findings.suggestions, _SUGGESTIONS_BYTES, _card_bytes)
     owners = sorted({row.owner for row in findings.rows if row.owner})
@@ -207,11 +209,12 @@ def _is_idle_with_lag(row: Row, findings: Findings) -> bool:
     return bool(row.behind) and _is_idle(row, findings)
 
 
-def _pattern(found: Growth, findings: Findings) -> dict[str, Any]:
+def _pattern(found: Growth, findings: Findings, program: str | None) -> dict[str, Any]:
     since = findings.read_at.date() - IDLE
     new = sum(groups for day, groups in found.new.items() if day > since)
     name = printable(found.pattern)
-    return {"name": name, "seen": found.seen, "there": found.there, "idle": found.idle, "new": new}
+    counts = {"seen": found.seen, "there": found.there, "idle": found.idle, "new": new}
+    return {"name": name, "program": program, **counts}
 
 
 def _options(findings: Findings, patterns: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, str]]]:
