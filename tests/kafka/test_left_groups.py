@@ -13,11 +13,23 @@ import yaml
 from click.testing import CliRunner
 
 from group_hygiene.cli import main
+from group_hygiene.spec.patterns import Patterns
 from sandbox.example_groups import LEFT, Kind, Shop, leave
 from sandbox.kafka import KafkaCluster
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo"
+# Of the demo, with librdkafka and kafka-python.
+_CLIENTS = (
+    "fraud-check",
+    "checkout",
+    "search-index-v2",
+    "nightly-export",
+    "fire-watch",
+    "price-sync",
+    "catalog",
+    "click-*",
+)
 # kafka-python's consumers leave sockets for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 
@@ -51,6 +63,16 @@ def test_a_program_leaves_its_groups(kafka: KafkaCluster, left: Mapping[str, Kin
     planned = plan(kafka, tmp_path, yaml.safe_load((DEMO / "policy-everything-unused.yaml").read_text()))
     expected = "SimpleGroup" if kind.by_log else {"KeepRequested": None}.get(kind.reason or "", kind.reason)
     assert {planned[group].get("reason") for group in groups} == {expected}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/demo.md"])
+def test_pages_show_groups_that_programs_leave(page: str) -> None:
+    """Each id in a table of groups is of a program that runs in the demo, or of a client that lives there."""
+    known = Patterns([*(kind.pattern for kind in LEFT), *_CLIENTS])
+    text = (ROOT / page).read_text()
+    shown = re.findall(r"^ *(?:✓ )?(?:\d+ )?(\S+)  +.*(?:Empty|Stable)  .*$", text, re.MULTILINE)
+    assert shown
+    assert [group for group in shown if not known.matches(group) and group not in known.sources] == []
 
 
 @pytest.mark.parametrize(
