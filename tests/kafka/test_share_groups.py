@@ -331,7 +331,7 @@ def test_who_joins_at_the_last_moment_keeps_its_group_and_its_backup(
 
 
 class _Late(Guard):
-    """Lets something happen after the intents are written, once: a batch asks for its lease before that, and after."""
+    """Lets something happen right before the request: a batch asks for its lease twice before the intents and after."""
 
     def __init__(self, happen: Callable[[], object]) -> None:
         super().__init__()
@@ -339,7 +339,7 @@ class _Late(Guard):
 
     def seconds_left(self) -> float:
         self._asked += 1
-        if self._asked == 2:
+        if self._asked == 4:
             self._happen()
         return self.left
 
