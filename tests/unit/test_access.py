@@ -324,10 +324,10 @@ def test_protections_that_a_policy_may_lift(namespace: str, granted: list[dict[s
 
 def test_no_other_namespace_trusts_what_cannot_be_read() -> None:
     """Whether a group is in use is no matter of its owner alone."""
-    wanted = ("UnreadableTopics", "UnreadableOffsetsLog", "Share")
+    wanted = ("UnreadableTopics", "UnreadableOffsetsLog", "Connect")
     everything = [str(each) for each in Unprotect if each not in UNPROVEN]
     found = _admit(_connection(_entry(["*"]) | {"unprotect": everything}), _hasty("team-a", unprotect=wanted))
-    assert found.match.unprotect == {Unprotect.SHARE}
+    assert found.match.unprotect == {Unprotect.CONNECT}
     assert _admit(_connection(), _hasty("kafka", unprotect=wanted)).match.unprotect == frozenset(wanted)
 
 

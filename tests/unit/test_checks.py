@@ -63,7 +63,7 @@ _STATES_IN_USE = [state for state in GroupState if state not in (GroupState.EMPT
 
 
 def _unprotect(*kinds: str) -> dict[str, Any]:
-    return {"unprotect": list(kinds)}
+    return {"unprotect": list(kinds), **({"types": ["Classic", "Share"]} if "Share" in kinds else {})}
 
 
 def _used_by(program: Program) -> UsedBy:
@@ -536,7 +536,7 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
     also: list[dict[str, Any]] = [{}, {}, {}, {}, {}, {}, lag, outside, lag | outside]
     return [
         parse_policy(
-            policy_object(action, {k: v for k, v in zip(asks, when, strict=True) if v} | more, {"unprotect": unprotect})
+            policy_object(action, {k: v for k, v in zip(asks, when, strict=True) if v} | more, _unprotect(*unprotect))
         )
         for when in product(*asks.values())
         for unprotect in protections
