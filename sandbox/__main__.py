@@ -138,7 +138,7 @@ def _prepare() -> None:
     spark_jars()
     jars_of_the_image()
     s3.program()
-    Programs("", ()).prepare()
+    Programs("", (), ("orders",)).prepare()
     wheels("operator")
 
 

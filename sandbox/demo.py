@@ -104,7 +104,7 @@ class _Demo:
         self._kafka.prepare()
         control_plane()
         self._pipeline.prepare()
-        Programs("", ()).prepare()
+        Programs("", (), ("orders",)).prepare()
         self._channel.start()
         self._progress(f"starting Kafka {self._kafka.version} and a Kubernetes API server")
         pool = ThreadPoolExecutor(2)

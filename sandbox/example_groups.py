@@ -21,11 +21,12 @@ from kafka.structs import TopicPartition as PyTopicPartition
 from sandbox.demo_clients import QUIET, TIMEOUT, Client, Seen, View, Work
 from sandbox.errors import SandboxError
 from sandbox.kafka.programs import (
+    FILE_SINK,
     Program,
     Programs,
+    connect,
     console_consumer,
     end_to_end_latency,
-    file_sink,
     perf_test,
     word_count,
 )
@@ -258,7 +259,7 @@ SINK = Kind(
     "a stopped sink connector",
     "ConnectGroup",
     comes_back=True,
-    programs=(file_sink("orders-sink", "orders"),),
+    programs=(connect({"orders-sink": {"connector.class": FILE_SINK, "file": "/dev/null", "topics": "orders"}}),),
 )
 # A Kafka Streams application that is scaled down. Its changelog topic has the state that belongs to its offsets: losing
 # one of both is data loss.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from faults.groups import Groups
 from sandbox.kafka import KafkaCluster
-from sandbox.kafka.connect import ConnectWorker
+from sandbox.kafka.programs import Programs, connect
 from sandbox.waiting import wait_for
 from worlds.life import Life
 from worlds.members import visit
@@ -52,7 +52,7 @@ def _mirrored(separator: str, policy: str) -> Change:
                 f"{name}-{what}": settings | {"connector.class": f"{_MIRROR}Mirror{what}Connector"}
                 for what in ("Source", "Checkpoint")
             }
-            with ConnectWorker(life.kafka, connectors):
+            with Programs(life.kafka.plaintext_bootstrap, [connect(connectors)]):
                 wait_for(lambda: group in life.groups.listed(), "MirrorMaker 2 syncs the group")
         visit(life.groups.bootstrap, group, life.run.topic)
         life.run.truth.stays([group], "MirrorMaker 2 mirrors it")

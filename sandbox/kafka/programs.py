@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sandbox.kafka.cluster import STOP_SECONDS
-from sandbox.kafka.connect import WORKER
 from sandbox.kafka.jars import VERSIONS, connectors, spring, tool_jars
 from sandbox.kafka.java import JavaProgram, Jvm, compile_classes, java_command, properties_file
 from sandbox.process import Command, Server, check_running
@@ -14,6 +13,16 @@ from sandbox.service import Service
 Program = Sequence[str | Mapping[str, str]]
 # In arguments and properties: the address of Kafka, and a folder.
 BOOTSTRAP, _FOLDER = "BOOTSTRAP", "FOLDER"
+FILE_SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
+_WORKER = {
+    "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    "plugin.discovery": "service_load",
+    "offset.flush.interval.ms": "1000",
+    "listeners": "http://127.0.0.1:0",
+    "bootstrap.servers": BOOTSTRAP,
+    "offset.storage.file.filename": f"{_FOLDER}/offsets",
+}
 _RUNNER, _ANONYMOUS = (Path(__file__).parent / "java" / name for name in ("Programs.java", "Anonymous.java"))
 
 
@@ -29,7 +38,9 @@ class Programs(Service):
         self._servers: list[Server] = []
 
     def prepare(self) -> None:
-        self._jars, self._more, self._spring = tool_jars(VERSIONS[0]), connectors(VERSIONS[0]), spring()
+        self._jars, self._more = tool_jars(VERSIONS[0]), connectors(VERSIONS[0])
+        if self._anonymous:
+            self._spring = spring()
 
     def check(self) -> None:
         """Raise StartFailed with the end of its log if a program has failed."""
@@ -90,17 +101,10 @@ def end_to_end_latency(topic: str) -> Program:
     )
 
 
-def file_sink(name: str, topic: str) -> Program:
-    """connect-standalone with a sink connector; its group is `connect-NAME`."""
-    worker = WORKER | {"bootstrap.servers": BOOTSTRAP, "offset.storage.file.filename": f"{_FOLDER}/offsets"}
-    sink = {
-        "name": name,
-        "connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector",
-        "file": "/dev/null",
-        "topics": topic,
-        "tasks.max": "1",
-    }
-    return "org.apache.kafka.connect.cli.ConnectStandalone", worker, sink
+def connect(connectors: Mapping[str, Mapping[str, str]]) -> Program:
+    """connect-standalone with these connectors: name -> properties. The group of a sink is `connect-NAME`."""
+    settings = [{"name": name, "tasks.max": "1", **properties} for name, properties in connectors.items()]
+    return "org.apache.kafka.connect.cli.ConnectStandalone", _WORKER, *settings
 
 
 def word_count() -> Program:

@@ -10,7 +10,7 @@ import pytest
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import CommittedOffset, Partition
 from sandbox.kafka import KafkaCluster
-from sandbox.kafka.connect import ConnectWorker
+from sandbox.kafka.programs import Programs, connect
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker
 from tests.kafka.scene import Scene, policy, verdicts
@@ -93,7 +93,7 @@ def mirrored(kafka: KafkaCluster) -> Iterator[Maker]:
             upstream.abandoned(each.group, each.topic, commit={Partition(each.topic, 0): CommittedOffset(5)})
             connectors |= each.connectors(source.plaintext_bootstrap, kafka.plaintext_bootstrap)
         upstream.close()
-        with ConnectWorker(kafka, connectors) as worker:
+        with Programs(kafka.plaintext_bootstrap, [connect(connectors)]) as worker:
 
             def synced() -> bool:
                 worker.check()

@@ -14,7 +14,7 @@ from group_hygiene.model.entries import UsedBy
 from group_hygiene.model.programs import Program
 from group_hygiene.reconcile import Memory
 from sandbox.kafka import KafkaCluster
-from sandbox.kafka.connect import ConnectWorker
+from sandbox.kafka.programs import Programs, connect
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, requests
 from tests.kafka.scene import Scene, policy, verdicts
@@ -52,7 +52,7 @@ def test_a_sink_connector_with_a_group_id_of_its_own(kafka: KafkaCluster, make: 
         "consumer.override.group.id": group,
         "consumer.override.auto.offset.reset": "earliest",
     }
-    with ConnectWorker(kafka, {"sink": connector}) as worker:
+    with Programs(kafka.plaintext_bootstrap, [connect({"sink": connector})]) as worker:
 
         def works() -> bool:
             worker.check()
