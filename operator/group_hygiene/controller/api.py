@@ -6,7 +6,7 @@ import base64
 import binascii
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,10 +97,9 @@ class Api:
             for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]
         ]
 
-    def list_rows(self, plural: str, namespaces: Collection[str]) -> Iterator[Row]:
+    def list_rows(self, plural: str, namespaces: Collection[str]) -> list[Row]:
         """Of these namespaces ("" = of all), page by page: of each object what identifies it, and its version."""
-        for ask in self._lists(plural, [name for name in namespaces if name]):
-            yield from read_rows(ask)
+        return [row for ask in self._lists(plural, list(filter(None, namespaces))) for row in read_rows(ask)]
 
     def _lists(self, plural: str, namespaces: Collection[str]) -> list[Callable[..., Any]]:
         within = self._custom.list_namespaced_custom_object

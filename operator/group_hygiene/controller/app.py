@@ -14,7 +14,6 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NoReturn, cast
 
 import kopf
@@ -30,7 +29,6 @@ from group_hygiene.controller.objects import (
     RESTORES,
     Key,
     Objects,
-    Row,
     key_of,
 )
 from group_hygiene.controller.recorder import Recorder
@@ -254,7 +252,7 @@ class Operator:
             sequence = self._objects.sequence
             try:
                 self._objects.outdate(plural, await asyncio.to_thread(api.crd_problem, plural))
-                rows = await asyncio.to_thread(partial(_rows, api, plural, served))
+                rows = await asyncio.to_thread(api.list_rows, plural, served)
                 gone, late = self._objects.compare(plural, rows, sequence)
                 if late:
                     # The watch may be about to report them.
@@ -381,10 +379,6 @@ class Operator:
 
         task.add_done_callback(done)
         return task
-
-
-def _rows(api: Api, plural: str, namespaces: Collection[str]) -> list[Row]:
-    return list(api.list_rows(plural, namespaces))
 
 
 def _exit(code: int) -> NoReturn:

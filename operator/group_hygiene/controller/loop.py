@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from group_hygiene import reconcile
+from group_hygiene import reconcile, status
 from group_hygiene.alerts.outbox import Outbox
 from group_hygiene.alerts.sender import Sender, SenderContext
 from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.binding import Admitted, Binding, Bound
+from group_hygiene.controller.binding import Admitted, bind
 from group_hygiene.controller.guard import parsed
 from group_hygiene.controller.isolation import internal_error
 from group_hygiene.controller.link import Link
@@ -32,6 +32,7 @@ from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,6 @@ class ConnectionLoop:
         self._services = services
         self._wake = asyncio.Event()
         self._writer = StatusWriter(services.api, services.objects, services.recorder, services.metrics, services.clock)
-        self._binding = Binding(services, self._writer, namespace, name)
         self._restores = Restores(services, self._writer, namespace, name)
         self._link = Link(namespace, name, services.api, services.installation, services.activity)
         where, count = f"{namespace}/{name}", partial(services.metrics.alert_sent, namespace, name)
@@ -187,9 +187,10 @@ class ConnectionLoop:
             return
         self._writer.write_problem(CONNECTIONS, obj, problem)
         connection, _ = parsed(obj)
-        active = self._binding.active(connection, self._binding.bind(connection))
+        _, active = bind(self._services, connection)
         self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.policy for entry in active])
-        self._binding.report(active, problem)
+        for entry in active:
+            self._writer.write_problem(POLICIES, entry.obj, problem)
 
     def run_due(self) -> float | None:
         """One round: read the objects and run what is due. Returns the seconds until the next; None = nothing is left.
@@ -206,10 +207,10 @@ class ConnectionLoop:
         pause = self._fenced_until - self._services.clock.monotonic()
         if pause > 0 and connection.generation == self._fenced_generation:
             return pause
-        bound, restores = self._binding.bind(connection), self._restores.open(connection)
+        (bound, active), restores = bind(self._services, connection), self._restores.open(connection)
         self._forget_others(bound)
         again = self._writer.take_refused()
-        active, asked = self._binding.active(connection, bound), self._restores.due(connection, restores)
+        asked = self._restores.due(connection, restores)
         served = _Served(obj, connection, active, asked, invalid)
         if served.invalid is not None:
             return self._connection_failed(served, served.invalid)
@@ -266,16 +267,18 @@ class ConnectionLoop:
         self._services.metrics.forget_connection(self.namespace, self.name)
         self._alerts.release()
 
-    def _forget_others(self, bound: Sequence[Bound]) -> None:
+    def _forget_others(self, bound: Sequence[Policy]) -> None:
         """Forget policies that no longer belong to the connection."""
-        self._services.metrics.follow(self.namespace, self.name, [entry.policy for entry in bound])
-        bound_uids = {entry.policy.uid for entry in bound}
+        self._services.metrics.follow(self.namespace, self.name, bound)
+        bound_uids = {policy.uid for policy in bound}
         self._policies.forget_all_but(bound_uids | ({self._link.uid} if self._link.uid else set()))
 
     def _connection_failed(self, served: _Served, error: HygieneError) -> float:
         self._restores.report_not_ready(served.asked, error)
         self._writer.write_problem(CONNECTIONS, served.obj, Refusal.of(error))
-        self._binding.report_not_ready(served.active, error)
+        for entry in served.active:
+            problem = status.connection_not_ready(error, entry.policy.namespace, served.connection.key)
+            self._writer.write_problem(POLICIES, entry.obj, problem)
         policies = [entry.policy for entry in served.active]
         self._services.metrics.failed(self.namespace, self.name, error.reason, policies)
         self._link.close()
