@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Iterator
@@ -17,8 +18,10 @@ from group_hygiene.cli.target import open_session
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.crds import load_crd
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import install_crds, use_crds
@@ -573,3 +576,23 @@ def test_connection_that_cannot_be_read(
     answer = process("list", "--connection", name, "-n", "kafka")
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.startswith(says)
+
+
+def test_a_command_changes_nothing_with_an_older_crd(cluster: ApiServer) -> None:
+    """The API server drops fields of the connection that it lacks, such as protections."""
+
+    def refusal() -> Refusal | None:
+        with open_session(Target(connection="main", namespace="kafka", kubeconfig=cluster.kubeconfig)) as session:
+            return CommandGuard(session).refusal()
+
+    crd = load_crd("KafkaConnection")
+    older = copy.deepcopy(crd)
+    del older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["protect"]
+    try:
+        use_crds(cluster, older)
+        found = wait_for(refusal)
+        assert found.reason == reasons.CRD_OUTDATED
+        assert "it lacks spec.protect" in found.message
+    finally:
+        use_crds(cluster, crd)
+        wait_for(lambda: refusal() is None)
