@@ -30,6 +30,9 @@ class _Writer:
     def has_written(self, version: str) -> bool:
         return version in self.versions
 
+    def take_refused(self) -> set[str]:
+        return set()
+
     def write_problem(self, plural: str, obj: dict[str, Any], *_: Any, **__: Any) -> None:
         name = obj["metadata"]["name"]
         self.asked.append(name)

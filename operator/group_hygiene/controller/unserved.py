@@ -88,6 +88,8 @@ class Unserved:
                 # However busy others keep it.
                 if time.monotonic() >= again:
                     again = time.monotonic() + _AGAIN_S
+                    # Refused ones are among these, as long as they exist.
+                    self._writer.take_refused()
                     for plural, key in self._checked:
                         self._queue.setdefault(key[0], {})[plural, key] = None
                 if not self._queue:
