@@ -18,6 +18,7 @@ from group_hygiene.cli.target import open_session
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
+from group_hygiene.model.entries import Removal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.connection import Settings
@@ -191,7 +192,7 @@ def test_failing_to_get_in(
         pytest.param(["--command-config", "/no/file"], "/no/file can't be read", id="no-file"),
         pytest.param(["--bootstrap-server", "a:1", "-n", "b"], "--namespace must only be given with", id="namespace"),
         pytest.param(["--bootstrap-server", "a:1", "--timeout", "1w"], "is not a duration like 30d", id="timeout"),
-        pytest.param(["--match", ""], "'--match': a pattern must not be empty", id="empty-pattern"),
+        pytest.param(["--match", ""], "'--match': '' must not be empty", id="empty-pattern"),
     ],
 )
 def test_mistakes_in_the_options(run: Run, arguments: list[str], says: str) -> None:
@@ -397,13 +398,19 @@ def test_a_command_creates_the_ledger_of_a_connection(
 
 
 def test_a_request_binds_all_connections_to_the_cluster(run: Run, cluster: ApiServer, secure: KafkaCluster) -> None:
-    """Two KafkaConnections with ledgers of their own: a request by one of them protects the group from both."""
-    client, ledgers = connect(Settings((secure.plaintext_bootstrap,))), {}
+    """Two KafkaConnections with ledgers of their own: a request by one of them protects the group from both.
+
+    Without a ledger, a connection can't see it: that is an error, and --create-ledger creates it.
+    """
+    client, ledgers = connect(Settings((secure.plaintext_bootstrap,))), dict[str, Any]()
     for name in ("first", "second"):
         ours = LedgerSettings(installation="ours", writer=f"group-hygiene-{name}", topic=name, replication_factor=1)
         ledgers[name] = open_ledger(client, ours, Deadline(60), create=True, claim=True)
         made = connection(secure) | {"metadata": {"name": name, "namespace": "kafka"}}
-        made["spec"] = {"bootstrapServers": [secure.plaintext_bootstrap], "ledger": {"topic": name}}
+        made["spec"] = {
+            "bootstrapServers": [secure.plaintext_bootstrap],
+            "ledger": {"topic": name, "replicationFactor": 1},
+        }
         cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
         change = json.dumps({"status": {"clusterID": secure.cluster_id, "ledger": {"topic": name}}})
         cluster.kubectl("patch", "kconn", name, "-n", "kafka", "--subresource=status", "--type=merge", "-p", change)
@@ -411,15 +418,40 @@ def test_a_request_binds_all_connections_to_the_cluster(run: Run, cluster: ApiSe
 
     def asked() -> list[bool]:
         for ledger in ledgers.values():
-            assert ledger is not None
             ledger.read_on(Deadline(60))
-        return ["theirs" in ledger.contents.keeps for ledger in ledgers.values() if ledger is not None]
+        return ["theirs" in ledger.contents.keeps for ledger in ledgers.values()]
 
     kept = run("keep", *where, "--for", "1h", "--why", "needed")
     assert (kept.code, asked()) == (0, [True, True]), kept.err
     removed = run("keep", *where, "--remove")
     assert (removed.code, asked()) == (0, [False, False]), removed.err
-    cluster.kubectl("delete", "kconn", "first", "second", "-n", "kafka")
+    other = ["theirs", "--connection", "second", "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
+    assert run("keep", *other, "--for", "9h", "--why", "of another team").code == 0
+    ledgers["first"].write([Removal(("keep", "theirs"))])
+    removed = run("keep", *where, "--remove")
+    assert (removed.code, asked()) == (0, [False, True]), removed.err
+    assert run("keep", *where, "--for", "1h", "--why", "needed", "--replace").code == 0
+    assert asked() == [True, True]
+    assert {each.contents.keeps["theirs"].why for each in ledgers.values()} == {"needed", "of another team"}
+    removed = run("keep", *where, "--remove")
+    assert (removed.code, asked()) == (0, [False, True]), removed.err
+    removed = run("keep", *other, "--remove")
+    assert (removed.code, asked()) == (0, [False, False]), removed.err
+
+    made = connection(secure) | {"metadata": {"name": "third", "namespace": "kafka"}}
+    made["spec"] = {"bootstrapServers": [secure.plaintext_bootstrap], "ledger": {"topic": "third"}}
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
+    change = json.dumps({"status": {"clusterID": secure.cluster_id}})
+    cluster.kubectl("patch", "kconn", "third", "-n", "kafka", "--subresource=status", "--type=merge", "-p", change)
+    kept = run("keep", *where, "--for", "1h", "--why", "needed")
+    assert (kept.code, asked()) == (1, [True, True])
+    assert "has no ledger yet, so its policies will not see this: add --create-ledger" in kept.err
+    kept = run("keep", *where, "--for", "2h", "--why", "needed", "--create-ledger")
+    assert kept.code == 0, kept.err
+    theirs = LedgerSettings(installation="ours", writer="group-hygiene-third", topic="third", replication_factor=1)
+    ledgers["third"] = open_ledger(client, theirs, Deadline(60), create=False)
+    assert asked() == [True, True, True]
+    cluster.kubectl("delete", "kconn", *ledgers, "-n", "kafka")
     client.close()
 
 

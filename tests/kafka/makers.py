@@ -11,7 +11,14 @@ from contextlib import closing
 from typing import Any, Literal
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from kafka.structs import OffsetAndMetadata
@@ -77,6 +84,19 @@ class Maker:
     def checkpoints(self, topic: str, groups: Iterable[str], partition: int = 0, codec: str = "none") -> None:
         """Write to a checkpoints topic what MirrorMaker 2 writes there for each of these groups."""
         self.produce(topic, [(checkpoint_key(group, "orders", 3), bytes(20)) for group in groups], partition, codec)
+
+    def delete_records(self, topic: str) -> None:
+        """All of them, by a retention that a compacted topic has for a moment."""
+        for policy in ("compact,delete", "compact"):
+            entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+            self.admin.incremental_alter_configs([resource])[resource].result()
+            if policy == "compact":
+                continue
+            partitions = self.admin.list_topics(topic).topics[topic].partitions
+            # -1: to the end.
+            for done in self.admin.delete_records([TopicPartition(topic, i, -1) for i in partitions]).values():
+                done.result()
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""

@@ -25,6 +25,7 @@ from group_hygiene.reconcile import DeletionRequest, LedgerNeed, judge_requested
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
+from tests.kafka.books import configured
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.scene import Scene, alert, policy, verdicts
 from tests.kafka.tables import Pipeline
@@ -105,6 +106,36 @@ def test_times_of_an_earlier_leader_prove_nothing(kafka: KafkaCluster, client: C
     make.simple(same, at(topic))
     time.sleep(1.1)
     assert reason() is None
+
+
+def test_a_log_whose_records_were_deleted_proves_nothing() -> None:
+    """By a retention, or a user: until the first record that is left in each partition is old enough."""
+    config = {"offsets.topic.num.partitions": "2", "offsets.topic.replication.factor": "1"}
+    config |= {"log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "200"}
+    with KafkaCluster(config=config) as kafka, closing(Maker(kafka.plaintext_bootstrap)) as make:
+        topic, names = make.topic(records=9), [make.name("group") for _ in range(50)]
+        first, second = ([name for name in names if partition_of(name, 2) == index] for index in (0, 1))
+        group, *others = first
+        make.simple(group, at(topic, 4))
+        with closing(connect(Settings(tuple(kafka.bootstrap_servers.split(","))))) as client:
+
+            def reason(*, of: float) -> str:
+                """Of a deletion of the group, if it was not used for so many seconds."""
+                request = DeletionRequest((group,), "me", timedelta(seconds=of), timedelta(days=1))
+                judged = judge_requested(Scene(client, need=LedgerNeed.READ).context, request)
+                refusal = judged.verdicts[group].refusal
+                return "" if refusal is None else f"{refusal.reason}: {refusal.message}"
+
+            assert reason(of=3600).startswith("RecentlyActive: it committed for")
+            configured(make, OFFSETS_TOPIC, {"cleanup.policy": "compact,delete", "retention.ms": "1"})
+            wait_for(lambda: sum(bounds(client).starts.values()) == sum(bounds(client).ends.values()) > 0)
+            configured(make, OFFSETS_TOPIC, {"cleanup.policy": "compact", "retention.ms": "-1"})
+            assert reason(of=3600).startswith("EvidenceIncomplete: records were deleted from __consumer_offsets-")
+            for other in (others[0], second[0]):
+                make.simple(other, at(topic))
+            assert reason(of=3600).startswith("EvidenceIncomplete: records were deleted from __consumer_offsets-")
+            time.sleep(1.1)
+            assert reason(of=1) == ""
 
 
 def counted(scene: Scene) -> float:

@@ -191,6 +191,36 @@ def test_a_ledger_that_was_copied_back_is_read_again(client: Client, make: Maker
     assert set(ledger.contents.marks["uid-1"]) == {"g-3"}
 
 
+def test_a_ledger_whose_records_were_deleted(client: Client, make: Maker) -> None:
+    """By a retention that was set for a moment: with their owner or without, for processes of before and later ones."""
+    topic = make.name("ledger")
+    ledger = claimed(client, topic)
+    ledger.write([keep("g-1"), mark("g-2")])
+    owner = ledger.contents.owner
+    assert owner is not None
+    make.delete_records(topic)
+    known = settings(topic, known=ledger.id)
+    refused(lambda: ledger.read_on(soon()), reasons.LEDGER_RESET)
+    refused(lambda: opened(client, known), reasons.LEDGER_RESET)
+    make.produce(topic, [pair(owner), pair(mark("g-3"))])
+    for read in (
+        lambda: ledger.read_on(soon()),
+        lambda: opened(client, known),
+        lambda: opened(client, settings(topic)),
+    ):
+        assert "records were deleted" in refused(read, reasons.LEDGER_RESET)
+
+
+def test_a_topic_whose_records_were_deleted_may_become_a_ledger(client: Client, make: Maker) -> None:
+    """Those were not its own."""
+    topic = foreign(make)
+    make.produce(topic, [(b"k", b"v")])
+    make.delete_records(topic)
+    ledger = claimed(client, topic)
+    ledger.write([keep("g-1")])
+    assert set(opened(client, settings(topic, known=ledger.id)).contents.keeps) == {"g-1"}
+
+
 # What is in it.
 
 

@@ -61,10 +61,11 @@ WORLDS = [
 
 
 class Groups(NamedTuple):
-    """Abandoned groups, whose partition is another one by the new number, and the same."""
+    """Abandoned groups, whose partition is another one by the new number, and the same. gone: a moved one, deleted."""
 
     moved: list[str]
     same: list[str]
+    gone: str
 
 
 class Place(NamedTuple):
@@ -101,12 +102,15 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         make = Maker(kafka.plaintext_bootstrap)
         topic = make.topic(records=5, replicas=world.brokers)
         names = [make.name("job") for _ in range(100)]
-        moved = [name for name in names if partition_of(name, OLD) != partition_of(name, NEW)][:3]
+        gone, *moved = [name for name in names if partition_of(name, OLD) != partition_of(name, NEW)][:4]
         same = [name for name in names if partition_of(name, OLD) == partition_of(name, NEW)][:3]
-        for name in (*moved, *same):
+        for name in (gone, *moved, *same):
             make.abandoned(name, topic)
         client = connect(Settings(tuple(kafka.bootstrap_servers.split(","))))
         scene = Scene(client)
+        observation, plan = scene.plan(policy(gone))
+        (outcome,) = scene.apply(plan, observation)
+        assert outcome.kind is OutcomeKind.DELETED
         scene.observe(policy(*moved, *same))
         make.admin.create_partitions([NewPartitions(OFFSETS_TOPIC, NEW)])[OFFSETS_TOPIC].result()
         wait_for(lambda: len(make.admin.list_topics(OFFSETS_TOPIC).topics[OFFSETS_TOPIC].partitions) == NEW)
@@ -114,7 +118,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
             kafka.stop_broker(broker)
             kafka.start_broker(broker)
             kafka.wait_ready()
-        yield Place(world, kafka, make, topic, scene, Groups(moved, same))
+        yield Place(world, kafka, make, topic, scene, Groups(moved, same, gone))
         client.close()
         make.close()
 
@@ -173,6 +177,17 @@ def test_commands_refuse_also_by_force(place: Place) -> None:
     (row,) = json.loads(result.stdout)["groups"]
     if place.world.refusal is not None:
         assert (row["result"], row["reason"]) == ("NotDeleted", place.world.refusal), row
+
+
+def test_a_restore_waits_for_brokers_that_disagree(place: Place) -> None:
+    """What they commit now is gone once they are restarted."""
+    where = ("--bootstrap-server", place.kafka.bootstrap_servers, "--ledger-topic", place.scene.ledger)
+    result = CliRunner().invoke(main, ["restore", *where, place.groups.gone, "-o", "json"])
+    (row,) = json.loads(result.stdout)["groups"]
+    assert (result.exit_code == 0) == (place.world.refusal is None), row
+    if place.world.refusal is not None:
+        assert (row["result"], row["reason"]) == ("Waiting", place.world.refusal), row
+        assert place.groups.gone not in place.make.groups()
 
 
 def test_a_deletion_is_not_settled_by_brokers_that_disagree(place: Place) -> None:

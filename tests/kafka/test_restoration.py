@@ -42,6 +42,9 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 
 
+STOPPED = Refusal(reasons.STOPPING, "the operator is stopping")
+
+
 @pytest.fixture
 def ledger(client: Client, make: Maker) -> Ledger:
     """An empty ledger that is ours, in a topic of its own."""
@@ -242,7 +245,41 @@ def test_what_is_committed_amid_an_overwrite_stays(
     assert committed(client, group) == at(topic, amid) | at(topic, 0, 1)
 
 
-STOPPED = Refusal(reasons.STOPPING, "the operator is stopping")
+def test_what_is_committed_between_two_tries_of_an_overwrite_stays(
+    client: Client, ledger: Ledger, make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that waits for one partition is tried again. It replaces only what was there at its first try."""
+    monkeypatch.setattr(restoration, "_COMMIT_CHUNK", 1)
+    topic, group = make.topic(partitions=3, records=9), make.name()
+    for partition in (1, 2):
+        make.produce(topic, [(None, b"x")] * 9, partition)
+    ledger.write([saved(client, group, at(topic, 1) | at(topic, 1, 1) | at(topic, 1, 2))])
+    make.simple(group, at(topic, 4) | at(topic, 4, 1) | at(topic, 4, 2))
+
+    def tried(chunks: int) -> list[tuple[int, str]]:
+        """The offsets after a try that is stopped after so many partitions, and the results."""
+        # The first one is for the entry of the start.
+        answers = iter([None] * (chunks + 1))
+        guard = Guard(stop=lambda: next(answers, STOPPED))
+        result = restored(client, ledger, group, guard=guard, overwrite_later=True)
+        return [(committed(client, group)[p.partition].offset, p.reason) for p in result.partitions]
+
+    assert tried(1) == [(1, reasons.VERIFIED), (4, reasons.STOPPING), (4, reasons.STOPPING)]
+    make.simple(group, at(topic, 7) | at(topic, 8, 2))
+    assert tried(9) == [(7, reasons.ALREADY_COMMITTED), (1, reasons.VERIFIED), (8, reasons.ALREADY_COMMITTED)]
+
+
+def test_a_wrong_clock_loses_no_replaced_offset(client: Client, ledger: Ledger, make: Maker) -> None:
+    """Its backup would expire at once, or never."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 2))])
+    make.simple(group, at(topic, 4))
+    for hours in (-2, 2):
+        clock = Clock()
+        clock.moved = timedelta(hours=hours)
+        result = restored(client, ledger, group, clock=clock, overwrite_later=True)
+        assert (result.kind, result.reason) == (Kind.WAITING, reasons.CLOCK_SKEW)
+    assert committed(client, group) == at(topic, 4)
 
 
 @pytest.mark.parametrize(

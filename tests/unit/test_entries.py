@@ -84,6 +84,7 @@ fields: dict[Any, Any] = {
     "offsets": st.dictionaries(texts, st.lists(rows, max_size=4), max_size=4),
     "log_ends": st.dictionaries(st.integers(0, 2**31 - 1), whole_numbers, max_size=4),
     "to": st.dictionaries(st.integers(0, 2**31 - 1), whole_numbers, max_size=4),
+    "start": whole_numbers,
     "version": whole_numbers,
     "partitions": whole_numbers,
     "waiting": whole_numbers,
@@ -355,6 +356,18 @@ def test_a_backup_in_parts_is_whole_again(offsets: dict[str, list[SavedOffset]],
         assert whole([part for part in parts if part is not missing]) is None
 
 
+def test_a_backup_that_is_written_again_in_fewer_parts() -> None:
+    """The last parts of before stay in the ledger, and none of their offsets is restored."""
+    long, short = (backup("g", {"t": [SavedOffset(i, 7, 1, "m" * size, None) for i in range(9)]}) for size in (99, 0))
+    before, now = in_parts(long, 400), in_parts(short, 400)
+    assert len(before) > len(now)
+    parts = {part.key: part for part in [*before, *now]}
+    assert whole(list(parts.values())) == whole(list(reversed(parts.values()))) == short
+    assert whole([part for part in parts.values() if part != now[-1]]) is None
+    longest = in_parts(long, 200)
+    assert whole(list({part.key: part for part in [*now, *longest]}.values())) == long
+
+
 def test_an_invented_number_of_parts_takes_no_memory() -> None:
     """A ledger on a tenant's Kafka says what the tenant wrote."""
     tracemalloc.start()
@@ -367,7 +380,7 @@ def test_an_invented_number_of_parts_takes_no_memory() -> None:
 
 def test_no_part_is_larger_than_a_broker_takes() -> None:
     """Not even where each partition has all the metadata that Kafka allows, and JSON must escape it."""
-    for metadata in ("", "x" * 4096, "ü" * 2048, '"' * 4096):
+    for metadata in ("", "x" * 4096, "ü" * 2048, '"' * 4096, "\x01" * 4096):
         wide = [SavedOffset(index, 2**62, 2**31 - 1, metadata, 2**62) for index in range(3_000)]
         parts = in_parts(backup("g", {"t" * 249: wide, "orders": wide}))
         assert max(len(encode_value(part)) for part in parts) < 900_000

@@ -54,8 +54,8 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
 
     Its time is the broker's. A request that lasts longer is an error and stays: another user may rely on it.
     """
-    opening = Opening(LedgerNeed.CREATE if create_ledger else LedgerNeed.WRITE, topic)
-    with open_cluster_and_ledger(target, opening) as (session, executor):
+    need = LedgerNeed.CREATE if create_ledger else LedgerNeed.WRITE
+    with open_cluster_and_ledger(target, Opening(need, topic)) as (session, executor):
         journal, deadline = executor.context.journal, session.deadline()
         contents = journal.contents
         with working("writing to the ledger"):
@@ -64,6 +64,7 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
                 raise LedgerProblem(now.message, now.reason)
             notes = _clock_notes(session.clock.now(), now)
             until, known = now + terms.period, contents.keeps
+            earlier = {name: known[name] for name in groups if name in known}
             longer = {g: known[g] for g in groups if not terms.replace and g in known and known[g].until > until}
             asked = [g for g in groups if g not in longer]
             requests = {g: KeepRequest(group=g, until=until, why=terms.why, by=terms.by, at=now) for g in asked}
@@ -74,9 +75,11 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
         there = [request for name, request in requests.items() if name not in missing]
 
         def in_other(keeps: Mapping[str, KeepRequest]) -> list[Change]:
-            return [r for r in there if terms.replace or r.group not in keeps or keeps[r.group].until < r.until]
+            # One that lasts longer may be of another user, who can't see this ledger.
+            same = {name for name, request in keeps.items() if request == earlier.get(name)}
+            return [r for r in there if r.group not in keeps or r.group in same or keeps[r.group].until < r.until]
 
-        elsewhere, unlisted = _write_elsewhere(session, in_other)
+        elsewhere, unlisted = _write_elsewhere(session, need, in_other)
         with working("reading groups"):
             found = _exist(session, [request.group for request in there])
     later = {
@@ -151,7 +154,7 @@ def _write(executor: Executor, changes: Sequence[Change]) -> None:
 
 
 def _write_elsewhere(
-    session: Session, changes_of: Callable[[Mapping[str, KeepRequest]], Sequence[Change]]
+    session: Session, need: LedgerNeed, changes_of: Callable[[Mapping[str, KeepRequest]], Sequence[Change]]
 ) -> tuple[list[str], list[str]]:
     """Write requests into the ledgers of other KafkaConnections to this cluster: their policies must see them, too.
 
@@ -163,9 +166,14 @@ def _write_elsewhere(
     errors: list[str] = []
     for topic in topics:
         try:
-            executor = open_executor(session, Opening(LedgerNeed.WRITE, topic, any_topic=True, optional=True))
+            executor = open_executor(session, Opening(need, topic, any_topic=True, optional=True))
             journal = executor.context.journal
             if not journal.exists:
+                if changes_of({}):
+                    errors.append(
+                        "another KafkaConnection to this cluster has no ledger yet, so its policies will not see this: "
+                        f"add --create-ledger to create the topic {topic}, too"
+                    )
                 continue
             contents = journal.contents
             changes = changes_of(contents.keeps)
@@ -217,12 +225,15 @@ def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
     """Withdraw the requests for these groups; a group without one is a note, not an error."""
     with open_cluster_and_ledger(target, Opening(LedgerNeed.WRITE, topic)) as (session, executor):
         keeps = executor.context.journal.contents.keeps
-        known = [name for name in dict.fromkeys(groups) if name in keeps]
+        known = {name: keeps[name] for name in groups if name in keeps}
         with working("writing to the ledger"):
-            _write(executor, [Removal(keeps[name].key) for name in known])
+            _write(executor, [Removal(each.key) for each in known.values()])
             left = [name for name in known if name in keeps]
         elsewhere, notes = _write_elsewhere(
-            session, lambda others: [Removal(others[name].key) for name in groups if name in others]
+            session,
+            LedgerNeed.WRITE,
+            # Not one that another user asked for.
+            lambda others: [Removal(each.key) for name, each in known.items() if each == others.get(name)],
         )
     others = [name for name in groups if name not in known]
     notes += _named(dict.fromkeys(others, "there is no request to keep it"))

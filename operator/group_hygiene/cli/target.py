@@ -17,6 +17,7 @@ from group_hygiene.cli.output import note, working
 from group_hygiene.errors import ApiError, Forbidden, NotFound, SecretProblem, UsageError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
+from group_hygiene.ledger.settings import TOPIC
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
@@ -45,7 +46,7 @@ class Session:
     in_kubernetes: whether objects that claim groups can be read. read_secret: for the connection's namespace.
     read_change: reads the KafkaConnection again; returns a Refusal if it was edited, always None without Kubernetes.
     known: the status of the KafkaConnection; empty without Kubernetes. other_ledgers: the topics of the ledgers that
-    other KafkaConnections to this cluster use; a Refusal if they can't be listed.
+    other KafkaConnections to this cluster use, or will use once they need one; a Refusal if they can't be listed.
     """
 
     client: Client
@@ -237,14 +238,19 @@ def _change_of(api: Api, connection: Object) -> Callable[[], Refusal | None]:
 def _other_ledgers(api: Api, connection: Object) -> Sequence[str] | Refusal:
     from group_hygiene.controller.objects import CONNECTIONS
 
-    known = connection.get("status") or {}
     try:
-        statuses = [each.get("status") or {} for each in api.list_all(CONNECTIONS)]
+        found = api.list_all(CONNECTIONS)
     except ApiError as error:
         return Refusal.of(error)
-    cluster, own = known.get("clusterID"), (known.get("ledger") or {}).get("topic")
-    same = [each.get("ledger") or {} for each in statuses if cluster and each.get("clusterID") == cluster]
-    return sorted({str(each["topic"]) for each in same if each.get("topic")} - {own})
+    cluster = (connection.get("status") or {}).get("clusterID")
+    same = [each for each in found if cluster and (each.get("status") or {}).get("clusterID") == cluster]
+    return sorted({_ledger_topic(each) for each in same} - {_ledger_topic(connection)})
+
+
+def _ledger_topic(connection: Object) -> str:
+    """The topic that it uses, or will use once it needs a ledger."""
+    parts = (connection.get("status") or {}, connection.get("spec") or {})
+    return next((str(topic) for each in parts if (topic := (each.get("ledger") or {}).get("topic"))), TOPIC)
 
 
 def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:

@@ -114,7 +114,10 @@ class Link:
     def forget(self) -> None:
         """Close the clients and forget what was remembered, to free memory. The loss only delays deletions."""
         self.close()
-        self.memory = reconcile.Memory(cluster_id=self.memory.cluster_id, ledger_topic=self.memory.ledger_topic)
+        known = self.memory
+        self.memory = reconcile.Memory(
+            cluster_id=known.cluster_id, ledger_topic=known.ledger_topic, ledger_id=known.ledger_id
+        )
 
     def facts(
         self, context: reconcile.Context, observation: reconcile.Observation, full: bool, policies: Sequence[Policy]

@@ -77,7 +77,7 @@ class Fetched(NamedTuple):
 
     stable: the offset of the first record of an open transaction, or the end; no committed record is behind it.
     end: the offset after the last record that all in-sync replicas have (high watermark). hidden: batches whose records
-    are missing (`fetch_readable`). markers: among the records.
+    are missing (`fetch_readable`). markers: among the records. start: the first offset of the log.
     """
 
     records: list[Record]
@@ -86,6 +86,7 @@ class Fetched(NamedTuple):
     end: int
     hidden: list[Hidden]
     markers: list[Marker]
+    start: int
 
 
 class RawFetched(NamedTuple):
@@ -415,7 +416,9 @@ def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
         position = max(position + bool(damage), then)
         if unpacking.is_enough(size):
             break
-    return Fetched(records, position, data.last_stable_offset, data.high_watermark, hidden, markers)
+    return Fetched(
+        *(records, position, data.last_stable_offset, data.high_watermark, hidden, markers, data.log_start_offset)
+    )
 
 
 def _packed(batch: Any) -> memoryview:

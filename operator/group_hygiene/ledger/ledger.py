@@ -88,6 +88,8 @@ class Ledger:
         # The offset of the next read; None = the first record.
         self._position: int | None = None
         self._empty = True
+        # The first offset of the log.
+        self._log_start = 0
         # Whether a batch that could not be read changed: its records are older than what was read since.
         self._is_stale = False
         self._owner_problem = ""
@@ -161,9 +163,11 @@ class Ledger:
             return
         if mine is None:
             raise LedgerProblem(f"the topic {self._settings.topic} is not claimed as a ledger yet")
-        ledger = uuid.uuid4().hex if owner is None else owner.ledger
+        ledger, start = (uuid.uuid4().hex, self._log_start) if owner is None else (owner.ledger, owner.start)
+        now = datetime.now(UTC)
         # Another installation may have claimed it at the same time: the last Owner counts, for both.
-        self.write([Owner(installation=mine, ledger=ledger, since=datetime.now(UTC), cluster=self._cluster)], deadline)
+        owner = Owner(installation=mine, ledger=ledger, since=now, cluster=self._cluster, start=start)
+        self.write([owner], deadline)
 
     def note(self, changes: Iterable[Change], deadline: Deadline | None = None) -> datetime | None:
         """Write all in one transaction (beyond 100,000 in several). Call `claim` first.
@@ -364,6 +368,7 @@ class Ledger:
                 problem = _OutOfRange if fetched.code == "OFFSET_OUT_OF_RANGE" else LedgerProblem
                 raise problem(_cannot(self._settings, "read", fetched))
             end = fetched.end if end is None else end
+            self._log_start = max(self._log_start, fetched.start)
             self._note_hidden(position, fetched)
             moved, position = fetched.position > position, fetched.position
             yield fetched
@@ -418,6 +423,12 @@ class Ledger:
             if not self._empty:
                 raise LedgerProblem(f"the topic {topic} is no ledger: it holds records of something else")
             return
+        if self._log_start > owner.start:
+            message = (
+                f"records were deleted from the topic {topic}: its log begins at offset {self._log_start}, and began "
+                f"at {owner.start} when the ledger was claimed. Backups and requests to keep a group may be lost"
+            )
+            raise LedgerProblem(message, reasons.LEDGER_RESET)
         if owner.cluster not in ("", self._cluster):
             message = f"the ledger in the topic {topic} is a copy: it belongs to the cluster {owner.cluster}"
             raise LedgerProblem(message, reasons.LEDGER_OWNED)
@@ -433,6 +444,7 @@ class Ledger:
         self.contents = Contents()
         self._is_stale = False
         self._position = None
+        self._log_start = 0
         self._empty = True
         self._owner_problem = ""
 

@@ -32,7 +32,7 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
     evidence: why it was due, in words. expires: until when the backup is retained. internal_topics: of a Streams
     application, with their ids; its offsets belong to them. partial: the group stayed, with other offsets.
     continues: the id of an earlier, interrupted deletion that may have taken a part: this backup includes that part.
-    replaced: of no deletion: a restore was about to commit other offsets in the place of these.
+    replaced: of no deletion: the restore `continues` was about to commit other offsets in the place of these.
     """
 
     group: str
@@ -75,7 +75,8 @@ def in_parts(backup: Backup, chunk_bytes: int = _CHUNK_BYTES) -> list[Backup]:
     size = 0
     for topic, rows in backup.offsets.items():
         for row in rows:
-            cost = 48 + len(row.metadata.encode()) * 2 + (0 if topic in chunks[-1] else len(topic) + 8)
+            # JSON takes up to six bytes for a character.
+            cost = 48 + len(msgspec.json.encode(row.metadata)) + (0 if topic in chunks[-1] else len(topic) + 8)
             if size + cost > chunk_bytes and chunks[-1]:
                 chunks.append({})
                 size = 0
@@ -94,17 +95,23 @@ def in_parts(backup: Backup, chunk_bytes: int = _CHUNK_BYTES) -> list[Backup]:
 
 
 def whole(parts: Sequence[Backup]) -> Backup | None:
-    """The backup assembled from all its parts; None if one is missing."""
+    """The backup assembled from all its parts; None if one is missing.
+
+    A backup that was written again in fewer parts leaves its former last parts behind, which don't count: each part has
+    the number of the write that it is of.
+    """
     by_part = {part.part: part for part in parts}
     # Another client may have written `parts`: memory must not grow with it.
-    if not by_part or len(by_part) != parts[0].parts or set(by_part) != set(range(len(by_part))):
+    number = by_part[0].parts if 0 in by_part else 0
+    whole = [by_part[index] for index in sorted(by_part) if index < number]
+    if not 0 < number == len(whole) or any(part.parts != number for part in whole):
         return None
     offsets: dict[str, list[SavedOffset]] = {}
     topic_ids: dict[str, str] = {}
-    for index in sorted(by_part):
-        for topic, rows in by_part[index].offsets.items():
+    for part in whole:
+        for topic, rows in part.offsets.items():
             offsets.setdefault(topic, []).extend(rows)
-        topic_ids |= by_part[index].topic_ids
+        topic_ids |= part.topic_ids
     return msgspec.structs.replace(by_part[0], part=0, parts=1, offsets=offsets, topic_ids=topic_ids)
 
 

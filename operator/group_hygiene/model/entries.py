@@ -47,13 +47,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="kind
 class Owner(Entry, frozen=True, kw_only=True, gc=False, tag="owner"):
     """The installation that writes this ledger. ledger: its id, which never changes; another id is another ledger.
 
-    cluster: the id of its Kafka cluster, as replication may copy the topic to another one; empty = not known.
+    cluster: the id of its Kafka cluster, as replication may copy the topic to another one; empty = not known. start:
+    the first offset of the log when it was claimed: compaction never moves it, and a deletion of records does.
     """
 
     installation: str
     ledger: str
     since: Time
     cluster: str = ""
+    start: int = 0
 
     @property
     def key(self) -> Key:

@@ -42,8 +42,8 @@ class Memory:
     """The state of one connection between runs. A restart loses it, which only causes delays.
 
     contents: of the ledger, or what it would contain if there were one. unwritten: changes still to be written.
-    ledger: the open one, or None. ledger_topic: of the first one that was opened. claimed: whether this process writes
-    it.
+    ledger: the open one, or None. ledger_topic, ledger_id: of the first one that was opened, and claimed. claimed:
+    whether this process writes it.
     scan_histories: policy uid -> this process's history of its scans. last_scan: monotonic seconds of the last one that
     counted groups; None = none did. first_seconds: `ScanClock.seconds` of the first one. reads: group with a Seen ->
     `ScanClock.seconds` of the last scan that read it.
@@ -68,6 +68,7 @@ class Memory:
     unwritten: dict[Key, Change] = field(default_factory=dict)
     ledger: Ledger | None = None
     ledger_topic: str | None = None
+    ledger_id: str | None = None
     claimed: bool = False
     scan_histories: dict[str, ScanHistory] = field(default_factory=dict)
     last_scan: float | None = None

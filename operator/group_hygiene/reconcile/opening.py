@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -80,7 +81,9 @@ def open_journal(
             raise LedgerProblem(problem.message, problem.reason)
         if memory.ledger is None:
             create = need is LedgerNeed.CREATE
-            memory.ledger = open_ledger(client, settings, deadline, create, claim=create)
+            # The status may not have it yet, or lack it for as long as it can't be written.
+            known = replace(settings, known=settings.known or memory.ledger_id)
+            memory.ledger = open_ledger(client, known, deadline, create, claim=create)
             memory.claimed = create
         ledger = memory.ledger
         if ledger is None:
@@ -97,6 +100,7 @@ def open_journal(
         if writes and not memory.claimed:
             ledger.claim(deadline)
             memory.claimed = True
+        memory.ledger_id = ledger.id or memory.ledger_id
     except LedgerProblem as error:
         memory.close_ledger()
         return Journal(None, memory.contents, memory.unwritten, problem=Refusal.of(error))

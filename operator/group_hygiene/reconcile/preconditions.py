@@ -48,6 +48,7 @@ class Moment(Enum):
     OPENING = "for each run, before its ledger is opened"
     OPENED = "for each run, when its ledger is open"
     SCAN = "for each run that deletes, at the end of its scan"
+    RESTORE = "for each restore, before its first group"
     DELETION = "right before each request that deletes"
     REQUEST = "right before each request that changes something, and each request to keep a group"
     SENDING = "again after the last read before a deletion; needs no request"
@@ -189,8 +190,8 @@ PRECONDITIONS = (
     Precondition("ledger's content", (Moment.OPENED,), _ledger_read),
     Precondition("ledger's settings", (Moment.OPENED,), _ledger_settings),
     Precondition("ledger's records", (Moment.SCAN, Moment.DELETION), _ledger_records),
-    Precondition("clocks", (Moment.SCAN, Moment.DELETION, Moment.SENDING), _clocks),
-    Precondition("partitions of the offsets log", (Moment.SCAN,), _partitions_used),
+    Precondition("clocks", (Moment.SCAN, Moment.RESTORE, Moment.DELETION, Moment.SENDING), _clocks),
+    Precondition("partitions of the offsets log", (Moment.SCAN, Moment.RESTORE), _partitions_used),
     Precondition("all groups", (Moment.SCAN,), _complete),
     Precondition("all topics", (Moment.SCAN,), _topics_visible),
     Precondition("unchanged objects", (Moment.REQUEST,), _unchanged),

@@ -13,7 +13,6 @@ from functools import partial
 from typing import NamedTuple
 
 from group_hygiene.kafka import groups as kafka_groups
-from group_hygiene.kafka import growth
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import read_cluster
@@ -31,6 +30,7 @@ from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Guard, Moment
 from group_hygiene.reconcile.settle import Done, Facts, Found, Request, State, settle
+from group_hygiene.reconcile.uses import find_growth
 from group_hygiene.reconcile.window import Window
 from group_hygiene.spec.policy import Policy
 
@@ -150,10 +150,11 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
 
 
 def _is_grown(context: Context) -> bool:
-    cluster = read_cluster(context.client, context.deadline(), context.connection.topics_attested)
-    if isinstance(cluster, Fault) or context.memory.grown:
+    deadline = context.deadline()
+    cluster = read_cluster(context.client, deadline, context.connection.topics_attested)
+    if isinstance(cluster, Fault):
         return True
-    return bool(growth.by_coordinators(context.client, cluster, Deadline(context.deadline().left / 2)))
+    return find_growth(context, cluster, deadline, records=False, coordinators=True) is not None
 
 
 def _completed(context: Context, deletions: Collection[Deletion], done: Sequence[Done]) -> list[Done]:

@@ -19,6 +19,7 @@ from group_hygiene.decide.plan import Plan, Verdicts, make_plan
 from group_hygiene.kafka import growth
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets import offsets_at, start_offsets
+from group_hygiene.kafka.partition import Leader, fetch_time
 from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Removal
@@ -33,6 +34,7 @@ from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.marks import note_marks
 from group_hygiene.reconcile.scan import observe
 from group_hygiene.reconcile.uses import Since, Uses, read_ends
+from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, AlertSpec, Limits, Match, Mode, Policy, When
 
@@ -167,9 +169,9 @@ def _policy(request: DeletionRequest) -> Policy:
 def _since(context: Context, cluster: Cluster, unused_for: timedelta) -> Since:
     """From where on the offsets log shows the uses within this time.
 
-    Compaction retains the last record of each key, so a use since then is always there. Its time is by the clock of the
-    broker that led the partition then: that of the present leader is known (`Uses`), and counts if it has led the
-    partition for all of that time.
+    Compaction retains the last record of each key, so a use since then is always there, if no retention and no user
+    deletes records from the beginning of the log. Its time is by the clock of the broker that led the partition then:
+    that of the present leader is known (`Uses`), and counts if it has led the partition for all of that time.
     """
     client, now, deadline = context.client, context.clock.now(), context.deadline()
     # First, as a record that is written meanwhile comes after it.
@@ -179,7 +181,7 @@ def _since(context: Context, cluster: Cluster, unused_for: timedelta) -> Since:
     begun = growth.since_elected(client, cluster, deadline).first_ms
     earliest_ms = (now - unused_for).timestamp() * 1000
     doubtful = [i for i, (_, epoch) in cluster.leaders.items() if epoch and begun.get(i, inf) >= earliest_ms]
-    answers = [start_offsets(client, [Partition(OFFSETS_TOPIC, index) for index in doubtful], deadline)]
+    answers = [start_offsets(client, [Partition(OFFSETS_TOPIC, index) for index in ends], deadline)]
     for begin in (now - unused_for, now - max(unused_for, SKEW_MAX)):
         times = {Partition(OFFSETS_TOPIC, index): int(begin.timestamp() * 1000) for index in ends}
         # Without an offset: there is no such record.
@@ -190,4 +192,12 @@ def _since(context: Context, cluster: Cluster, unused_for: timedelta) -> Since:
         if len(found[-1]) < len(answer):
             return Since({}, {})
     starts, uses, read = found
-    return Since(ends | uses, ends | read | starts, doubtful)
+    for index, start in starts.items():
+        first_ms = fetch_time(Leader(client, Partition(OFFSETS_TOPIC, index)), start, deadline) if start else 0
+        # Deleted records are older than the first one that is left.
+        if not isinstance(first_ms, int) or first_ms > earliest_ms:
+            why = (
+                f"records were deleted from {OFFSETS_TOPIC}-{index}, perhaps some within {format_duration(unused_for)}"
+            )
+            return Since({}, {}, why=why)
+    return Since(ends | uses, ends | read | {index: starts[index] for index in doubtful}, doubtful)

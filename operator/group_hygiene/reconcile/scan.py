@@ -16,7 +16,6 @@ from group_hygiene.errors import MemoryExhausted, Unreachable
 from group_hygiene.evidence import trust as tables
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
-from group_hygiene.kafka import growth
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Covered, LogPlace, Removal, ScanClock, Watch
@@ -41,7 +40,7 @@ from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.saved_offsets import read_offsets
 from group_hygiene.reconcile.sightings import new_notes
 from group_hygiene.reconcile.unread import read_records
-from group_hygiene.reconcile.uses import NOT_FOLLOWED, follow, grown_refusal
+from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow
 from group_hygiene.spec.policy import Policy
 
 _WRITE_S = 2.0
@@ -306,24 +305,6 @@ class _Scan(Facts):
                     self.notes.append(new)
                     contents.apply([new])
 
-    def find_growth(self, listing: Listing, full: bool) -> None:
-        """Note which brokers compute partitions of the offsets log from an old number of them, as far as it shows.
-
-        A restart elects leaders, so earlier findings count for the same leaders. The records of each partition since
-        its leader leads it are read once, in a full scan.
-        """
-        memory, client, found = self.context.memory, self.context.client, dict[int, str]()
-        cluster = self.cluster
-        same = memory.grown_among == cluster.leaders
-        if same:
-            found |= memory.grown
-        elif full:
-            found |= growth.by_records(client, cluster, Deadline(self.deadline.left / 2))
-            memory.grown_among = cluster.leaders
-        if full or any(fault.code == "NOT_COORDINATOR" for fault in listing.not_loaded.values()):
-            found |= growth.by_coordinators(client, cluster, Deadline(self.deadline.left / 2))
-        memory.grown = found | (memory.tail.grown if memory.tail is not None else {})
-
     def end_scans(self, policies: Sequence[Policy], snapshot: Snapshot, types: Collection[GroupType] | None) -> None:
         """Note the observations that end, and the scan. types: of the Empty groups that were requested, empty = all;
         None = not all Empty groups were.
@@ -430,8 +411,9 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
         # No verdict depended on the tables this time; the status still shows whether they are in order.
         scan.read_activity({})
     incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline, attested), scan.lost)
-    scan.find_growth(listing, full)
-    if incomplete and (grown := grown_refusal(memory.grown)) is not None:
+    moved = any(fault.code == "NOT_COORDINATOR" for fault in listing.not_loaded.values())
+    grown = find_growth(context, cluster, deadline, records=full, coordinators=full or moved)
+    if incomplete and grown is not None:
         # It is the cause: brokers disagree about the coordinators of groups.
         incomplete = (grown.message, *incomplete)
     notes = (*listing.notes, *_undescribed(listing.group_faults))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from group_hygiene.decide.plan import Plan
+from group_hygiene.kafka import growth
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.leader_epochs import epoch_ends
@@ -109,12 +110,13 @@ class Since(NamedTuple):
 
     read: where to begin to read; at most SKEW_MAX ago, so that records may show the leaders' clocks.
     doubtful: partitions whose leader may lead them only since then; an earlier one, with another clock, wrote what is
-    before. They are read from their start.
+    before. They are read from their start. why: they are not known.
     """
 
     uses: Mapping[int, int]
     read: Mapping[int, int]
     doubtful: Collection[int] = ()
+    why: str = "from which offset on the log shows its uses is not known"
 
 
 class Uses:
@@ -133,14 +135,14 @@ class Uses:
         self._trusts_scans = Unprotect.UNREADABLE_OFFSETS_LOG in policy.match.unprotect
         self._names = plan.actions if since is not None or policy.when.unchanged_for is not None else ()
         self._period, self._unread, self._hint = "since the last scan", "between scans", _HINT
-        self._by_time = since is not None
+        self._by_time, self._why = since is not None, Since({}, {}).why
         self._tail: Tail | None = None
         self._before: Mapping[int, int] = {}
         if since is not None:
             self._before = {**since.uses, **dict.fromkeys(since.doubtful, 0)}
             self._period = self._unread = "lately"
             self._hint = " (--force deletes without this check)"
-            self._since = since.uses
+            self._since, self._why = since.uses, since.why
             self._tail = Tail(context.client, cluster.leaders, since.read) if since.uses else None
         elif self._names:
             clock = contents.clocks.get(context.connection.uid) if policy.uid in contents.watches else None
@@ -208,7 +210,7 @@ class Uses:
             message = f"whether it was used {self._unread}: brokers hide {OFFSETS_TOPIC}{self._hint}"
             return None if self._trusts_scans else Refusal(reasons.EVIDENCE_UNREADABLE, message)
         if not self._since:
-            return Refusal(reasons.EVIDENCE_INCOMPLETE, "from which offset on the log shows its uses is not known")
+            return Refusal(reasons.EVIDENCE_INCOMPLETE, self._why + (self._hint if self._by_time else ""))
         if self._tail is None:
             return Refusal(reasons.EVIDENCE_UNREADABLE, f"the scan could not read {OFFSETS_TOPIC}")
         return None
@@ -223,6 +225,26 @@ class Uses:
             reasons.EVIDENCE_INCOMPLETE if answer.code == _LOST else reasons.EVIDENCE_UNREADABLE,
             f"whether it was used {self._unread}: {answer}{hint}",
         )
+
+
+def find_growth(
+    context: Context, cluster: Cluster, deadline: Deadline, *, records: bool, coordinators: bool
+) -> Refusal | None:
+    """Note which brokers compute partitions of the offsets log from an old number of them, as far as it shows.
+
+    A restart elects leaders, so earlier findings count for the same leaders. records: the records of each partition
+    since its leader leads it are read, once. coordinators: brokers are asked for the coordinators of groups.
+    """
+    memory, client, found = context.memory, context.client, dict[int, str]()
+    if memory.grown_among == cluster.leaders:
+        found |= memory.grown
+    elif records:
+        found |= growth.by_records(client, cluster, Deadline(deadline.left / 2))
+        memory.grown_among = cluster.leaders
+    if coordinators:
+        found |= growth.by_coordinators(client, cluster, Deadline(deadline.left / 2))
+    memory.grown = found | (memory.tail.grown if memory.tail is not None else {})
+    return grown_refusal(memory.grown)
 
 
 def grown_refusal(grown: Mapping[int, str]) -> Refusal | None:

@@ -37,6 +37,7 @@ from group_hygiene.reconcile.saved_offsets import (
     current_offsets,
     restored_offsets,
 )
+from group_hygiene.reconcile.uses import find_growth
 from group_hygiene.reconcile.vetoes import FRESH_S
 from group_hygiene.restore.restorable import (
     GroupResult,
@@ -145,6 +146,7 @@ def restore(
     )
     names = list(dict.fromkeys(request.groups or sorted(concerned)))
     results: dict[str, GroupResult] = {}
+    stop = _stop(executor, preview) if saved.backups else None
     for name in names:
         if not request.granted(name):
             message = "the connection does not allow to restore this group"
@@ -154,6 +156,8 @@ def restore(
             results[name] = GroupResult(name, kind, done.reason, done.message)
         elif turn is not None and name in turn.results:
             results[name] = turn.results[name]
+        elif stop is not None:
+            results[name] = GroupResult(name, Kind.WAITING, stop.reason, stop.message)
         elif turn is not None and turn.is_over():
             message = "not tried yet: other restores and policies have their turn first"
             results[name] = GroupResult(name, Kind.WAITING, reasons.INTERRUPTED, message)
@@ -165,6 +169,17 @@ def restore(
             if turn is not None:
                 turn.results[name] = result
     return [results[name] for name in names]
+
+
+def _stop(executor: Executor, preview: bool) -> Refusal | None:
+    """Why no group can be restored now. Writes to the ledger, to compare clocks, unless it is a preview."""
+    context, deadline = executor.context, executor.context.deadline()
+    if not preview and isinstance(problem := executor.broker_time(deadline), Refusal):
+        return problem
+    cluster = kafka_cluster.read_cluster(context.client, deadline, context.connection.topics_attested)
+    if not isinstance(cluster, Fault):
+        find_growth(context, cluster, deadline, records=True, coordinators=True)
+    return executor.refusal(deadline, Moment.RESTORE)
 
 
 def _restore_group(executor: Executor, request: RestoreRequest, name: str, saved: Saved, preview: bool) -> GroupResult:
@@ -183,7 +198,12 @@ def _restore_group(executor: Executor, request: RestoreRequest, name: str, saved
     state = _state(executor, backup)
     if isinstance(state, GroupResult):
         return state
-    found = _read(executor, request, backup)
+    # What an earlier try of this request was about to replace: what was committed since then stays.
+    replaced = [p for parts in backups.values() for p in parts if p and p.replaced and p.continues == request.id]
+    first: dict[Partition, CommittedOffset | None] = {
+        place: offset for part in replaced for place, offset in saved_offsets(part).items()
+    }
+    found = _read(executor, request, backup, first or None)
     if isinstance(found, GroupResult):
         return replace(found, saved_at=backup.at)
     if preview:
@@ -191,12 +211,12 @@ def _restore_group(executor: Executor, request: RestoreRequest, name: str, saved
     begun = None
     if any(partition.commit is not None for partition in found.decided):
         begun = _outcome(executor, request, backup, OutcomeType.FAILED, reasons.INTERRUPTED, _BEGUN)
-        entries = [begun, *_replaced(executor, backup, found.decided)]
+        entries = [begun, *_replaced(executor, request, backup, found.decided)]
         # A fenced process can't write: LedgerFenced.
         stop = executor.refusal(executor.context.deadline(), Moment.REQUEST) or executor.record(entries)
         if stop is not None:
             return GroupResult(name, Kind.WAITING, stop.reason, stop.message, backup.at)
-        before = {partition.partition: partition.present for partition in found.decided}
+        before = first or {partition.partition: partition.present for partition in found.decided}
         found = _read(executor, request, backup, before)
     if isinstance(found, GroupResult):
         result, was_there = replace(found, saved_at=backup.at), True
@@ -238,7 +258,7 @@ def _read(
 ) -> _Found | GroupResult:
     """Read the evidence, and decide what may be committed now; a GroupResult if nothing may.
 
-    before: the present offsets by an earlier read. Another one was committed since, and stays.
+    before: the present offsets by an earlier read, as far as they matter. Another one was committed since, and stays.
     """
     client, deadline, saved = executor.context.client, executor.context.deadline(), saved_offsets(backup)
     ids = kafka_cluster.topic_ids(client, backup.offsets, deadline)
@@ -253,7 +273,7 @@ def _read(
     decided = decide(backup, now, ids, bounds, request)
     if before is not None:
         decided = [
-            held(p.partition, p.saved, p.present) if p.present not in (None, before[p.partition]) else p
+            held(p.partition, p.saved, p.present) if p.present not in (None, before.get(p.partition)) else p
             for p in decided
         ]
     return _Found(decided, is_there)
@@ -364,7 +384,9 @@ def _left_alone(partition: PartitionResult, reason: str, message: str) -> Partit
     return replace(partition, reason=reason, message=message, commit=None)
 
 
-def _replaced(executor: Executor, backup: Backup, decided: Sequence[PartitionResult]) -> list[Backup]:
+def _replaced(
+    executor: Executor, request: RestoreRequest, backup: Backup, decided: Sequence[PartitionResult]
+) -> list[Backup]:
     """A backup of the offsets that are about to be replaced."""
     offsets: dict[str, list[SavedOffset]] = {}
     for each in decided:
@@ -375,7 +397,8 @@ def _replaced(executor: Executor, backup: Backup, decided: Sequence[PartitionRes
         return []
     now = executor.context.clock.now()
     changes = {"id": new_id(now), "at": now, "expires": now + (backup.expires - backup.at), "offsets": offsets}
-    return in_parts(structs.replace(backup, **changes, continues="", replaced=True, evidence="replaced by a restore"))
+    changes |= {"continues": request.id, "replaced": True, "evidence": "replaced by a restore"}
+    return in_parts(structs.replace(backup, **changes))
 
 
 def _noted(executor: Executor, outcome: Outcome, result: GroupResult, begun: Outcome | None) -> GroupResult:
