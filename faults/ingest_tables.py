@@ -23,7 +23,7 @@ TABLES = {
         *("protocol_type", "generation", "member_id", "members", "state_ms", "gone", "clients"),
     ),
 }
-_GROUP = ("group", "last_commit_ms", "commits_30d")
+_GROUP = ("group", "last_commit_ms", "commits_by_day")
 
 
 def differences(bootstrap: str, warehouse: Path | str) -> list[str]:
@@ -39,12 +39,14 @@ def differences(bootstrap: str, warehouse: Path | str) -> list[str]:
     if covered:
         # Not the newest version, but the one that coverage names.
         sql = f"SELECT {_selected(_GROUP)} FROM t"  # noqa: S608
-        found += _compared("groups", _query(f"{warehouse}/activity", sql, version), groups(log, covered))
+        rows = _query(f"{warehouse}/activity", sql, version)
+        known = [(group, last, sum(count for _, count in days)) for group, last, days in rows]
+        found += _compared("groups", known, groups(log, covered))
     return found
 
 
 def groups(log: Rows, covered: dict[int, int]) -> set[Row]:
-    """All groups of the log up to these offsets, in the columns of _GROUP."""
+    """All groups of the log up to these offsets: name, time of the last commit, number of commits with a time."""
     commits, states = ([row for row in rows if row[1] < covered.get(row[0], 0)] for rows in (log.commits, log.states))
     times: dict[str, list[int]] = {row[4]: [] for row in states}
     for row in commits:
@@ -97,8 +99,10 @@ def _query(table: Path | str, sql: str, version: int | None = None) -> list[Row]
 
 
 def _plain(cell: Any) -> Any:
-    """A list of clients as faults.offsets_log.Rows has it."""
-    return tuple(tuple(client.values()) for client in cell) if isinstance(cell, list) else cell
+    """A list of clients as faults.offsets_log.Rows has it; a map as pairs."""
+    if not isinstance(cell, list):
+        return cell
+    return tuple(tuple(each.values()) if isinstance(each, dict) else each for each in cell)
 
 
 def _selected(columns: Iterable[str]) -> str:

@@ -109,7 +109,7 @@ class Bronze:
     def finish(self, era: int = 0, log_partition: int = 0) -> None:
         """What `ingested` says after that batch."""
         read_at = START + timedelta(days=1)
-        rest = (self._offset, read_at, None, self._began, "stream", TABLES_VERSION, None)
+        rest = (self._offset, read_at, None, self._began, TABLES_VERSION, None)
         partitions = range(self.partitions) if self.partitions > 1 else [log_partition]
         rows = [("cluster", "topic", era, self.batch, partition, *rest) for partition in partitions]
         frame = self._spark.createDataFrame(rows, INGESTED.none(self._spark).schema)

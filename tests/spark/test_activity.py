@@ -56,15 +56,15 @@ HISTORIES = {
     "simple": History(
         [commit(1, 5), commit(2, 6, 1), commit(3, 4)],
         SIMPLE
-        | {"first_commit": moment(1), "last_commit": moment(3), "oldest_commit": moment(2), "commits_30d": 3}
+        | {"first_commit": moment(1), "last_commit": moment(3), "oldest_commit": moment(2), "commits": 3}
         | {"first_seen": moment(1.1), "offsets": {0: 4, 1: 6}, "partitions": 2, "topics": 1, "tombstoned_at": None},
     ),
     "same-offset-again": History(
         [commit(second, 7) for second in range(1, 6)],
         SIMPLE
-        | {"first_commit": moment(1), "last_commit": moment(5), "oldest_commit": moment(5), "commits_1d": 0}
+        | {"first_commit": moment(1), "last_commit": moment(5), "oldest_commit": moment(5)}
         # The day of these commits is the one before the day of the last look.
-        | {"commits_7d": 5, "offsets": {0: 7}},
+        | {"commits": 5, "offsets": {0: 7}},
     ),
     "one-partition-expired": History(
         [commit(1, 5), commit(2, 6, 1), wiped(9)],
@@ -89,7 +89,7 @@ HISTORIES = {
     ),
     "aborted-is-activity-only": History(
         [commit(1, 5), commit(8, 9, aborted=True)],
-        SIMPLE | {"offsets": {0: 5}, "last_commit": moment(8), "oldest_commit": moment(1), "commits_30d": 2},
+        SIMPLE | {"offsets": {0: 5}, "last_commit": moment(8), "oldest_commit": moment(1), "commits": 2},
     ),
     "classic-in-use": History(
         [classic(1, 0, ""), classic(2, 2), commit(3)], CLASSIC | active() | {"first_seen": moment(2)}
@@ -215,20 +215,21 @@ HISTORIES = {
     "no-clients": History([classic(1, 1), classic(5, 0)], {"last_clients": None, "last_clients_at": None}),
     "commits-of-many-days": History(
         [commit(-40 * 86400), commit(-8 * 86400), commit(-86400), commit(1), commit(86400)],
-        SIMPLE | {"commits_1d": 1, "commits_7d": 3, "commits_30d": 4, "first_commit": moment(-40 * 86400)},
+        SIMPLE | {"commits": 4, "first_commit": moment(-40 * 86400)},
     ),
 }
 
 
 def plain(row: Any) -> dict[str, Any]:
-    """A row of `activity`, its times in UTC, its offsets by partition."""
+    """A row of `activity`, its times in UTC, its offsets by partition, and the number of its commits."""
     fields: dict[str, Any] = {
         name: value.astimezone(UTC) if isinstance(value, datetime) else value
         for name, value in row.asDict(recursive=True).items()
     }
     after = {topic: at.astimezone(UTC) for topic, at in (fields["topics_after"] or {}).items()}
     offsets = {offset["partition"]: offset["offset"] for offset in fields["offsets"]}
-    return fields | {"offsets": offsets, "topics_after": after}
+    commits = sum(fields["commits_by_day"].values())
+    return fields | {"offsets": offsets, "topics_after": after, "commits": commits}
 
 
 def rows(spark: SparkSession, warehouse: str) -> Rows:
@@ -424,7 +425,7 @@ def test_rounds_of_many_batches(spark: SparkSession, warehouse: str, monkeypatch
         bronze.write({"g": [commit(second)], f"g{second}": [commit(second)]})
     assert update(spark, warehouse).records == 10
     assert ACTIVITY.version(warehouse) > 2
-    assert {name: row["commits_30d"] for name, row in rows(spark, warehouse).items()} == {
+    assert {name: row["commits"] for name, row in rows(spark, warehouse).items()} == {
         "g": 5,
         **{f"g{second}": 1 for second in range(1, 6)},
     }
@@ -624,7 +625,7 @@ def test_another_run_meanwhile(
     monkeypatch.undo()
     assert update(spark, warehouse).batches == 0
     found = rows(spark, warehouse)
-    assert {group: (row["last_commit"], row["commits_30d"]) for group, row in found.items()} == {
+    assert {group: (row["last_commit"], row["commits"]) for group, row in found.items()} == {
         "g": (moment(21), 4),
         "new": (moment(12), 2),
         "only-1": (moment(1), 1),

@@ -22,7 +22,7 @@ from tests.spark.bronze import all_rows, append
 _ROW = {
     **{"cluster_id": "ours", "topic_id": None, "era": 0, "batch": 1, "log_partition": 0, "covered_to": 7},
     **{"read_at": datetime(2030, 1, 31, 12, tzinfo=UTC), "complete_since": None, "first_read_at": None},
-    **{"stream": "mine", "version": TABLES_VERSION, "leader_epoch": None},
+    **{"version": TABLES_VERSION, "leader_epoch": None},
 }
 
 _COMMIT = {

@@ -23,7 +23,6 @@ from group_hygiene.pipeline.tables import (
     PRUNED,
     QUARANTINE,
     RECORDS,
-    laid_out,
 )
 
 # Time of the last maintenance, in seconds since 1970: a property of the table with the fewest writes.
@@ -61,14 +60,12 @@ def maintain(
     if not QUARANTINE.exists(warehouse):
         # Refuses tables of a later version before anything is written.
         COVERAGE.rows(warehouse)
-        # An earlier release created it with the first malformed record, but it holds the time of the last maintenance.
+        # It holds the time of the last maintenance.
         QUARANTINE.change(warehouse, [], -1)
     if at_most_every is not None and now - _last(warehouse) < at_most_every:
         return False
     covered = COVERAGE.rows(warehouse)[:1]
-    if laid_out(warehouse):
-        # It would remove deletion vectors.
-        store.vacuum(ACTIVITY.path(warehouse), retention.activity, [row["activity_version"] for row in covered])
+    store.vacuum(ACTIVITY.path(warehouse), retention.activity, [row["activity_version"] for row in covered])
     # The last batch that is in `activity`.
     taken_in = covered[0]["batch"] if covered else 0
     for table in RECORDS:

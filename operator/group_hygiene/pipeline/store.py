@@ -64,23 +64,19 @@ class Table(NamedTuple):
     name: str
     schema: pa.Schema
     indexed: int = 0
-    properties: tuple[tuple[str, str], ...] = ()
 
     def path(self, warehouse: str) -> str:
         return f"{warehouse.rstrip('/')}/{self.name}"
 
     def read(self, spark: SparkSession, warehouse: str, version: int | None = None) -> DataFrame:
-        """Its rows in all columns, also if an earlier release wrote it; none if it does not exist.
+        """Its rows; none if it does not exist.
 
         version: of the table, which has it: a run at the same time may write a later one.
         """
         if version is None and not self.exists(warehouse):
             return self.none(spark)
         reader = spark.read.format("delta")
-        frame = (reader if version is None else reader.option("versionAsOf", version)).load(self.path(warehouse))
-        if not set(self.schema.names) - set(frame.columns):
-            return frame
-        return frame.unionByName(self.none(spark), allowMissingColumns=True).select(*self.schema.names)
+        return (reader if version is None else reader.option("versionAsOf", version)).load(self.path(warehouse))
 
     def none(self, spark: SparkSession) -> DataFrame:
         """No rows. Spark knows that, and simplifies its plans."""
@@ -135,24 +131,13 @@ class Table(NamedTuple):
 
         Raises Halted if a newer program wrote it.
         """
-        missing: dict[str, Any] = dict.fromkeys(self.schema.names)
-        found = [missing | row for row in rows(self.path(warehouse))]
+        found = rows(self.path(warehouse))
         if (newer := max((row["version"] for row in found), default=TABLES_VERSION)) > TABLES_VERSION:
             raise Halted(
                 f"the tables at {warehouse} have version {newer}, and this program supports version {TABLES_VERSION}: "
                 "a newer one wrote them. Run that one, or use another --warehouse"
             )
         return found
-
-    def add_columns(self, warehouse: str) -> int:
-        """Add the columns that a table of an earlier release lacks, as nulls; returns its version: see `version`."""
-        if (table := opened(uri := self.path(warehouse))) is None:
-            return -1
-        existing = {field.name for field in table.schema().fields}
-        if missing := [field for field in Schema.from_arrow(self.schema).fields if field.name not in existing]:
-            with _explained(uri):
-                table.alter.add_columns(missing, commit_properties=_marked())
-        return int(table.version())
 
     def create(self, warehouse: str) -> None:
         """Create it without rows. One that exists is replaced by one with another id, in one version."""
@@ -178,7 +163,6 @@ class Table(NamedTuple):
                 uri if table is None else table,
                 pa.Table.from_pylist(data, self.schema),
                 mode="overwrite",
-                schema_mode="merge",
                 configuration=self._properties if table is None else None,
                 commit_properties=_marked(retries=None if after is None else 0),
             )
@@ -209,7 +193,7 @@ class Table(NamedTuple):
     def _properties(self) -> dict[str, str]:
         # As in Spark; delta-rs has a longer interval, and each reader reads all versions since the last checkpoint.
         interval = {"delta.checkpointInterval": "10"}
-        return {"delta.dataSkippingNumIndexedCols": str(self.indexed)} | interval | dict(self.properties)
+        return {"delta.dataSkippingNumIndexedCols": str(self.indexed)} | interval
 
 
 def opened(uri: str) -> DeltaTable | None:

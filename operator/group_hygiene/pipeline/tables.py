@@ -6,8 +6,7 @@ offsets then start again; `batch` is the number of the batch, over all eras; `lo
 `record_time` are the record's own. They are first because Delta has minima and maxima of the first columns only, and
 later reads filter by them.
 
-Tables may lack columns that a later release added: they read as null, and the first write adds them. A column that is
-NOT NULL here never holds a null, but Delta does not enforce that.
+A column that is NOT NULL here never holds a null, but Delta does not enforce that.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from group_hygiene.pipeline.store import Table
 
 # A property of a bronze table: rows from before this time (ISO 8601) were dropped, after `activity` had them.
 PRUNED = "grouphygiene.pruned"
-# A property of `activity`: how its rows are in files. Tables of earlier releases have none.
-LAYOUT = "grouphygiene.layout"
 _parser = duckdb.connect(config={"threads": 1})
 _parser.execute("SET TimeZone = 'UTC'")
 
@@ -85,15 +82,15 @@ QUARANTINE = Table(
 # read). leader_epoch: of the partition at that read, -1 = its log has none. batch: the
 # last completed one, 0 = none; rows of a later one will be written again. complete_since: records from before this time
 # were lost unread, in whole or in part (null = none). first_read_at: time of the first complete read; of older records,
-# compaction had left only the last ones. topic_id: null = a broker before 2.8, which has none. stream: not
-# used since release 0.2.0. version: TABLES_VERSION of the writer, for all tables.
+# compaction had left only the last ones. topic_id: null = a broker before 2.8, which has none. version: TABLES_VERSION
+# of the writer, for all tables.
 INGESTED = Table(
     "ingested",
     _schema(
         """
         cluster_id VARCHAR NOT NULL, topic_id VARCHAR, era INT NOT NULL, batch BIGINT NOT NULL,
         log_partition INT NOT NULL, covered_to BIGINT NOT NULL, read_at TIMESTAMPTZ, complete_since TIMESTAMPTZ,
-        first_read_at TIMESTAMPTZ, stream VARCHAR NOT NULL, version INT NOT NULL, leader_epoch INT
+        first_read_at TIMESTAMPTZ, version INT NOT NULL, leader_epoch INT
         """
     ),
 )
@@ -101,8 +98,8 @@ INGESTED = Table(
 # One row per group. Times are those of the log's records; null = unknown. offsets: its last commit in each partition
 # for which it still has an offset. `*_after`: the latest `written_after` of its commits, of the record of its state,
 # and of the commits for each topic of `offsets`: these were written no earlier. last_clients: of the last record that
-# names clients, and its time; null also if an earlier release read that record. log_partition: each file has the groups
-# of one partition, or of all: see activity.shards.
+# names clients, and its time. log_partition: each file has the groups of one partition, or of all: see
+# activity.shards.
 ACTIVITY = Table(
     "activity",
     _schema(
@@ -114,14 +111,12 @@ ACTIVITY = Table(
         offsets STRUCT(
             topic VARCHAR, "partition" INT, "offset" BIGINT, leader_epoch INT, metadata VARCHAR, commit_time TIMESTAMPTZ
         )[] NOT NULL,
-        commits_1d BIGINT NOT NULL, commits_7d BIGINT NOT NULL, commits_30d BIGINT NOT NULL,
         commits_by_day MAP(DATE, BIGINT) NOT NULL, tombstoned_at TIMESTAMPTZ, era INT NOT NULL, read_to BIGINT NOT NULL,
         updated_at TIMESTAMPTZ NOT NULL, last_commit_after TIMESTAMPTZ, state_after TIMESTAMPTZ,
         topics_after MAP(VARCHAR, TIMESTAMPTZ), last_clients {_CLIENTS}, last_clients_at TIMESTAMPTZ
         """
     ),
     indexed=2,
-    properties=((LAYOUT, "1"),),
 )
 
 # One row per log partition, copied from `ingested` once version `activity_version` of `activity` includes all of it.
@@ -129,7 +124,7 @@ COVERAGE = Table(
     "coverage",
     pa.schema(
         [
-            *(field for field in INGESTED.schema if field.name != "stream"),
+            *INGESTED.schema,
             *_schema("activity_id VARCHAR NOT NULL, activity_version BIGINT NOT NULL"),
         ]
     ),
@@ -137,9 +132,3 @@ COVERAGE = Table(
 
 # The bronze tables: every record of the log is in one of them.
 RECORDS = (COMMITS, GROUP_STATES, QUARANTINE)
-
-
-def laid_out(warehouse: str) -> bool:
-    """Whether no file of `activity` has deletion vectors: tables of earlier releases may, or by a user's setting."""
-    settings = ACTIVITY.settings(warehouse)
-    return LAYOUT in settings and settings.get("delta.enableDeletionVectors") != "true"

@@ -88,10 +88,7 @@ _STEPS = (
     """,
     """
     CREATE TEMP TABLE of_days AS SELECT
-        "group", list_sort(list(struct_pack("key" := day, "value" := commits))) AS commits_by_day,
-        (sum(commits) FILTER (day > today - 1))::BIGINT AS commits_1d,
-        (sum(commits) FILTER (day > today - 7))::BIGINT AS commits_7d,
-        (sum(commits) FILTER (day > today - 30))::BIGINT AS commits_30d
+        "group", list_sort(list(struct_pack("key" := day, "value" := commits))) AS commits_by_day
     FROM (
         SELECT "group", day, sum(commits)::BIGINT AS commits FROM (
             -- A cast of a time to a date takes three times as long.
@@ -171,8 +168,7 @@ _STEPS = (
         coalesce(of_places.partitions, 0) AS partitions, coalesce(of_places.topics, 0) AS topics,
         of_places.oldest_commit,
         coalesce(of_places.offsets, []) AS offsets, coalesce(of_members.members, []) AS members,
-        coalesce(of_days.commits_by_day, []) AS commits_by_day, coalesce(of_days.commits_1d, 0) AS commits_1d,
-        coalesce(of_days.commits_7d, 0) AS commits_7d, coalesce(of_days.commits_30d, 0) AS commits_30d,
+        coalesce(of_days.commits_by_day, []) AS commits_by_day,
         coalesce(of_topics.topics_after, []) AS topics_after
     FROM of_commits FULL JOIN of_states USING ("group")
     LEFT JOIN old USING ("group")
@@ -193,7 +189,7 @@ _ROWS = """
         members, first_commit, last_commit, oldest_commit,
         CASE WHEN simple OR wiped_out THEN NULL WHEN NOT has_state THEN was_empty_since
             WHEN state_now = 'Empty' AND protocol <> '' THEN since END AS empty_since,
-        first_seen, partitions, topics, offsets, commits_1d, commits_7d, commits_30d, commits_by_day,
+        first_seen, partitions, topics, offsets, commits_by_day,
         CASE WHEN wiped_out THEN wiped_time ELSE coalesce(ended_at, old_tombstoned_at) END AS tombstoned_at,
         era, read_to, now AS updated_at, last_commit_after,
         CASE WHEN has_state THEN new_after ELSE was_after END AS state_after,

@@ -32,7 +32,6 @@ from group_hygiene.pipeline.tables import (
     PRUNED,
     QUARANTINE,
     RECORDS,
-    laid_out,
 )
 
 # Records of a round, which the tasks write to their disks.
@@ -88,8 +87,7 @@ def update(spark: SparkSession, warehouse: str, history: timedelta | None = None
     if coverage:
         refuse_older(_batch(ingested[0]), _batch(coverage[0]))
     refuse_incomplete(warehouse, ingested[0]["batch"])
-    versions = {table.name: table.add_columns(warehouse) for table in RECORDS}
-    ACTIVITY.add_columns(warehouse)
+    versions = {table.name: table.version(warehouse) for table in RECORDS}
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
     complete_since: _Moments = {row["log_partition"]: row["complete_since"] for row in coverage}
@@ -100,8 +98,6 @@ def update(spark: SparkSession, warehouse: str, history: timedelta | None = None
         # No reader uses the new table until coverage has its id.
         ACTIVITY.create(warehouse)
         at, coverage, era = _state(warehouse), [], ingested[0]["era"]
-    elif not laid_out(warehouse):
-        at = _laid_out(spark, warehouse, at)
     if not coverage and any(PRUNED in table.settings(warehouse) for table in RECORDS):
         complete_since = {row["log_partition"]: now for row in ingested}
     complete_since = _later(complete_since, {row["log_partition"]: row["complete_since"] for row in ingested})
@@ -164,14 +160,6 @@ def _state(warehouse: str) -> State:
     if (state := ACTIVITY.state(warehouse)) is None:
         raise PipelineError(f"the table {ACTIVITY.name} was removed while it was written: run this again")
     return state
-
-
-def _laid_out(spark: SparkSession, warehouse: str, at: State) -> State:
-    """A table of an earlier release, whose files may have deletion vectors, as a new one with the same rows."""
-    rows = ACTIVITY.read(spark, warehouse, at.version).select(*ACTIVITY.schema.names)
-    ACTIVITY.create(warehouse)
-    rows.write.format("delta").mode("append").save(ACTIVITY.path(warehouse))
-    return _state(warehouse)
 
 
 def _todo(warehouse: str, coverage: _Rows, ingested: _Rows, records: Collection[Held]) -> list[_Batches]:

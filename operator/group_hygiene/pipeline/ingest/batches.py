@@ -117,7 +117,7 @@ class _Ingest:
         left = sum(max(0, end - self._progress.positions[partition]) for partition, end in bounds.ends.items())
         # An earlier run that still goes on fails at its next write: to each table this run writes right after a version
         # that it has seen, or has written itself.
-        self._versions = {table: table.add_columns(self._warehouse) for table in RECORDS}
+        self._versions = {table: table.version(self._warehouse) for table in RECORDS}
         if left or self._progress != before:
             # Before any other table: the rows of a first batch need an owner.
             self._write_progress(self._progress)

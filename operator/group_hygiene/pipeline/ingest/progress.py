@@ -168,7 +168,7 @@ def read_progress(warehouse: str) -> Progress | None:
 
 def write_progress(warehouse: str, progress: Progress, after: int) -> None:
     """Replace the rows of `ingested`. Raises PipelineError if its version is not `after`: see store.replace."""
-    of_all = {name: getattr(progress, name) for name in _OF_ALL} | {"stream": "", "version": TABLES_VERSION}
+    of_all = {name: getattr(progress, name) for name in _OF_ALL} | {"version": TABLES_VERSION}
     rows = [
         of_all | {"log_partition": partition} | asdict(place) for partition, place in sorted(progress.places.items())
     ]
