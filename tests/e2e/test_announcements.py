@@ -125,8 +125,10 @@ def test_a_grace_period_begins_when_users_can_see_the_mark(
         assert 'group_hygiene_status_refusals_total{kind="grouppolicies"}' in operator.http("/metrics")[1]
         if is_shown:
             assert deleted(kafka, group) >= first + GRACE
-            messages = {event["reason"]: event["message"] for event in world.events(namespace)}
+            events = {event["reason"]: event for event in world.events(namespace)}
+            messages = {reason: event["message"] for reason, event in events.items()}
             assert "will be deleted after 12s" in messages["GroupsMarked"]
+            assert events["GroupsMarked"]["metadata"]["annotations"]["grouphygiene.io/run-id"]
             assert "frozen by the change board" in messages["StatusRefused"]
         else:
             wait_for(lambda: dates(kafka, "mark", group, "since")[-1] > first + GRACE)

@@ -24,7 +24,7 @@ server again. The modules app, api, objects, watches, unserved, recorder, health
     recorder       Kubernetes Events
     objects        the current objects of the CRDs: one store for all loops, fed by the watch
     watches        whether the watches are open
-    unserved       statuses of the objects that no connection serves
+    unserved       statuses of the objects that don't run
     api            the requests to the API server that the operator needs
     requests       one request to the API server: time limit and errors
     health         /healthz, /readyz and /metrics
