@@ -53,7 +53,11 @@ def test_list_agrees_with_kafkas_own_tool(on: Run, kafka: KafkaCluster) -> None:
     theirs = {row["GROUP"]: row["STATE"] for row in rows}
     ours = {group["group"]: group["state"] for group in on("list", "--state", "Empty", "-o", "json").json["groups"]}
     assert {name: ours[name] for name in ALL if name in ours} == {name: theirs[name] for name in ALL if name in theirs}
-    assert ours == theirs
+    # Kafka's tool prints an id with spaces or line breaks as it is; other tests leave some.
+    parts = {part for name in ours for part in name.split() if part != name}
+    assert {name: state for name, state in ours.items() if name.split() == [name]} == {
+        name: state for name, state in theirs.items() if name not in parts
+    }
 
 
 def test_list_as_a_table(on: Run) -> None:

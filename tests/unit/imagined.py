@@ -542,7 +542,7 @@ def _fetch_offsets_log(world: World, place: Any) -> Any:
     end = len(world.offsets_log)
     body = first.to_bytes(8, "big") + bytes(records.buffer())[8:] if first < end else b""
     known = {"last_stable_offset": end, "aborted_transactions": None, "records": body}
-    row = Row(partition_index=place.partition, error_code=0, high_watermark=end, **known)
+    row = Row(partition_index=place.partition, error_code=0, high_watermark=end, log_start_offset=0, **known)
     return Row(error_code=0, responses=[Row(partitions=[row])])
 
 
@@ -557,6 +557,7 @@ def _fetch(world: World, request: Any) -> Any:
     place = Row(
         error_code=0,
         high_watermark=world.end,
+        log_start_offset=0,
         last_stable_offset=world.end,
         aborted_transactions=None,
         # Brokers put the offset in, which the checksum leaves out.

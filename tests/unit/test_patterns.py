@@ -138,7 +138,8 @@ def test_covers(wide: str, narrow: str, covered: bool) -> None:
 _HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
-from group_hygiene.spec.patterns import Patterns
+from group_hygiene.errors import SpecError
+from group_hygiene.spec.patterns import Patterns, TenantPatterns
 def none_matches(pattern, part):
     patterns = Patterns([pattern + f"*q{i}*" for i in range(64)])
     assert not any(patterns.matches(part * (32_000 // len(part)) + "z" * i) for i in range(10))
@@ -149,11 +150,20 @@ none_matches("{hex}*{hex}*{hex}*{hex}x", "a-")
 none_matches("*" + "-" * 200 + "{hex}x", "-")
 none_matches("*{uuid}x", "123e4567-e89b-12d3-a456-426614174000")
 none_matches("*{date}x", "20261127")
+for text in "* ( [ ] | (| [] a.* .* { {hex}- {namespace}. -{namespace} \\\\* \\\\.*".split():
+    for end in ("", "{x}", ")", "+"):
+        for _ in range(100):
+            try:
+                TenantPatterns([(text * 255)[:250] + end])
+            except SpecError:
+                pass
 """
 
 
 def test_placeholders_cost_little() -> None:
-    """64 patterns of each kind against ten of the longest names: quadratic time would take minutes each."""
+    """64 patterns of each kind against ten of the longest names, and 100 refusals of long patterns that look like
+    regular expressions: quadratic time would take minutes each.
+    """
     done = subprocess.run([sys.executable, "-c", _HOSTILE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -85,6 +85,7 @@ def test_an_edit_wakes_no_connection_that_grants_nothing(access: list[Any], woke
     operator._services = cast("Any", SimpleNamespace(unserved=asked, grants=grants))
     woke: list[tuple[str, str]] = []
     operator._wake = lambda *key: woke.append(key)  # type: ignore[method-assign]
+    operator._loop = cast("Any", SimpleNamespace(call_soon_threadsafe=lambda call, *key: call(*key)))
     rights = {"groups": ["*"], "actions": ["Alert"]}
     spec = {"bootstrapServers": ["kafka:9092"], "access": [entry | rights for entry in access]}
     metadata = {"namespace": "k", "name": "main", "uid": "u", "generation": 1, "resourceVersion": "1"}

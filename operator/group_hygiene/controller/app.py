@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
@@ -28,6 +29,7 @@ from group_hygiene.controller.objects import (
     POLICIES,
     RESTORES,
     Key,
+    Object,
     Objects,
     key_of,
 )
@@ -41,6 +43,7 @@ from group_hygiene.errors import ApiError, HygieneError, NotFound
 from group_hygiene.network.egress import Egress
 from group_hygiene.process import memory
 from group_hygiene.process.clock import SystemClock
+from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.telemetry.metrics import Metrics
 
@@ -99,6 +102,9 @@ class Operator:
         # Whether loops run: from the time when this process leads and knows the objects.
         self._serving = False
         self._loops: dict[tuple[str, str], tuple[ConnectionLoop, asyncio.Task[None]]] = {}
+        self._following = ThreadPoolExecutor(1, "following")
+        # With its resourceVersion, as last decoded in that thread.
+        self._connections: dict[Key, tuple[str, Connection]] = {}
 
     def stop(self) -> None:
         self._stop.set()
@@ -146,6 +152,7 @@ class Operator:
         log.info("stopping")
         self._services.stopping.set()
         self._services.unserved.wake()
+        self._following.shutdown(wait=False, cancel_futures=True)
         for loop, _ in self._loops.values():
             loop.wake()
         tasks = [task for _, task in self._loops.values()]
@@ -327,32 +334,44 @@ class Operator:
             self._objects.put(plural, obj)
 
     def _on_change(self, *change: Any) -> None:
-        """See Objects. A run may end after the event loop did."""
+        """See Objects. A run may end after the event loop and the thread did."""
         if self._serving:
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._follow, *change)
+                self._following.submit(self._follow, *change)
 
     def _follow(self, plural: str, key: Key, connections: Collection[Key]) -> None:
-        """Wake what a change of an object concerns. In a namespace without a grant it concerns no connection."""
-        if self._stop.is_set():
-            return
+        """Wake what a change of an object concerns. In a namespace without a grant it concerns no connection.
+
+        In a thread of its own: a tenant's edits make it decode a connection, which may be large.
+        """
         if plural == CONNECTIONS:
             self._services.unserved.check_naming(key)
         else:
             self._services.unserved.check(plural, key)
         for of in connections:
             obj = self._objects.get(CONNECTIONS, *of)
-            if obj is None or self._services.grants.are_possible(parsed(obj)[0], key[0]):
-                self._wake(*of)
+            if obj is None or plural == CONNECTIONS or self._may_grant(obj, key[0]):
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._wake, *of)
+
+    def _may_grant(self, obj: Object, namespace: str) -> bool:
+        key, version = key_of(obj), str(obj["metadata"]["resourceVersion"])
+        known = self._connections.get(key)
+        if known is None or known[0] != version:
+            known = self._connections[key] = version, parsed(obj)[0]
+        return self._services.grants.are_possible(known[1], namespace)
 
     def _wake(self, namespace: str, name: str) -> None:
         """Wake the loop of a connection; start it if the connection exists."""
         key = (namespace, name)
+        if self._stop.is_set():
+            return
         running = self._loops.get(key)
         if running is not None and not running[1].done():
             running[0].wake()
         elif self._objects.get(CONNECTIONS, namespace, name) is None:
             self._loops.pop(key, None)
+            self._connections.pop(key, None)
         else:
             loop = ConnectionLoop(namespace, name, self._services)
             task = asyncio.create_task(loop.run(), name=f"connection {namespace}/{name}")

@@ -8,6 +8,7 @@ regular expression is refused: it would match other names than its author means.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
@@ -25,26 +26,18 @@ PLACEHOLDERS: Mapping[str, str] = {
 # Only in patterns of tenants: the name of a namespace (RFC 1123).
 _NAMESPACE = "(?P<namespace>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)(?![-a-z0-9])"
 _TOKEN = re.compile(r"\\(?P<escaped>.)|(?P<star>\*)|\{(?P<name>[a-z]+)\}|(?P<text>[^\\*{]+)")
-# A star, a character, or a placeholder other than {namespace}.
-_UNIT = r"[^\\{]|\\.|\{[^n]"
-# The same expressions are in the rules of the CRDs, with the same messages.
-_ESCAPES = re.compile(r"^([^\\]|\\[*\\{^$(\[.])*\Z")
-_REGULAR = re.compile(
-    r"^\^|^([^\\]|\\.)*(\$\Z|\([^|]*\|[^)]*\)|\[[^\]]+\][+*])|^(([^\\]|\\.)*([\x20-/:-@\[\]^_`{|~]|\\.))?\.\*"
-)
-_ALTERNATIVES = re.compile(r"^([^\\]|\\.)*\([^|]*\|[^)]*\)")
-_CORRECTABLE = re.compile(r"^\^?([^\\()|?+^$\[\]{]|\[0-9\][+*])+\$?\Z")
-_KNOWN = re.compile(r"^([^\\{]|\\.?|\{(uuid|digits|hex|date)\})*\Z")
-_KNOWN_TO_TENANTS = re.compile(r"^([^\\{]|\\.?|\{(uuid|digits|hex|date|namespace)\})*\Z")
+# In place of an escaped dot, and of another escaped character, for the checks: no pattern means these.
+_DOT, _OTHER = "\U0010fffe", "\U0010ffff"
+# The rules of the CRDs are the same, with the same messages, in expressions that take Python quadratic time.
+_ESCAPES = re.compile(r"(?:[^\\]|\\[*\\{^$(\[.])*+\Z")
+_DOT_STAR = re.compile(rf"(?:\A|[\x20-/:-@\[\]^_`{{|~{_DOT}{_OTHER}])\.\*")
+_CORRECTABLE = re.compile(r"\^?(?:[^\\()|?+^$\[\]{]|\[0-9\][+*])++\$?\Z")
+_KNOWN = re.compile(r"(?:[^{]|\{(?:uuid|digits|hex|date)\})*+\Z")
+_KNOWN_TO_TENANTS = re.compile(r"(?:[^{]|\{(?:uuid|digits|hex|date|namespace)\})*+\Z")
 _FOLLOWED = re.compile(
-    r"^([^\\]|\\.)*(\{(digits|date)\}[0-9]|\{(hex|uuid)\}[0-9a-fA-F]"
-    r"|\{(uuid|digits|hex|date)\}\{(uuid|digits|hex|date|namespace)\}"
-    r"|\*([^\\]|\\.)*([0-9]\{digits\}|[0-9a-fA-F]\{hex\}))"
+    r"\{(?:digits|date)\}[0-9]|\{(?:hex|uuid)\}[0-9a-fA-F]|\{(?:uuid|digits|hex|date)\}\{(?:uuid|digits|hex|date|namespace)\}"
 )
-_BOUNDED = re.compile(
-    rf"^({_UNIT})*(([._/]|\\\.)\{{namespace\}})?\Z"
-    rf"|^({_UNIT.replace('{]', '{*]')})*\{{namespace\}}(([._/]|\\\.)({_UNIT})*)?\Z"
-)
+_BEHIND_A_STAR = re.compile(r"[0-9]\{digits\}|[0-9a-fA-F]\{hex\}")
 # Where `covers` searches a character that occurs in no pattern: from the first private use area to the last plane.
 _CANDIDATES = range(0xE000, 0x110000)
 
@@ -90,19 +83,21 @@ def _placed(expression: str) -> _Placed:
 
 
 def _problem(pattern: str, of_tenants: bool) -> str | None:
-    """What a pattern must be, as the CRDs say it; None = it is."""
+    """What a pattern must be, as the CRDs say it; None = it is. Takes linear time: tenants write patterns."""
     if not pattern:
         return "not be empty"
-    if not _ESCAPES.search(pattern):
+    if not _ESCAPES.match(pattern):
         return r"have one of * \ { ^ $ ( [ . after each backslash, which makes it literal: \* is a star"
-    if _REGULAR.search(pattern):
-        return rf"not be a regular expression (\. \^ \$ \( \[ are literal): {_advice(pattern)}"
-    if not (_KNOWN_TO_TENANTS if of_tenants else _KNOWN).search(pattern):
+    masked = re.sub(r"\\(.)", lambda found: _DOT if found[1] == "." else _OTHER, pattern, flags=re.DOTALL)
+    if masked[0] == "^" or masked[-1] == "$" or _is_choice(masked) or _DOT_STAR.search(masked):
+        return rf"not be a regular expression (\. \^ \$ \( \[ are literal): {_advice(pattern, masked)}"
+    if not (_KNOWN_TO_TENANTS if of_tenants else _KNOWN).match(masked):
         names = "{uuid}, {digits}, {hex}, {date}" + (", {namespace}" if of_tenants else "")
         return rf"have no other name in braces than {names}; \{{ is a brace"
-    if _FOLLOWED.search(pattern):
+    star = masked.find("*")
+    if _FOLLOWED.search(masked) or (star >= 0 and _BEHIND_A_STAR.search(masked, star)):
         return "have a separator, like -, between a placeholder and a character that it takes"
-    if of_tenants and not _BOUNDED.search(pattern):
+    if not _is_bounded(masked):
         return (
             "have {namespace} once, with . or _ or / or nothing after it, and before each * unless it ends the pattern "
             "after . or _ or /: else a namespace gets groups of another one"
@@ -110,11 +105,35 @@ def _problem(pattern: str, of_tenants: bool) -> str | None:
     return None
 
 
-def _advice(pattern: str) -> str:
+def _has_alternatives(masked: str) -> bool:
+    """Whether it has `(`, and then `|`, and then `)`."""
+    opened = masked.find("(")
+    bar = masked.find("|", opened + 1) if opened >= 0 else -1
+    return bar >= 0 and masked.find(")", bar + 1) >= 0
+
+
+def _is_choice(masked: str) -> bool:
+    """Whether it has alternatives in parentheses, or characters in brackets that are repeated."""
+    pairs = itertools.pairwise(masked.split("]"))
+    return _has_alternatives(masked) or any("[" in part[:-1] and after[:1] in ("+", "*") for part, after in pairs)
+
+
+def _is_bounded(masked: str) -> bool:
+    """Whether no name matches with two values of {namespace}."""
+    before, *others = masked.split("{namespace}")
+    if not others:
+        return True
+    separators = ("_", ".", "/", _DOT)
+    at_the_end = others == [""] and before.endswith(separators)
+    after = others[0]
+    return at_the_end or (len(others) == 1 and "*" not in before and (not after or after.startswith(separators)))
+
+
+def _advice(pattern: str, masked: str) -> str:
     """What to write in place of a regular expression."""
-    if _ALTERNATIVES.search(pattern):
+    if _has_alternatives(masked):
         return "write one pattern for each alternative"
-    if not _CORRECTABLE.search(pattern):
+    if not _CORRECTABLE.match(pattern):
         return "* matches any characters"
     corrected = (
         pattern.replace("[0-9]+", "{digits}").replace("[0-9]*", "{digits}").replace(".*", "*").replace("**", "*")
