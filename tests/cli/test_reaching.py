@@ -6,6 +6,7 @@ import copy
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from group_hygiene.cli.options import Target
 from group_hygiene.cli.target import open_session
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.ledger.topic import find
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Removal
 from group_hygiene.model.refusal import Refusal
@@ -397,61 +399,73 @@ def test_a_command_creates_the_ledger_of_a_connection(
     client.close()
 
 
+def applied(cluster: ApiServer, kafka: KafkaCluster, namespace: str, name: str, ledger: bool) -> None:
+    """A KafkaConnection whose ledger is the topic of its name, as its status says if it has one already."""
+    made = connection(kafka) | {"metadata": {"name": name, "namespace": namespace}}
+    made["spec"] = {"bootstrapServers": [kafka.plaintext_bootstrap], "ledger": {"topic": name, "replicationFactor": 1}}
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
+    change = json.dumps({"status": {"clusterID": kafka.cluster_id} | ({"ledger": {"topic": name}} if ledger else {})})
+    cluster.kubectl("patch", "kconn", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", change)
+
+
 def test_a_request_binds_all_connections_to_the_cluster(run: Run, cluster: ApiServer, secure: KafkaCluster) -> None:
     """Two KafkaConnections with ledgers of their own: a request by one of them protects the group from both.
 
-    Without a ledger, a connection can't see it: that is an error, and --create-ledger creates it.
+    Another user's request in the ledger of the other one is neither removed nor shortened.
     """
     client, ledgers = connect(Settings((secure.plaintext_bootstrap,))), dict[str, Any]()
     for name in ("first", "second"):
         ours = LedgerSettings(installation="ours", writer=f"group-hygiene-{name}", topic=name, replication_factor=1)
         ledgers[name] = open_ledger(client, ours, Deadline(60), create=True, claim=True)
-        made = connection(secure) | {"metadata": {"name": name, "namespace": "kafka"}}
-        made["spec"] = {
-            "bootstrapServers": [secure.plaintext_bootstrap],
-            "ledger": {"topic": name, "replicationFactor": 1},
-        }
-        cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
-        change = json.dumps({"status": {"clusterID": secure.cluster_id, "ledger": {"topic": name}}})
-        cluster.kubectl("patch", "kconn", name, "-n", "kafka", "--subresource=status", "--type=merge", "-p", change)
-    where = ["theirs", "--connection", "first", "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
+        applied(cluster, secure, "kafka", name, ledger=True)
+    where, other = (
+        ["theirs", "--connection", name, "-n", "kafka", "--kubeconfig", cluster.kubeconfig] for name in ledgers
+    )
 
-    def asked() -> list[bool]:
+    def asked() -> list[str]:
         for ledger in ledgers.values():
             ledger.read_on(Deadline(60))
-        return ["theirs" in ledger.contents.keeps for ledger in ledgers.values()]
+        found = (ledger.contents.keeps.get("theirs") for ledger in ledgers.values())
+        return ["" if each is None else each.why for each in found]
 
     kept = run("keep", *where, "--for", "1h", "--why", "needed")
-    assert (kept.code, asked()) == (0, [True, True]), kept.err
+    assert (kept.code, asked()) == (0, ["needed", "needed"]), kept.err
     removed = run("keep", *where, "--remove")
-    assert (removed.code, asked()) == (0, [False, False]), removed.err
-    other = ["theirs", "--connection", "second", "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
-    assert run("keep", *other, "--for", "9h", "--why", "of another team").code == 0
+    assert (removed.code, asked()) == (0, ["", ""]), removed.err
+    assert run("keep", *other, "--for", "9h", "--why", "another").code == 0
     ledgers["first"].write([Removal(("keep", "theirs"))])
     removed = run("keep", *where, "--remove")
-    assert (removed.code, asked()) == (0, [False, True]), removed.err
-    assert run("keep", *where, "--for", "1h", "--why", "needed", "--replace").code == 0
-    assert asked() == [True, True]
-    assert {each.contents.keeps["theirs"].why for each in ledgers.values()} == {"needed", "of another team"}
-    removed = run("keep", *where, "--remove")
-    assert (removed.code, asked()) == (0, [False, True]), removed.err
-    removed = run("keep", *other, "--remove")
-    assert (removed.code, asked()) == (0, [False, False]), removed.err
+    assert (removed.code, asked()) == (0, ["", "another"]), removed.err
+    kept = run("keep", *where, "--for", "1h", "--why", "needed", "--replace")
+    assert (kept.code, asked()) == (0, ["needed", "another"]), kept.err
+    cluster.kubectl("delete", "kconn", *ledgers, "-n", "kafka")
+    client.close()
 
-    made = connection(secure) | {"metadata": {"name": "third", "namespace": "kafka"}}
-    made["spec"] = {"bootstrapServers": [secure.plaintext_bootstrap], "ledger": {"topic": "third"}}
-    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
-    change = json.dumps({"status": {"clusterID": secure.cluster_id}})
-    cluster.kubectl("patch", "kconn", "third", "-n", "kafka", "--subresource=status", "--type=merge", "-p", change)
+
+def test_a_request_and_connections_without_a_ledger(run: Run, cluster: ApiServer, secure: KafkaCluster) -> None:
+    """They can't see it: an error until --create-ledger creates it; a note where another namespace names the topic."""
+    client = connect(Settings((secure.plaintext_bootstrap,)))
+    cluster.kubectl("create", "namespace", "tenant")
+    applied(cluster, secure, "kafka", "third", ledger=True)
+    applied(cluster, secure, "kafka", "fourth", ledger=False)
+    applied(cluster, secure, "tenant", "fifth", ledger=False)
+    where = ["theirs", "--connection", "third", "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
+    ours = LedgerSettings(installation="ours", writer="group-hygiene-third", topic="third", replication_factor=1)
+    open_ledger(client, ours, Deadline(60), create=True, claim=True)
     kept = run("keep", *where, "--for", "1h", "--why", "needed")
-    assert (kept.code, asked()) == (1, [True, True])
+    assert kept.code == 1
     assert "has no ledger yet, so its policies will not see this: add --create-ledger" in kept.err
     kept = run("keep", *where, "--for", "2h", "--why", "needed", "--create-ledger")
     assert kept.code == 0, kept.err
-    theirs = LedgerSettings(installation="ours", writer="group-hygiene-third", topic="third", replication_factor=1)
-    ledgers["third"] = open_ledger(client, theirs, Deadline(60), create=False)
-    assert asked() == [True, True, True]
-    cluster.kubectl("delete", "kconn", *ledgers, "-n", "kafka")
+    assert "KafkaConnection tenant/fifth to this cluster has no ledger yet" in kept.err
+    found = open_ledger(
+        client, replace(ours, writer="group-hygiene-fourth", topic="fourth"), Deadline(60), create=False
+    )
+    assert found is not None
+    assert "theirs" in found.contents.keeps
+    assert find(client, "fifth", Deadline(60)) is None
+    cluster.kubectl("delete", "kconn", "third", "fourth", "-n", "kafka")
+    cluster.kubectl("delete", "namespace", "tenant", "--wait=false")
     client.close()
 
 

@@ -99,7 +99,7 @@ def test_numbers_and_reasons() -> None:
 
 
 def test_comparisons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a pattern that was not compared with all names nothing is said."""
-    monkeypatch.setattr(module, "_COMPARISONS", 10)
+    """Of a pattern that was not compared with all names nothing is said. Each star costs as much as a name."""
+    monkeypatch.setattr(module, "_COMPARISONS", 20)
     found = pattern_notes(_connection(protect=["*a1", "*a2", "*a3", "b"]), [], [f"x{i}" for i in range(7)])
     assert [note.pattern for note in found] == ["*a1"]

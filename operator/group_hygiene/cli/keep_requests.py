@@ -160,11 +160,16 @@ def _write_elsewhere(
 
     changes_of: the changes of a ledger with these requests. Returns errors and notes.
     """
-    topics = session.other_ledgers()
-    if isinstance(topics, Refusal):
-        return [], [f"other connections to this cluster may not see it, as they can't be listed: {topics.message}"]
+    others = session.other_ledgers()
+    if isinstance(others, Refusal):
+        return [], [f"other connections to this cluster may not see it, as they can't be listed: {others.message}"]
+    notes = [
+        f"KafkaConnection {name} to this cluster has no ledger yet, so its policies will not see this: ask again by "
+        "--connection once it has one"
+        for name in (others.unbound if changes_of({}) else ())
+    ]
     errors: list[str] = []
-    for topic in topics:
+    for topic in others.topics:
         try:
             executor = open_executor(session, Opening(need, topic, any_topic=True, optional=True))
             journal = executor.context.journal
@@ -184,7 +189,7 @@ def _write_elsewhere(
             errors.append(f"the ledger {topic} of another KafkaConnection to this cluster lacks the change: {error}")
         else:
             errors += _named(deleted)
-    return errors, []
+    return errors, notes
 
 
 def _deleted_meanwhile(journal: Journal, before: Mapping[str, _Deletions]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import note, working
@@ -39,14 +39,24 @@ def _no_change() -> Refusal | None:
     return None
 
 
+class OtherLedgers(NamedTuple):
+    """topics: of connections that have a ledger, and of those of the same namespace that will have one.
+
+    unbound: connections of other namespaces, as namespace/name, without a ledger.
+    """
+
+    topics: Sequence[str] = ()
+    unbound: Sequence[str] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """A connected cluster. `connection`: with its limits and protection; `claims`: see reconcile.Context.
 
     in_kubernetes: whether objects that claim groups can be read. read_secret: for the connection's namespace.
     read_change: reads the KafkaConnection again; returns a Refusal if it was edited, always None without Kubernetes.
-    known: the status of the KafkaConnection; empty without Kubernetes. other_ledgers: the topics of the ledgers that
-    other KafkaConnections to this cluster use, or will use once they need one; a Refusal if they can't be listed.
+    known: the status of the KafkaConnection; empty without Kubernetes. other_ledgers: of other KafkaConnections to this
+    cluster; a Refusal if they can't be listed.
     """
 
     client: Client
@@ -56,7 +66,7 @@ class Session:
     read_secret: ReadSecretTexts | None = None
     read_change: Callable[[], Refusal | None] = _no_change
     known: Mapping[str, Any] = field(default_factory=dict)
-    other_ledgers: Callable[[], Sequence[str] | Refusal] = tuple
+    other_ledgers: Callable[[], OtherLedgers | Refusal] = OtherLedgers
     clock: SystemClock = field(default_factory=SystemClock)
 
     def deadline(self) -> Deadline:
@@ -82,7 +92,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     read_secret: ReadSecretTexts | None = None
     read_change: Callable[[], Refusal | None] = _no_change
     known: Mapping[str, Any] = {}
-    other_ledgers: Callable[[], Sequence[str] | Refusal] = tuple
+    other_ledgers: Callable[[], OtherLedgers | Refusal] = OtherLedgers
     if target.connection is not None:
         with working("reading the KafkaConnection"):
             api, obj, connection, settings = _from_kubernetes(target, target.connection)
@@ -235,7 +245,7 @@ def _change_of(api: Api, connection: Object) -> Callable[[], Refusal | None]:
     return partial(read_change, api, CONNECTIONS, connection)
 
 
-def _other_ledgers(api: Api, connection: Object) -> Sequence[str] | Refusal:
+def _other_ledgers(api: Api, connection: Object) -> OtherLedgers | Refusal:
     from group_hygiene.controller.objects import CONNECTIONS
 
     try:
@@ -244,7 +254,15 @@ def _other_ledgers(api: Api, connection: Object) -> Sequence[str] | Refusal:
         return Refusal.of(error)
     cluster = (connection.get("status") or {}).get("clusterID")
     same = [each for each in found if cluster and (each.get("status") or {}).get("clusterID") == cluster]
-    return sorted({_ledger_topic(each) for each in same} - {_ledger_topic(connection)})
+    topics, unbound = set[str](), set[str]()
+    for each in same:
+        where, topic = each["metadata"]["namespace"], _ledger_topic(each)
+        is_known = bool((each["status"].get("ledger") or {}).get("topic"))
+        if topic != _ledger_topic(connection):
+            # A tenant names the topic in its spec: none is created for it.
+            is_own = is_known or where == connection["metadata"]["namespace"]
+            (topics if is_own else unbound).add(topic if is_own else f"{where}/{each['metadata']['name']}")
+    return OtherLedgers(sorted(topics), sorted(unbound))
 
 
 def _ledger_topic(connection: Object) -> str:

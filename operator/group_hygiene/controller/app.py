@@ -103,6 +103,7 @@ class Operator:
         self._serving = False
         self._loops: dict[tuple[str, str], tuple[ConnectionLoop, asyncio.Task[None]]] = {}
         self._following = ThreadPoolExecutor(1, "following")
+        self._unserved: threading.Thread | None = None
         # With its resourceVersion, as last decoded in that thread.
         self._connections: dict[Key, tuple[str, Connection]] = {}
 
@@ -176,10 +177,16 @@ class Operator:
         await asyncio.wait([watch, beat, lead, compare, *tasks], timeout=_REST_ENDS_WITHIN_S)
         workers.stop()
         log.info("stopped")
-        if in_flight:
+        if in_flight or not await asyncio.to_thread(self._join_unserved):
             _exit(0 if self._failure is None else 1)
         if self._failure is not None:
             raise self._failure
+
+    def _join_unserved(self) -> bool:
+        """Whether the thread has ended: one that still runs while the interpreter ends may abort the process."""
+        if self._unserved is not None:
+            self._unserved.join(_REST_ENDS_WITHIN_S)
+        return self._unserved is None or not self._unserved.is_alive()
 
     async def _check_crds(self, api: Api) -> None:
         missing = await asyncio.to_thread(api.missing_crds)
@@ -218,7 +225,8 @@ class Operator:
             raise HygieneError(f"gives up the lead: the objects could not be read for {STUCK_S:.0f} s") from None
         if self._stop.is_set():
             return
-        threading.Thread(target=self._services.unserved.run, name="unserved", daemon=True).start()
+        self._unserved = threading.Thread(target=self._services.unserved.run, name="unserved", daemon=True)
+        self._unserved.start()
         self._serving = True
         self._services.progress.made()
         for key in self._objects.keys(CONNECTIONS):
@@ -255,6 +263,8 @@ class Operator:
         api, served = self._services.api, self._watches.served
         if not served:
             return False
+        is_complete = self._watches.serves_all
+        self._objects.is_complete &= is_complete
         for plural in KINDS:
             sequence = self._objects.sequence
             try:
@@ -274,6 +284,7 @@ class Operator:
                 return False
             for key, uid in gone:
                 self._objects.remove(plural, key, uid)
+        self._objects.is_complete = is_complete
         return True
 
     async def _watch(self) -> None:

@@ -42,7 +42,7 @@ _DEBOUNCE_S = 0.3
 _BACKOFF_START_S, _BACKOFF_CAP_S = 5.0, 120.0
 # Pauses of a connection whose ledger another process writes: two operators that take it back at once write statuses of
 # each other's runs all the time.
-_FENCED_START_S, _FENCED_CAP_S = 30.0, 1_800.0
+_FENCED_START_S, _FENCED_CAP_S = 30.0, 300.0
 # How long messages may take to arrive after the connection is gone, and when the process stops.
 _LAST_MESSAGES_S, _IN_FLIGHT_S = 12.0, 2.0
 
@@ -220,8 +220,9 @@ class ConnectionLoop:
             due = self._policies.due(obj, connection, active, again)
             if due or served.asked or self._alerts.unwritten:
                 context = self._open_context(served)
-                # The marks of a policy end with its deletion, also while a finalizer keeps its object there.
-                reconcile.forget_policies(context, self._services.objects.active_uids(POLICIES))
+                if self._services.objects.is_complete:
+                    # The marks of a policy end with its deletion, also while a finalizer keeps its object there.
+                    reconcile.forget_policies(context, self._services.objects.active_uids(POLICIES))
                 self._restores.run(
                     context,
                     served.asked,

@@ -142,6 +142,8 @@ class Objects:
         self._sequence = 0
         # Plural -> which fields the API server drops.
         self._outdated: dict[str, str] = {}
+        # Whether the store has the objects of all namespaces: one that is not there may exist in another.
+        self.is_complete = True
 
     def outdate(self, plural: str, problem: str | None) -> None:
         """The API server drops fields of all these objects (see Api.crd_problem), so none is usable; None = of none."""

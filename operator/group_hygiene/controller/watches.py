@@ -50,6 +50,10 @@ class Watches:
         closed = [list(each.items()) for each in self._closed.values()]
         return self._namespaces - {name for each in closed for name, since in each if now - since >= DOWN_S}
 
+    @property
+    def serves_all(self) -> bool:
+        return self.served == self._namespaces
+
     def are_listed(self) -> bool:
         """Whether namespaces are served, and all their watches are open: all objects were listed then."""
         served = self.served

@@ -67,12 +67,14 @@ _BEGUN = "begun; some of its offsets may be committed, as the process that resto
 class Saved:
     """The ledger's entries for some requests. backups: group -> id -> parts, None = an unreadable part.
 
-    done: (id of the request, group) -> outcome. ends: group -> the `ends` of `choose`.
+    done: (id of the request, group) -> outcome. ends: group -> the `ends` of `choose`. stop: why none of these requests
+    can be met now; an empty list = not asked yet.
     """
 
     backups: dict[str, dict[str, list[Backup | None]]] = field(default_factory=dict)
     done: dict[tuple[str, str], Outcome] = field(default_factory=dict)
     ends: dict[str, dict[str, set[OutcomeType]]] = field(default_factory=dict)
+    stop: list[Refusal | None] = field(default_factory=list)
 
 
 def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: Deadline) -> Saved:
@@ -146,7 +148,6 @@ def restore(
     )
     names = list(dict.fromkeys(request.groups or sorted(concerned)))
     results: dict[str, GroupResult] = {}
-    stop = _stop(executor, preview) if saved.backups else None
     for name in names:
         if not request.granted(name):
             message = "the connection does not allow to restore this group"
@@ -156,11 +157,11 @@ def restore(
             results[name] = GroupResult(name, kind, done.reason, done.message)
         elif turn is not None and name in turn.results:
             results[name] = turn.results[name]
-        elif stop is not None:
-            results[name] = GroupResult(name, Kind.WAITING, stop.reason, stop.message)
         elif turn is not None and turn.is_over():
             message = "not tried yet: other restores and policies have their turn first"
             results[name] = GroupResult(name, Kind.WAITING, reasons.INTERRUPTED, message)
+        elif name in saved.backups and (stop := _stop(executor, saved, preview)) is not None:
+            results[name] = GroupResult(name, Kind.WAITING, stop.reason, stop.message)
         else:
             result = _restore_group(executor, request, name, saved, preview)
             if hidden := executor.context.journal.contents.hidden_summary:
@@ -171,8 +172,14 @@ def restore(
     return [results[name] for name in names]
 
 
-def _stop(executor: Executor, preview: bool) -> Refusal | None:
+def _stop(executor: Executor, saved: Saved, preview: bool) -> Refusal | None:
     """Why no group can be restored now. Writes to the ledger, to compare clocks, unless it is a preview."""
+    if not saved.stop:
+        saved.stop.append(_find_stop(executor, preview))
+    return saved.stop[0]
+
+
+def _find_stop(executor: Executor, preview: bool) -> Refusal | None:
     context, deadline = executor.context, executor.context.deadline()
     if not preview and isinstance(problem := executor.broker_time(deadline), Refusal):
         return problem

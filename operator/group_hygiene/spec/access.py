@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from group_hygiene.spec.fields import Decisive, Text, convert, require
-from group_hygiene.spec.patterns import Patterns, TenantPatterns
+from group_hygiene.spec.patterns import Patterns, TenantPatterns, of_namespace
 from group_hygiene.spec.policy import UNPROVEN, Lifted, Unprotect
 
 
@@ -124,8 +124,8 @@ class Grant:
         """The groups for which the right is granted; None = all groups."""
         if self.entries is None:
             return None
-        granted = [entry.groups.of_namespace(self.namespace).sources for entry in self.entries if right in entry.rights]
-        return Patterns([pattern for sources in granted for pattern in sources])
+        granted = (entry.groups.sources for entry in self.entries if right in entry.rights)
+        return of_namespace(tuple(pattern for sources in granted for pattern in sources), self.namespace)
 
     def liftable(self, right: Right) -> tuple[Lifted, ...] | None:
         """The protections that policies with this action may lift, and from which groups; None = all from all."""

@@ -255,15 +255,21 @@ class TenantPatterns(Patterns):
 
     def of_namespace(self, namespace: str) -> Patterns:
         """With this namespace in place of `{namespace}`."""
-        return Patterns(
-            [
-                re.sub(r"\\.|\{namespace\}", lambda found: namespace if found[0][0] == "{" else found[0], source)
-                for source in self.sources
-            ]
-        )
+        return of_namespace(self.sources, namespace)
 
     def namespace_of(self, name: str) -> str:
         """What `{namespace}` of the first pattern that matches stands for; "" = it has none, or none matches."""
         pieces = next((pieces for pieces in self._pieces if _matches(pieces, name)), ())
         found = [piece.first.match(name) or piece.later.search(name) for piece in pieces if isinstance(piece, _Placed)]
         return next((each["namespace"] for each in found if each and "namespace" in each.groupdict()), "")
+
+
+@functools.lru_cache(maxsize=256)
+def of_namespace(sources: tuple[str, ...], namespace: str) -> Patterns:
+    """`TenantPatterns` of these texts with a namespace. Remembers the last ones, which each policy needs in a round."""
+    return Patterns(
+        [
+            re.sub(r"\\.|\{namespace\}", lambda found: namespace if found[0][0] == "{" else found[0], source)
+            for source in sources
+        ]
+    )
