@@ -80,11 +80,12 @@ class Journal:
 
     def read_on(self, deadline: Deadline) -> Refusal | None:
         """Read what other processes have written since the last read; returns why that failed, None = it succeeded."""
-        if self._ledger is not None:
-            self._tried(lambda ledger: ledger.read_on(deadline))
-            # What was read may be older than changes that could not be written.
-            self.contents.apply(self._unwritten.values())
-        return self.problem
+        if self._ledger is None:
+            return self.problem
+        problem = self._tried(lambda ledger: ledger.read_on(deadline))
+        # What was read may be older than changes that could not be written.
+        self.contents.apply(self._unwritten.values())
+        return problem
 
     def entries(self, wanted: Callable[[Key], bool], deadline: Deadline) -> list[Entry] | Refusal:
         """Every readable entry of the whole ledger whose key is wanted; a Refusal if it can't be read."""
