@@ -364,6 +364,15 @@ def test_a_command_changes_nothing_in_another_cluster(
     assert "theirs" in listed
 
 
+def applied(cluster: ApiServer, kafka: KafkaCluster, namespace: str, name: str, ledger: bool) -> None:
+    """A KafkaConnection whose ledger is the topic of its name, as its status says if it has one already."""
+    made = connection(kafka) | {"metadata": {"name": name, "namespace": namespace}}
+    made["spec"] = {"bootstrapServers": [kafka.plaintext_bootstrap], "ledger": {"topic": name, "replicationFactor": 1}}
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
+    change = json.dumps({"status": {"clusterID": kafka.cluster_id} | ({"ledger": {"topic": name}} if ledger else {})})
+    cluster.kubectl("patch", "kconn", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", change)
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -377,12 +386,8 @@ def test_a_command_creates_the_ledger_of_a_connection(
 ) -> None:
     """Only with --create-ledger: in the topic of the spec, before its operator has needed one; then it is there."""
     name = f"new-{command[0]}"
-    made = connection(secure) | {"metadata": {"name": name, "namespace": "kafka"}}
-    made["spec"] = {"bootstrapServers": [secure.plaintext_bootstrap], "ledger": {"topic": name}}
-    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
-    change = json.dumps({"status": {"clusterID": secure.cluster_id}})
-    cluster.kubectl("patch", "kconn", name, "-n", "kafka", "--subresource=status", "--type=merge", "-p", change)
-    call = [*command, "nobody", "--connection", name, "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
+    applied(cluster, secure, "kafka", name, ledger=False)
+    call = [*command, "absent", "--connection", name, "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
     client, settings = (
         connect(Settings((secure.plaintext_bootstrap,))),
         LedgerSettings(installation=None, writer="", topic=name),
@@ -394,18 +399,9 @@ def test_a_command_creates_the_ledger_of_a_connection(
     ledger = open_ledger(client, settings, Deadline(60), create=False)
     assert ledger is not None
     assert ledger.contents.owner is not None, answer.err
-    assert ledger.contents.keeps.keys() == ({"nobody"} if command[0] == "keep" else set())
+    assert ledger.contents.keeps.keys() == ({"absent"} if command[0] == "keep" else set())
     cluster.kubectl("delete", "kconn", name, "-n", "kafka")
     client.close()
-
-
-def applied(cluster: ApiServer, kafka: KafkaCluster, namespace: str, name: str, ledger: bool) -> None:
-    """A KafkaConnection whose ledger is the topic of its name, as its status says if it has one already."""
-    made = connection(kafka) | {"metadata": {"name": name, "namespace": namespace}}
-    made["spec"] = {"bootstrapServers": [kafka.plaintext_bootstrap], "ledger": {"topic": name, "replicationFactor": 1}}
-    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
-    change = json.dumps({"status": {"clusterID": kafka.cluster_id} | ({"ledger": {"topic": name}} if ledger else {})})
-    cluster.kubectl("patch", "kconn", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", change)
 
 
 def test_a_request_binds_all_connections_to_the_cluster(run: Run, cluster: ApiServer, secure: KafkaCluster) -> None:

@@ -109,7 +109,7 @@ def test_a_late_event_does_not_undo_a_write() -> None:
     ],
 )
 def test_what_wakes_a_loop(change: dict[str, Any]) -> None:
-    """More than a change of the status, whoever stores it; the connection that an object named before, too."""
+    """Each change of more than the status, by a watch or a write; the connection that an object named before, too."""
     changes: list[tuple[Any, ...]] = []
     objects = Objects(changed=lambda *change: changes.append(change))
     objects.put(POLICIES, an_object(version=1))

@@ -267,8 +267,8 @@ class KeepOptions:
 @click.option(
     "--create-ledger",
     is_flag=True,
-    help="Create the topic of the ledger if there is none, as before the first policy that deletes. An operator takes "
-    "it over.",
+    help="Create the topic of the ledger if there is none, as before the first policy that deletes; also for other "
+    "KafkaConnections of the namespace to the same cluster. An operator takes it over.",
 )
 @ledger_option
 @output_option

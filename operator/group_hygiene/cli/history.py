@@ -54,9 +54,9 @@ class _Event(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """How a command uses the ledger. topic: None = that of the connection. any_topic: `topic` may be another one.
+    """How a command uses the ledger. topic: None = that of the connection. optional: it is no error if there is none.
 
-    optional: it is no error if there is no ledger.
+    any_topic: `topic` is that of another connection; deletions that commands left open there are not resolved.
     """
 
     need: LedgerNeed
@@ -114,7 +114,7 @@ def open_executor(session: Session, opening: Opening) -> Executor:
         raise LedgerProblem(problem.message, problem.reason)
     context = Context(session.client, session.connection, memory, session.clock, journal, claims=session.claims)
     guard = CommandGuard(session)
-    # Another connection's ledger may hold what its tenants wrote.
+    # Tenants may write another connection's ledger.
     if writes and not opening.any_topic:
         recover_commands(context, guard)
     if not journal.exists and not opening.optional:

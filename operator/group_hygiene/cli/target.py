@@ -257,11 +257,13 @@ def _other_ledgers(api: Api, connection: Object) -> OtherLedgers | Refusal:
     topics, unbound = set[str](), set[str]()
     for each in same:
         where, topic = each["metadata"]["namespace"], _ledger_topic(each)
-        is_known = bool((each["status"].get("ledger") or {}).get("topic"))
-        if topic != _ledger_topic(connection):
-            # A tenant names the topic in its spec: none is created for it.
-            is_own = is_known or where == connection["metadata"]["namespace"]
-            (topics if is_own else unbound).add(topic if is_own else f"{where}/{each['metadata']['name']}")
+        if topic == _ledger_topic(connection):
+            continue
+        if where == connection["metadata"]["namespace"] or (each["status"].get("ledger") or {}).get("topic"):
+            topics.add(topic)
+        else:
+            # The tenant's spec names the topic: it is neither read nor created.
+            unbound.add(f"{where}/{each['metadata']['name']}")
     return OtherLedgers(sorted(topics), sorted(unbound))
 
 
