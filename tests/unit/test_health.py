@@ -193,16 +193,22 @@ def test_connections_beyond_the_limit_end_the_oldest() -> None:
 
 
 def test_connections_of_the_last_moment_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that stops while it accepts them leaves no socket and no transport open."""
-    left: list[object] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda found: left.append(found.exc_value))
+    """A server that stops while it accepts them leaves no socket and no transport open.
+
+    Other sockets that are found meanwhile are those of kafka-python's consumers (see `filterwarnings`).
+    """
+    left: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: left.append(str(found.exc_value)))
+    ports = list[int]()
     for clients in range(30):
         with ExitStack() as stack:
             with serving() as server:
+                ports.append(server.port)
                 for _ in range(clients):
                     stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             gc.collect()
-    assert left == []
+    of_others = re.compile(r"unclosed <socket\.socket .*laddr=\('[0-9.]+', (\d+)\)")
+    assert [text for text in left if not (found := of_others.match(text)) or int(found[1]) in ports] == []
 
 
 @pytest.mark.parametrize(
