@@ -87,7 +87,7 @@ WORLDS = (
     ),
     _set(
         "ledger-tombstones-gone",
-        Works(),
+        Refuses(_UNAVAILABLE, "delete.retention.ms"),
         Moment.MARKED,
         segment_ms="100",
         min_cleanable_dirty_ratio="0.001",

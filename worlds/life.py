@@ -47,6 +47,10 @@ _INTERVAL_SECONDS = 3600
 _PROTECTED = ("live", "simple", "protected-*")
 # How often the operator runs at least while it must refuse, and at most until a status shows that.
 _RUNS, _RUNS_AT_MOST = 3, 6
+# How long after its grace period a group is deleted, at the latest.
+_DUE_SECONDS = 10.0
+# What a command says where a second try may do better, as leaders move or writes are slow.
+_AGAIN = ("SnapshotIncomplete", "took too long")
 
 
 class Silent(FaultsError):
@@ -58,6 +62,7 @@ class Made:
     """The groups of a life, and their offsets. unused: by type. used: by a consumer, after its mark.
 
     wanted: a user asks to keep it, after its mark. commanded: for the command line; no policy selects it.
+    stayed: the groups that were there after the deletions, and must stay: one may be due before it is used.
     """
 
     unused: dict[str, str] = field(default_factory=dict)
@@ -65,6 +70,7 @@ class Made:
     used: str = ""
     wanted: str = ""
     commanded: str = ""
+    stayed: list[str] = field(default_factory=list)
 
     @property
     def marked(self) -> list[str]:
@@ -117,7 +123,7 @@ class Life:
             return
         self.restore_by_object()
         self.delete_and_restore_by_command()
-        self.must_stay([self.made.used, self.made.wanted])
+        self.must_stay(self.made.stayed)
 
     # The steps
 
@@ -204,11 +210,13 @@ class Life:
             self.run.replicas.another_leader(leader, _SECONDS)
             self.run.until_deleted(due, seconds=_SECONDS)
         self.must_stay([self.made.wanted])
+        self.made.stayed.append(self.made.wanted)
         # Later the groups are there again, and a request without an answer counts if its group is gone.
         if problems := self.run.audit().problems:
             raise Broken("; ".join(problems))
         # In use from now on: whether it stayed until here is for the audit.
         if self.made.used in self.groups.listed():
+            self.made.stayed.append(self.made.used)
             member = self.groups.member(self.made.used, self.run.topic)
             self.stack.callback(member.leave)
             self.run.truth.stays([self.made.used], "it has a member")
@@ -243,7 +251,7 @@ class Life:
             if code == 0 or "ClockSkew" not in text:
                 raise Broken(f"`delete --force` by a wrong clock: exit code {code}: {text}")
             return
-        self.command("delete", name, "--force", "--yes")
+        self.command("delete", name, "--force", "--yes", tries=3)
         if name in self.groups.listed():
             raise Broken(f"`delete --force` says that {name} is deleted")
         self.command("restore", name, *(["--allow-unknown-topic-identity"] if self.lacks_topic_ids else []))
@@ -262,11 +270,14 @@ class Life:
             time.sleep(self.grace)
         self.run.truth.stays(due, f"the operator must refuse: {expected.reason}")
         shown = False
+        # What is marked now is due by then.
+        until = time.monotonic() + self.grace + _DUE_SECONDS
         for done in itertools.count(1):
             self.run.run(seconds=_SECONDS)
             self.must_stay(due)
             shown = shown or self.is_shown(expected)
-            if done == _RUNS_AT_MOST or (shown and done >= _RUNS):
+            enough = done >= _RUNS_AT_MOST and time.monotonic() > until
+            if enough or (shown and done >= _RUNS):
                 break
             time.sleep(LOOK_SECONDS)
         missing = [] if shown else [f"no status has {expected.reason} with {expected.cause!r}"]
@@ -333,8 +344,8 @@ class Life:
 
     # The command line
 
-    def command(self, *arguments: str, refused: bool = False) -> tuple[int, str]:
-        """Run the command line, as an administrator; exit code, and its output.
+    def command(self, *arguments: str, refused: bool = False, tries: int = 1) -> tuple[int, str]:
+        """Run the command line, as an administrator; exit code, and its output. tries: see `_AGAIN`.
 
         With the connection, unless the clock of commands is wrong: then TLS would refuse the API server's certificate.
         Raises Broken for an exit code other than 0, unless `refused`.
@@ -344,6 +355,8 @@ class Life:
         else:
             connection = ("--connection", "main", "-n", self.run.name, "--kubeconfig", str(self.run.server.kubeconfig))
             code, text = commands.run([*arguments, *connection, "--timeout", _TIMEOUT], _SECONDS)
+        if code != 0 and tries > 1 and any(each in text for each in _AGAIN):
+            return self.command(*arguments, refused=refused, tries=tries - 1)
         if code != 0 and not refused:
             raise Broken(f"{' '.join(arguments)}: exit code {code}: {text[-600:]}")
         return code, text
@@ -378,7 +391,7 @@ def begun(world: World, kafka: KafkaCluster, server: ApiServer) -> Iterator[Life
             "unprotect": ["Share"],
         }
     }
-    grace = min(_GRACE_SECONDS_AT_MOST, max(_GRACE_SECONDS, 2 * os.getloadavg()[0]))
+    grace = min(_GRACE_SECONDS_AT_MOST, max(world.grace or _GRACE_SECONDS, 2 * os.getloadavg()[0]))
     setup = Setup(
         world.name,
         kafka,

@@ -52,6 +52,9 @@ WORLDS = (
         "message.format.version=0.10.2 of __consumer_offsets alone, on Kafka 2.8.2",
         Cluster("2.8.2"),
         change=configured(OFFSETS, message_format_version="0.10.2"),
+        moment=Moment.MARKED,
+        # `delete --force` reads no log.
+        expected=Refuses("EvidenceUnreadable", "old format", ends=True, everywhere=False),
         settings=("message.format.version",),
     ),
     World(

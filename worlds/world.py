@@ -94,6 +94,7 @@ class World:
     so that no other world may follow on them. ledger: added to `spec.ledger`. needs: programs or rights
     that it needs; where one is missing it is reported as not run. protocols: of groups that the brokers offer, where
     the version alone does not say it. own_clock: whether the operator's clock can be set (`faults.reckless.clock`).
+    grace: the least grace period in seconds, where the change takes longer than the usual one.
     """
 
     family: str
@@ -109,6 +110,7 @@ class World:
     needs: tuple[str, ...] = ()
     protocols: tuple[str, ...] | None = None
     own_clock: bool = False
+    grace: float = 0.0
 
     @property
     def touched(self) -> frozenset[str]:

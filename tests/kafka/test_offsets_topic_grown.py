@@ -111,7 +111,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         observation, plan = scene.plan(policy(gone))
         (outcome,) = scene.apply(plan, observation)
         assert outcome.kind is OutcomeKind.DELETED
-        scene.observe(policy(*moved, *same))
+        scene.observe(policy(*moved, *same), full=True)
         make.admin.create_partitions([NewPartitions(OFFSETS_TOPIC, NEW)])[OFFSETS_TOPIC].result()
         wait_for(lambda: len(make.admin.list_topics(OFFSETS_TOPIC).topics[OFFSETS_TOPIC].partitions) == NEW)
         for broker in world.restarted:
@@ -121,6 +121,12 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         yield Place(world, kafka, make, topic, scene, Groups(moved, same, gone))
         client.close()
         make.close()
+
+
+def test_the_next_scan_shows_it(place: Place) -> None:
+    """Also one that does not list all groups, and before any group is used."""
+    place.scene.observe(policy(*place.groups.moved, *place.groups.same))
+    assert (not place.scene.memory.grown) == (place.world.refusal is None)
 
 
 def test_a_group_that_is_used_stays(place: Place) -> None:

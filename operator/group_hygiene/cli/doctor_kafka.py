@@ -102,7 +102,7 @@ def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
     yield from run_check(Area.LEDGER, "ledger", lambda: _ledger(session, cluster))
     yield from run_check(_KAFKA, "scan", lambda: _scan(session, cluster))
     yield from run_check(Area.EVIDENCE, "evidence", lambda: _evidence(session, cluster, metadata))
-    yield from run_check(_CLOCK, "clock of the brokers", lambda: _clock(session, metadata, ends))
+    yield from run_check(_CLOCK, "clock of the brokers", lambda: _clock(session, cluster, metadata, ends))
 
 
 def service_of(servers: Iterable[str]) -> str | None:
@@ -420,8 +420,11 @@ def _evidence(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> 
         yield failed(Area.EVIDENCE, "evidence", found, f"the runbook, {coverage.problem.reason}")
 
 
-def _clock(session: Session, metadata: ClusterMetadata, ends: Mapping[int, int] | Fault) -> Iterator[Finding]:
-    """Whether records have timestamps in the future, or those that were written since `ends` have old ones.
+def _clock(
+    session: Session, cluster: Cluster, metadata: ClusterMetadata, ends: Mapping[int, int] | Fault
+) -> Iterator[Finding]:
+    """Whether records of the offsets log or the ledger have timestamps in the future, or those that were written to the
+    log since `ends` have old ones.
 
     Without a write, a clock that is behind does not show.
     """
@@ -431,7 +434,10 @@ def _clock(session: Session, metadata: ClusterMetadata, ends: Mapping[int, int] 
         for number, (leader, _) in metadata.leaders.items()
         if leader >= 0
     ]
+    ledger = cluster.memory.ledger
     asked = dict.fromkeys(places, round(limit.timestamp() * 1000))
+    if ledger is not None:
+        asked[Partition(ledger.topic, 0)] = round(limit.timestamp() * 1000)
     answers = offsets_at(session.client, asked, session.deadline())
     ahead = [place for place, answer in answers.items() if isinstance(answer, int)]
     faults = [answer for answer in answers.values() if isinstance(answer, Fault)]

@@ -31,6 +31,8 @@ _PREFERRED = {
     "segment.bytes": str(32 * 1024 * 1024),
     "segment.ms": str(24 * 60 * 60 * 1000),
     "compression.type": "producer",
+    # Brokers may have a lower limit (message.max.bytes).
+    "max.message.bytes": "1048588",
 }
 # Of numbers, the least values. A batch of the writer has up to 700,000 bytes. A process that was away for less than an
 # hour must still read that an entry was removed.

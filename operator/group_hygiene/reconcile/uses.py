@@ -233,15 +233,17 @@ def find_growth(
     """Note which brokers compute partitions of the offsets log from an old number of them, as far as it shows.
 
     A restart elects leaders, so earlier findings count for the same leaders. records: the records of each partition
-    since its leader leads it are read, once. coordinators: brokers are asked for the coordinators of groups.
+    since its leader leads it are read, once. coordinators: brokers are asked for the coordinators of groups. Both are
+    done anyway once the number of partitions is another one.
     """
     memory, client, found = context.memory, context.client, dict[int, str]()
+    changed = memory.grown_among is not None and len(memory.grown_among) != len(cluster.leaders)
     if memory.grown_among == cluster.leaders:
         found |= memory.grown
-    elif records:
+    elif records or changed:
         found |= growth.by_records(client, cluster, Deadline(deadline.left / 2))
         memory.grown_among = cluster.leaders
-    if coordinators:
+    if coordinators or changed:
         found |= growth.by_coordinators(client, cluster, Deadline(deadline.left / 2))
     memory.grown = found | (memory.tail.grown if memory.tail is not None else {})
     return grown_refusal(memory.grown)
