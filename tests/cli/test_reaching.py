@@ -315,7 +315,8 @@ def test_a_command_ends_when_the_connection_is_edited(cluster: ApiServer) -> Non
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        pytest.param({"clusterID": "former"}, "bootstrapServers led to cluster former and now lead to", id="cluster"),
+        pytest.param({"clusterID": "former"}, ", and not to former as spec.clusterID says", id="cluster"),
+        pytest.param({"pinned": "former"}, ", and not to former as spec.clusterID says", id="cluster-of-the-spec"),
         pytest.param({"ledger": {"topic": "moved", "id": "former"}}, "holds the ledger", id="ledger"),
         pytest.param({"ledger": {"topic": "before", "id": "former"}}, "the ledger is in the topic before", id="topic"),
     ],
@@ -346,7 +347,9 @@ def test_a_command_changes_nothing_in_another_cluster(
     moved = connection(secure)
     moved["metadata"]["name"] = "moved"
     moved["spec"] = {"bootstrapServers": [secure.plaintext_bootstrap], "ledger": {"topic": topic}}
+    moved["spec"] |= {"clusterID": status["pinned"]} if "pinned" in status else {}
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(moved))
+    status = {field: value for field, value in status.items() if field != "pinned"}
     change = json.dumps({"status": {"clusterID": None, "ledger": None} | status})
     cluster.kubectl("patch", "kconn", "moved", "-n", "kafka", "--subresource=status", "--type=merge", "-p", change)
     where = ["--connection", "moved", "-n", "kafka", "--kubeconfig", cluster.kubeconfig]

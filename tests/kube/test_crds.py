@@ -284,6 +284,7 @@ def msk(**fields: Any) -> Patch:
         pytest.param({"activity": {"uri": "abfss://c@acc.dfs.core.windows.net/x"}}, id="activity-azure"),
         pytest.param({"activity": {"uri": "/srv/tables", "maxAge": "1s"}}, id="activity-path"),
         pytest.param({"activity": {"uri": "file:///srv/tables"}}, id="activity-path-as-url"),
+        pytest.param({"clusterID": "vPeOCWypqUOSepEvx0cbog"}, id="cluster-id"),
         pytest.param({"ledger": {}}, id="ledger-empty"),
         pytest.param({"ledger": {"topic": "a.b-C_1", "replicationFactor": 10, "id": "x"}}, id="ledger-all-fields"),
         pytest.param({"access": []}, id="access-none"),
@@ -660,6 +661,8 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param({"limits": {"maxPerRun": 10001}}, "maxPerRun: .* less than or equal to 10000", id="per-run-10001"),
         pytest.param({"limits": {"requestsPerSecond": 0}}, "greater than or equal to 1", id="rate-0"),
         pytest.param({"limits": {"requestsPerSecond": 10001}}, "less than or equal to 10000", id="rate-10001"),
+        pytest.param({"clusterID": ""}, "spec.clusterID: .*at least 1", id="cluster-id-empty"),
+        pytest.param({"clusterID": "a" * 256}, "spec.clusterID: Too long", id="cluster-id-too-long"),
         pytest.param(ledger(topic="a/b"), f"spec.ledger.topic: .* {TOPIC}", id="ledger-topic-with-slash"),
         pytest.param(ledger(topic=""), f"spec.ledger.topic: .* {TOPIC}", id="ledger-topic-empty"),
         pytest.param(ledger(topic=".."), f"spec.ledger.topic: .* {TOPIC}", id="ledger-topic-dots"),
@@ -944,8 +947,8 @@ def published(api_server: ApiServer) -> ApiServer:
     [
         pytest.param(
             "kconn.spec",
-            "bootstrapServers tls sasl role topicVisibility protect limits ledger mirrorMaker activity access "
-            "receivers owners keepLink scan",
+            "bootstrapServers clusterID tls sasl role topicVisibility protect limits ledger mirrorMaker activity "
+            "access receivers owners keepLink scan",
             id="connection",
         ),
         pytest.param(

@@ -6,11 +6,12 @@ from typing import Any, cast
 
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.link import Link
+from group_hygiene.model import reasons
 from group_hygiene.spec.storage import Allowed
 
 
-def a_connection(uid: str = "u", **status: Any) -> dict[str, Any]:
-    return {"metadata": {"namespace": "kafka", "name": "main", "uid": uid}, "spec": None, "status": status}
+def a_connection(uid: str = "u", spec: Any = None, **status: Any) -> dict[str, Any]:
+    return {"metadata": {"namespace": "kafka", "name": "main", "uid": uid}, "spec": spec, "status": status}
 
 
 def test_the_cluster_is_known_once_an_object_names_it() -> None:
@@ -26,3 +27,16 @@ def test_the_cluster_is_known_once_an_object_names_it() -> None:
     assert link.memory.cluster_id == "first"
     link.follow(a_connection("another"))
     assert link.memory.cluster_id is None
+
+
+def test_the_spec_says_which_cluster_it_is() -> None:
+    """Before the status, and also after an edit: who may edit the spec may also delete the object."""
+    link = Link("kafka", "main", cast(Api, None), "an-id", Allowed())
+    link.follow(a_connection(spec={"clusterID": "right"}, clusterID="wrong"))
+    assert link.memory.cluster_id == "right"
+    assert link.memory.other_cluster("right") is None
+    refusal = link.memory.other_cluster("wrong")
+    assert refusal is not None
+    assert refusal.reason == reasons.CLUSTER_CHANGED
+    link.follow(a_connection(spec={"clusterID": "new"}, clusterID="wrong"))
+    assert link.memory.cluster_id == "new"

@@ -16,7 +16,7 @@ from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.probe import UNRESOLVED
 from group_hygiene.model.evidence import Claims
 from group_hygiene.reconcile import Memory
-from group_hygiene.spec.connection import ActivitySpec, Connection
+from group_hygiene.spec.connection import ActivitySpec, Connection, cluster_of
 
 
 def examine(target: Target, document: Connection | None, activity: ActivitySpec | None, account: Account) -> Report:
@@ -24,13 +24,15 @@ def examine(target: Target, document: Connection | None, activity: ActivitySpec 
     findings: list[Finding] = []
     if target.connection is None:
         connection, settings = read_settings(target, document)
-        findings += _kafka(Cluster(connection, settings, activity), target, account)
+        findings += _kafka(
+            Cluster(connection, settings, activity, memory=Memory(cluster_id=connection.cluster_id)), target, account
+        )
     else:
         with working("checking the API server"):
             known = Kubernetes(target, target.connection, account)
             findings += examine_kubernetes(known)
         if known.connection is not None and known.settings is not None:
-            memory = Memory(cluster_id=(known.obj.get("status") or {}).get("clusterID"))
+            memory = Memory(cluster_id=cluster_of(known.obj))
             cluster = Cluster(known.connection, known.settings, activity, known, memory)
             findings += _kafka(cluster, target, account)
         elif known.connection is not None:

@@ -144,10 +144,8 @@ def _brokers(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> I
     if leaderless:
         found = f"{len(leaderless)} partitions of {kafka_cluster.OFFSETS_TOPIC} have no leader: {leaderless[0]}"
         yield failed(_KAFKA, "offsets log", found, "start the brokers that lead them; nothing is deleted until then")
-    before = cluster.memory.cluster_id
-    if before is not None and before != metadata.id:
-        found = f"bootstrapServers led to {before} and now lead to {metadata.id}"
-        yield failed(_KAFKA, "cluster id", found, "the runbook, ClusterChanged")
+    if (changed := cluster.memory.other_cluster(metadata.id)) is not None:
+        yield failed(_KAFKA, "cluster id", changed.message, f"the runbook, {changed.reason}")
 
 
 def _permissions(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:

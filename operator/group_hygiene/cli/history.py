@@ -104,7 +104,7 @@ def open_executor(session: Session, opening: Opening) -> Executor:
         topic=topic,
         replication_factor=spec.replication_factor,
     )
-    memory = Memory(cluster_id=session.known.get("clusterID"))
+    memory = Memory(cluster_id=session.cluster_id)
     with working("reading the ledger"):
         journal = open_journal(memory, session.client, settings, opening.need, (), session.deadline())
     problem, writes = journal.problem, opening.need is not LedgerNeed.SHOW

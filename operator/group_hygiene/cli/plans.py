@@ -160,7 +160,7 @@ def scan_clusters(
                 admitted, refused = _admitted(session.connection, policies)
                 errors += refused
                 notes += [f"GroupPolicy {policy.key}: {text}" for policy in admitted if (text := policy.stricter_note)]
-                memory = Memory()
+                memory = Memory(cluster_id=session.cluster_id)
                 journal = _read_ledger(session, memory)
                 if journal.problem is not None:
                     notes.append(f"requests to keep a group are not known here: {journal.problem.message}")

@@ -69,6 +69,11 @@ class Session:
     other_ledgers: Callable[[], OtherLedgers | Refusal] = OtherLedgers
     clock: SystemClock = field(default_factory=SystemClock)
 
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the Kafka cluster that the connection must lead to; None = any."""
+        return self.connection.cluster_id or self.known.get("clusterID")
+
     def deadline(self) -> Deadline:
         return Deadline(self.connection.timeout.total_seconds())
 
@@ -110,6 +115,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
                 role=document.role,
                 owners=document.owners,
                 topics_attested=document.topics_attested,
+                cluster_id=document.cluster_id,
             )
     else:
         connection, settings = read_settings(target, document)

@@ -16,10 +16,9 @@ from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster
 from group_hygiene.process.clock import Clock
 from group_hygiene.process.memory import Intake, Turns
-from group_hygiene.spec.connection import Connection, Settings, with_granted_hosts
+from group_hygiene.spec.connection import Connection, Settings, cluster_of, with_granted_hosts
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.storage import Allowed
 
@@ -49,11 +48,10 @@ class Link:
         if uid != self.uid:
             self.uid = uid
             self.close()
-            known = None if obj is None else obj["status"].get("clusterID")
-            self.memory = reconcile.Memory(cluster_id=known)
-        elif obj is not None and self.memory.cluster_id is None:
-            # The object that was read first may have lacked it.
-            self.memory.cluster_id = obj["status"].get("clusterID")
+            self.memory = reconcile.Memory(cluster_id=None if obj is None else cluster_of(obj))
+        elif obj is not None and (self.memory.cluster_id is None or (obj["spec"] or {}).get("clusterID")):
+            # The object that was read first may have lacked it, and the spec may be edited.
+            self.memory.cluster_id = cluster_of(obj)
 
     def connect(self, connection: Connection) -> kafka_client.Client:
         """The client; a new one if settings changed. Reads Secrets each time, so the next run uses a changed one."""
@@ -135,24 +133,13 @@ class Link:
             features=self._features,
             retention=context.memory.retention,
             all_groups=groups,
-            problem=self._identity_problem(observation.snapshot.cluster),
+            problem=self.memory.other_cluster(observation.snapshot.cluster.id),
             ledger=_ledger_facts(context),
             has_activity=connection.activity is not None,
             attests=connection.topics_attested,
             topics=observation.topics,
             patterns=pattern_notes(connection, policies, groups or ()) if compared else None,
         )
-
-    def _identity_problem(self, cluster: Cluster) -> Refusal | None:
-        """A Refusal if the connection led to another cluster before."""
-        known = self.memory.cluster_id
-        if known is None or known == cluster.id:
-            return None
-        message = (
-            f"bootstrapServers led to cluster {known} and now lead to {cluster.id}: nothing is deleted. "
-            f"If that is right, delete this KafkaConnection and apply it again"
-        )
-        return Refusal(reasons.CLUSTER_CHANGED, message)
 
     def _claims(self) -> Claims | Refusal:
         """See reconcile.Context. If the API server does not answer, any group may be claimed."""

@@ -21,6 +21,7 @@ from group_hygiene.kafka.tail import Tail
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Key, Outcome
 from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
 from group_hygiene.model.groups import INTERNAL_TOPICS, Bounds, Fault, Group, GroupType, Offsets, Partition
@@ -110,6 +111,16 @@ class Memory:
         self.answered_last = cluster_id
         if self.cluster_id is None:
             self.cluster_id = cluster_id
+
+    def other_cluster(self, found: str) -> Refusal | None:
+        """Why nothing may be changed in this cluster: the connection must lead to another one."""
+        if self.cluster_id in (None, found):
+            return None
+        return Refusal(
+            reasons.CLUSTER_CHANGED,
+            f"bootstrapServers lead to cluster {found}, and not to {self.cluster_id} as spec.clusterID says or earlier "
+            "answers did: nothing is changed there. If it is right, delete this KafkaConnection and apply it again",
+        )
 
     def close_ledger(self) -> None:
         self.ledger = None

@@ -91,13 +91,10 @@ def refusals(case: Case, *moments: Moment) -> Iterator[Refusal]:
 
 
 def _cluster(case: Case) -> Refusal | None:
-    known, found = case.memory.cluster_id, kafka_cluster.read_identity(case.client, case.deadline)
+    found = kafka_cluster.read_identity(case.client, case.deadline)
     if isinstance(found, Fault):
         return Refusal(reasons.LEDGER_UNAVAILABLE, f"the id of the cluster could not be read: {found}")
-    if known in (None, found.id):
-        return None
-    message = f"bootstrapServers led to cluster {known} and now lead to {found.id}: nothing is changed there"
-    return Refusal(reasons.CLUSTER_CHANGED, message)
+    return case.memory.other_cluster(found.id)
 
 
 def _ledger_topic(case: Case) -> Refusal | None:

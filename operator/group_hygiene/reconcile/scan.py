@@ -349,9 +349,8 @@ class _Scan(Facts):
     def refusals(self, snapshot: Snapshot, visible: Refusal | None) -> list[Refusal]:
         """Why nothing may be deleted in this run, as far as it is known. visible: see `Case.topics`."""
         context, journal = self.context, self.context.journal
-        known, found = context.memory.cluster_id, snapshot.cluster.id
-        changed = Refusal(reasons.CLUSTER_CHANGED, f"the address led to cluster {known}, and now leads to {found}")
-        first = [changed] if known != found else []
+        changed = context.memory.other_cluster(snapshot.cluster.id)
+        first = [changed] if changed is not None else []
         first += [journal.problem] if journal.problem is not None else []
         executor = Executor(context)
         return [*first, *executor.refusals(context.deadline(), Moment.SCAN, snapshot=snapshot, topics=visible)]

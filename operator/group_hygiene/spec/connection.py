@@ -261,6 +261,7 @@ class Connection:
     checkpoint_topics: of MirrorMaker 2; None = all topics with such a name. role: None = not given. keep_link: a URL
     with {group}; "" = none.
     topics_attested: the owner states that the user may DESCRIBE all topics (`TopicVisibility`). floors: as given.
+    cluster_id: of the Kafka cluster that it must lead to; None = that of the first answer.
     """
 
     namespace: str
@@ -284,6 +285,7 @@ class Connection:
     keep_link: str = ""
     topics_attested: bool = False
     floors: Floors = NO_FLOORS
+    cluster_id: str | None = None
 
     @property
     def key(self) -> str:
@@ -345,6 +347,7 @@ class _MirrorMaker(Decisive, frozen=True):
 
 class _Spec(Decisive, frozen=True, kw_only=True):
     bootstrap_servers: Annotated[tuple[_Server, ...], Meta(min_length=1)]
+    cluster_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = field(name="clusterID", default=None)
     tls: TlsSpec | None = None
     sasl: SaslSpec | None = None
     role: Role | None = None
@@ -395,7 +398,14 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         owners=check_owners(spec.owners, {receiver.name for receiver in receivers}),
         keep_link=spec.keep_link or "",
         topics_attested=spec.topic_visibility is TopicVisibility.ATTESTED,
+        cluster_id=spec.cluster_id,
     )
+
+
+def cluster_of(obj: Mapping[str, Any]) -> str | None:
+    """The id of the Kafka cluster that a KafkaConnection must lead to: in its spec, or else its status; None = any."""
+    found = (obj.get("spec") or {}).get("clusterID") or (obj.get("status") or {}).get("clusterID")
+    return found if isinstance(found, str) else None
 
 
 def parse_access_only(obj: Mapping[str, Any]) -> Connection:
