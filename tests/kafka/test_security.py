@@ -23,13 +23,14 @@ from group_hygiene.kafka.cluster import offsets_retention_minutes
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
+from group_hygiene.ledger.records import record
 from group_hygiene.ledger.settings import TOPIC as DEFAULT_LEDGER
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.network.egress import Egress, parse_egress
-from group_hygiene.reconcile import open_ledger
+from group_hygiene.reconcile import open_ledger, recover_intents
 from group_hygiene.restore.restorable import Kind, RestoreRequest
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
@@ -66,6 +67,7 @@ from tests.kafka.permissions import (
 )
 from tests.kafka.scene import Guard, Scene, verdicts
 from tests.kafka.scene import policy as strict_policy
+from tests.kafka.test_settling import known_for
 from tests.leaks import leaks
 
 # With what must be escaped somewhere on its way, and a part by which a leak is found in any form.
@@ -803,3 +805,15 @@ def everything_logged() -> Iterator[None]:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+
+
+def test_a_hidden_topic_is_not_gone(login: Login, inside: Maker) -> None:
+    """A process died before it deleted a topic's offsets; the next one may no longer DESCRIBE the topic."""
+    group = inside.abandoned(inside.name("live"), HIDDEN_TOPIC)
+    scene = Scene(login("one-topic-hidden"))
+    intent = scene.intent(group, strict_policy(group), topics=(HIDDEN_TOPIC,))
+    assert record(scene.context.journal, [intent]) is None
+    scene.context = scene.open()
+    known_for(scene, 60)
+    assert not sum(recover_intents(scene.context).values())
+    assert not scene.context.journal.entries(lambda key: key[:2] == ("outcome", group), soon())

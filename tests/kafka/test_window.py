@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from group_hygiene.model.entries import Outcome
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile import recheck, window
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
@@ -164,6 +166,26 @@ def test_the_window_begins_after_the_slow_reads(scene: Scene, make: Maker, topic
     assert outcome.kind is OutcomeKind.DELETED
     assert begun
     assert all(at_least <= begun[0][index] for index, at_least in ends[-1].items())
+
+
+def test_a_transaction_that_begins_while_the_group_is_read_again(
+    scene: Scene, make: Maker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By force nothing else looks for uses: either the question for open transactions finds it, or the log's end."""
+    group = make.abandoned(make.name("monthly"), topic, commit=at(topic, SAVED))
+    request = reconcile.DeletionRequest([group], "ann", None, timedelta(days=1))
+    judged = reconcile.judge_requested(scene.context, request)
+    another = make.topic(records=SAVED)
+
+    def after_it_began(*arguments: Any) -> Any:
+        begins_a_transaction(make, group, another)
+        return window.read_start(*arguments)
+
+    monkeypatch.setattr(recheck, "read_start", after_it_began)
+    _, (outcome,) = reconcile.delete_requested(reconcile.Executor(scene.context, Guard()), judged)
+    _LEFT_OPEN.pop().abort_transaction(30)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.PENDING_TRANSACTION)
+    assert group in make.groups()
 
 
 def test_a_commit_while_it_is_saved_keeps_the_group(scene: Scene, proxy: KafkaProxy, make: Maker, topic: str) -> None:

@@ -16,7 +16,7 @@ from group_hygiene.model.groups import Fault
 
 _NEEDED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 _UNCLEAN, _IN_SYNC = "unclean.leader.election.enable", "min.insync.replicas"
-_PREFERRED = {"segment.bytes", "segment.ms", "compression.type"}
+_PREFERRED = {"segment.bytes", "segment.ms", "compression.type", "max.message.bytes"}
 _INVALID_CONFIG, _INVALID_REQUEST, _POLICY, _DENIED = 40, 42, 44, 29
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.link import Link
 from group_hygiene.model import reasons
@@ -40,3 +42,11 @@ def test_the_spec_says_which_cluster_it_is() -> None:
     assert refusal.reason == reasons.CLUSTER_CHANGED
     link.follow(a_connection(spec={"clusterID": "new"}, clusterID="wrong"))
     assert link.memory.cluster_id == "new"
+
+
+@pytest.mark.parametrize("spec", [None, "main", ["main"], {"clusterID": 7}])
+def test_a_spec_of_any_shape_says_nothing(spec: Any) -> None:
+    link = Link("kafka", "main", cast(Api, None), "an-id", Allowed())
+    link.follow(a_connection(spec=spec))
+    link.follow(a_connection(spec=spec, clusterID="first"))
+    assert link.memory.cluster_id == "first"

@@ -97,7 +97,7 @@ class _Reads:
         bounds = lagging(LAG)
         slow_facts = Facts(activity={_NAME: self.activity}, bounds=bounds, records=to_the_end(bounds))
         pending = {} if self.pending is None else {_NAME: self.pending}
-        slow = vetoes.SlowReads(slow_facts, [], pending, self.topic_ids, {_NAME: []}, cast("Any", None), {_NAME: 1})
+        slow = vetoes.SlowReads(slow_facts, [], pending, self.topic_ids, {_NAME: []}, cast("Any", None), {_NAME: 1}, {})
         facts = replace(slow_facts, offsets={_NAME: self.offsets})
         described = self.described if isinstance(self.described, Fault) else Description(self.described, "", None, ())
         used = {} if self.used is None else {_NAME: self.used}

@@ -49,9 +49,10 @@ class Link:
             self.uid = uid
             self.close()
             self.memory = reconcile.Memory(cluster_id=None if obj is None else cluster_of(obj))
-        elif obj is not None and (self.memory.cluster_id is None or (obj["spec"] or {}).get("clusterID")):
-            # The object that was read first may have lacked it, and the spec may be edited.
-            self.memory.cluster_id = cluster_of(obj)
+        elif obj is not None:
+            # The spec may be edited; and the object that was read first may have lacked the status.
+            pinned = cluster_of({"spec": obj["spec"]})
+            self.memory.cluster_id = pinned or self.memory.cluster_id or cluster_of(obj)
 
     def connect(self, connection: Connection) -> kafka_client.Client:
         """The client; a new one if settings changed. Reads Secrets each time, so the next run uses a changed one."""

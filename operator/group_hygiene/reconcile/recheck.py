@@ -87,8 +87,7 @@ def recheck(
     seen = {name: of_topics(readable(plan.verdicts[name].evidence.offsets), targets[name]) for name in batch}
     scope = Scope(context, policy, cluster, groups, targets, seen)
     slow = _read_slow(scope, uses, deadline)
-    # What comes from here on is read once more before the request, within FRESH_S.
-    log_ends = read_start(context, cluster, deadline)
+    log_ends = slow.log_ends
     if isinstance(log_ends, Refusal):
         return Rechecked({}, dict.fromkeys(batch, log_ends), context.clock.monotonic(), False, {})
     fresh = _read_fresh(scope, slow, uses, deadline)
@@ -136,10 +135,13 @@ def _read_slow(scope: Scope, uses: Uses, deadline: Deadline) -> SlowReads:
     # A group that is in use is in transactions all the time: only those that commit for its target topics matter.
     targets = frozenset[str]().union(*(names or () for names in scope.targets.values()))
     partitions = partitions_of(topics, targets if policy.by_topic else None)
+    # What comes from here on is read once more before the request, within FRESH_S. Only then it is asked which
+    # transactions are open: one that begins later is behind these ends.
+    log_ends = read_start(context, scope.cluster, deadline)
     pending = pending_commits(context, dict.fromkeys(groups), partitions, deadline)
     brokers = look_up(context.client, list(groups), deadline)
     coordinators = {name: None if isinstance(broker, Fault) else broker for name, broker in brokers.items()}
-    return SlowReads(facts, partitions, pending, topic_ids, internal, tail, coordinators)
+    return SlowReads(facts, partitions, pending, topic_ids, internal, tail, coordinators, log_ends)
 
 
 def _read_fresh(scope: Scope, slow: SlowReads, uses: Uses, deadline: Deadline) -> FreshReads:

@@ -23,7 +23,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, saved_offsets, whole
 from group_hygiene.model.entries import Intent, Key
 from group_hygiene.model.entries import Outcome as OutcomeEntry
-from group_hygiene.model.groups import Fault, Group, GroupState, Offsets
+from group_hygiene.model.groups import Fault, Group, GroupState, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context
@@ -296,12 +296,15 @@ def read_remains(
     existing = kafka_groups.find_groups(context.client, groups, deadline)
     in_use = dict.fromkeys(each.group for each in deletions if each.topics)
     committed = kafka_offsets.committed_offsets(context.client, in_use, deadline)
+    # Of topics that the user may not DESCRIBE, "all offsets" has none; a partition that is named is refused.
+    named = [Partition(topic, 0) for each in deletions for topic in each.topics]
+    shown = kafka_offsets.committed_offsets(context.client, in_use, deadline, named) if named else {}
 
     def remains(deletion: Deletion) -> Remains:
         topics = frozenset(deletion.topics)
         if topics:
             offsets = committed[deletion.group]
-            if isinstance(offsets, Fault):
+            if isinstance(offsets, Fault) or isinstance(shown[deletion.group], Fault):
                 return Remains(Found.UNKNOWN)
             gone = topics.difference(place.topic for place in offsets)
             some = Found.SOME_TOPICS if gone else Found.THERE
@@ -323,6 +326,10 @@ def _of_large_group(context: Context, deletion: Deletion, group: Group) -> Remai
     if isinstance(backups, Refusal) or isinstance(committed, Fault):
         return Remains(Found.UNKNOWN)
     backup = _of_deletion(backups, group.id, deletion.id)
+    saved = [] if backup is None else list(saved_offsets(backup))
+    shown = kafka_offsets.committed_offsets(context.client, {group.id: None}, context.deadline(), saved)
+    if isinstance(shown[group.id], Fault):
+        return Remains(Found.UNKNOWN)
     if backup is not None and saved_offsets(backup).keys() <= committed.keys():
         return Remains(Found.THERE)
     used = group.state is not GroupState.EMPTY or (backup is not None and is_used_since(backup, committed))

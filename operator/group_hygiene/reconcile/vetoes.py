@@ -67,7 +67,8 @@ class SlowReads:
 
     partitions: of the target topics, or of all. pending: groups with an open transaction. topic_ids: of the topics in
     `seen` and `internal`. internal: of each group, the topics that hold its state. tail: reads the log from the end of
-    the pipeline's tables on; None = no evidence is of these. coordinators: None = look it up again.
+    the pipeline's tables on; None = no evidence is of these. coordinators: None = look it up again. log_ends: of the
+    offsets log, from before `pending`.
     """
 
     facts: Facts
@@ -77,6 +78,7 @@ class SlowReads:
     internal: Mapping[str, Sequence[str]]
     tail: Tail | None
     coordinators: Mapping[str, int | None]
+    log_ends: dict[int, int] | Refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -403,9 +403,13 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
 
 
 def cluster_of(obj: Mapping[str, Any]) -> str | None:
-    """The id of the Kafka cluster that a KafkaConnection must lead to: in its spec, or else its status; None = any."""
-    found = (obj.get("spec") or {}).get("clusterID") or (obj.get("status") or {}).get("clusterID")
-    return found if isinstance(found, str) else None
+    """The id of the Kafka cluster that a KafkaConnection must lead to: in its spec, or else its status; None = any.
+
+    obj: of any shape, as it may have been stored under an older CRD.
+    """
+    parts = [part for part in (obj.get("spec"), obj.get("status")) if isinstance(part, Mapping)]
+    named = [part.get("clusterID") for part in parts]
+    return next((each for each in named if each and isinstance(each, str)), None)
 
 
 def parse_access_only(obj: Mapping[str, Any]) -> Connection:
