@@ -24,6 +24,12 @@ UUID = "b3274990-d945-4bc9-95a8-b972aa676a44"
             "perf-share-consumer", "kafka-console-share-consumer, kafka-share-consumer-perf-test", id="second"
         ),
         pytest.param(f"spark-kafka-source-{UUID}-1-driver-0", "Spark with useDeprecatedOffsetFetching", id="star"),
+        pytest.param("fluent-bit", "Fluent Bit, the Kafka input", id="default-id"),
+        pytest.param("fluent-bit-2", None, id="longer-than-the-default"),
+        pytest.param(
+            "inventory-schemahistory", "Debezium, a connector that reads its schema history", id="ends-like-it"
+        ),
+        pytest.param("schemahistory", None, id="only-the-end"),
         pytest.param("orders", None, id="other"),
         pytest.param("", None, id="empty"),
     ],
