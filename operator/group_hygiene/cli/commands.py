@@ -65,7 +65,8 @@ class ListOptions:
     type=Names(GroupType, leave_out=[GroupType.UNKNOWN]),
     multiple=True,
     metavar="TYPE[,...]",
-    help="Only groups of one of these types: Classic, Consumer, Share, Streams.  [default: all]",
+    help="Only groups of one of these types: Classic, Consumer, Share, Streams. Brokers older than 3.8 list no types: "
+    "there every group is taken for Classic.  [default: all]",
 )
 @click.option(
     "--match",
@@ -323,8 +324,12 @@ class RestoreOptions:
 @click.option(
     "--at", type=Moment(), metavar="TIME", help="Restore the newest backup that is not newer. Default: the newest."
 )
-@click.option("--policy", metavar="NAMESPACE/NAME", help="Restore all groups that this GroupPolicy deleted.")
-@click.option("--deleted-after", type=Moment(), metavar="TIME", help="With --policy: only groups deleted since then.")
+@click.option(
+    "--policy", metavar="NAMESPACE/NAME", help="Restore all groups that this GroupPolicy deleted since --deleted-after."
+)
+@click.option(
+    "--deleted-after", type=Moment(), metavar="TIME", help="Required with --policy: groups deleted since then."
+)
 @click.option(
     "--out-of-range",
     type=click.Choice(["Skip", "Clamp"], case_sensitive=False),
