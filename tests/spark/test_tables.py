@@ -7,15 +7,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from delta import DeltaTable
+from deltalake import DeltaTable as DeltaReader
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline import store
+from group_hygiene.pipeline.table_file import TableFile
 from group_hygiene.pipeline.tables import COMMITS, INGESTED
 from tests.spark.bronze import all_rows, append
 
@@ -95,6 +100,67 @@ def test_rows_of_some_batches(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(f"ALTER TABLE delta.`{COMMITS.path(warehouse)}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
     DeltaTable.forPath(spark, COMMITS.path(warehouse)).delete(F.col("batch") == 3)
     assert batches() == [2, 2]
+
+
+def _commits(batch: int, count: int) -> pa.RecordBatch:
+    """In turns, 500 groups commit ten partitions each; one row in ten is a tombstone."""
+    random, row = np.random.default_rng(1), np.arange(count) + batch * count
+    of, wiped = row % 5_000, random.random(count) < 0.1
+    times = 1_790_000_000_000 + row // 10 * 10 + random.integers(0, 10, count)
+    offsets = random.integers(0, 100_000_000, 5_000)[of] + row // 5_000 * 100 + random.integers(0, 100, count)
+    columns = {
+        **{name: pa.nulls(count) for name in COMMITS.schema.names},
+        **{name: pa.repeat(_COMMIT[name], count) for name in ("era", "log_partition", "leader_epoch", "metadata")},
+        **{"batch": pa.repeat(batch, count), "log_offset": row, "aborted": pa.repeat(False, count)},
+        **{"record_time": pa.array(times * 1000, COMMITS.schema.field("record_time").type)},
+        **{"group": [f"group-{each}" for each in of // 10], "topic": [f"topic-{each % 20}" for each in of // 10]},
+        **{"partition": (row % 10).astype(np.int32), "committed_offset": pa.array(offsets, mask=wiped)},
+        **{"commit_ms": pa.array(times - random.integers(0, 5, count), mask=wiped)},
+    }
+    return pa.RecordBatch.from_pydict(columns, COMMITS.schema)
+
+
+def test_a_commit_takes_six_bytes_and_stays_as_small(spark: SparkSession, tmp_path: Path) -> None:
+    """In the workers' files, and in those that Spark writes in place of them: all readers read both."""
+    warehouse, uri, written = str(tmp_path), COMMITS.path(str(tmp_path)), []
+    for batch in (1, 2, 3):
+        file = TableFile(warehouse, COMMITS)
+        file.add(_commits(batch, 20_000))
+        written.append(file.finished().file)
+    COMMITS.change(warehouse, written, -1)
+    rewrites: dict[str, Any] = {
+        "workers": lambda: None,
+        "compaction": lambda: DeltaTable.forPath(spark, uri).optimize().executeCompaction(),
+        "deletion by Spark": lambda: DeltaTable.forPath(spark, uri).delete("log_offset % 100 = 1"),
+        "replacement by Spark": lambda: (
+            COMMITS.read(spark, warehouse)
+            .where("batch = 2 AND log_offset % 2 = 0")
+            .write.format("delta")
+            .mode("overwrite")
+            .option("replaceWhere", "batch = 2")
+            .save(uri)
+        ),
+    }
+    counted = "count(*) AS a, sum(log_offset) AS b, sum(committed_offset) AS c, count(commit_ms) AS d"
+    counted += ", max(record_time) AS e, min(commit_ms) AS f"
+    before: set[str] = set()
+    duck = duckdb.connect()
+    duck.execute("SET TimeZone = 'UTC'")
+    for by, rewrite in rewrites.items():
+        rewrite()
+        files = DeltaReader(uri).file_uris()
+        assert not before & set(files), f"{by}: a file was not rewritten"
+        before |= set(files)
+        found = [pq.read_metadata(file) for file in files]
+        groups = [file.row_group(number) for file in found for number in range(file.num_row_groups)]
+        columns = [group.column(index) for group in groups for index in range(group.num_columns)]
+        assert {column.compression for column in columns} == {"ZSTD"}, by
+        assert sum(Path(file).stat().st_size for file in files) / sum(file.num_rows for file in found) < 6, by
+        packed = {each.path_in_schema for each in columns if "DELTA_BINARY_PACKED" in each.encodings}
+        assert packed >= {"log_offset", "committed_offset", "record_time", "commit_ms"}, by
+        by_spark = COMMITS.read(spark, warehouse).selectExpr(*counted.split(", ")).toArrow().to_pylist()
+        assert by_spark == duck.read_parquet(files).aggregate(counted).to_arrow_table().to_pylist(), by
+        assert by_spark == store.rows(uri, f"SELECT {counted} FROM t"), by  # noqa: S608
 
 
 def test_a_table_that_can_not_be_read(tmp_path: Path) -> None:

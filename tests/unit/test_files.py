@@ -213,7 +213,9 @@ def test_messages_of_stores_are_shown_without_signatures() -> None:
 
 
 def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
-    """Also what is nested in a column; but no offsets, nor times of a single group."""
+    """Also what is nested in a column; but no offsets, nor times of a single group, which
+    are stored as differences.
+    """
     client = {"client_id": "a", "host": "b", "instance_id": "c", "rack_id": "d"}
     offset = {"topic": "t", "partition": 1, "offset": 7, "leader_epoch": 0, "metadata": "", "commit_time": None}
     row = dict.fromkeys(ACTIVITY.schema.names) | {"group": "g", "offsets": [offset], "last_clients": [client]}
@@ -225,6 +227,7 @@ def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
     plain = {column.path_in_schema for column in columns if not column.has_dictionary_page}
     times = {"offsets.list.element.commit_time", "first_seen", "first_commit", "last_commit", "oldest_commit"}
     assert plain == {"offsets.list.element.offset"} | times
+    assert {column.path_in_schema for column in columns if "DELTA_BINARY_PACKED" in column.encodings} == plain
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The Spark session: its master, settings, jars and log. Independent of connections and tables.
+"""The Spark session: its master, settings, jars and log. Independent of connections.
 
 Settings of a session are arguments of a process, which all users of the machine can list: they must hold no secret.
 """
@@ -24,6 +24,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline.table_file import NEARLY_UNIQUE
 
 # The jar that pyspark 4.2.0 lacks, with those that it needs; Spark downloads them from Maven Central by default.
 PACKAGES = "io.delta:delta-spark_4.2_2.13:4.4.0"
@@ -52,6 +53,9 @@ _SETTINGS = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     # The default has 12 bytes, and is slow to write and to read.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # As the workers' files, with `parquet.writer.version`, see below.
+    "spark.sql.parquet.compression.codec": "zstd",
+    **{f"spark.hadoop.parquet.enable.dictionary#{path}": "false" for path in NEARLY_UNIQUE},
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # The default of Hadoop 3.5 needs further libraries.
     "spark.hadoop.fs.s3a.input.stream.type": "classic",
@@ -108,6 +112,8 @@ def spark_session(options: Options) -> Iterator[SparkSession]:
     with tempfile.TemporaryDirectory(prefix="group-hygiene-", ignore_cleanup_errors=True) as place:
         context, gateway = _start(options, conf, place)
         spark = SparkSession(context)
+        # Columns without a dictionary are stored as differences. Delta finds this setting only here.
+        spark.conf.set("parquet.writer.version", "v2")
         try:
             yield spark
         finally:

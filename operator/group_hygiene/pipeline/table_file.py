@@ -25,9 +25,11 @@ from group_hygiene.spec.durations import timestamp
 
 # Rows, or their bytes, that are buffered in memory, and then written as a row group.
 _ROW_GROUP, _BUFFER_BYTES = 250_000, 64_000_000
-# Columns with nearly unique values: a Parquet dictionary for them would be built and discarded.
-_NEARLY_UNIQUE = (
-    *("log_offset", "committed_offset", "offsets.list.element.offset", "offsets.list.element.commit_time"),
+# Numbers and times with nearly unique values: a dictionary for them would be built and discarded. Differences of
+# successive values are small. Spark's rewrites keep it: see `session`.
+NEARLY_UNIQUE = (
+    *("log_offset", "record_time", "committed_offset", "commit_ms"),
+    *("offsets.list.element.offset", "offsets.list.element.commit_time"),
     *("first_seen", "first_commit", "last_commit", "oldest_commit"),
 )
 
@@ -61,15 +63,17 @@ class TableFile:
     """One file in the folder of a table, with one row or more. rows: that were added. Raises OSError."""
 
     def __init__(self, warehouse: str, table: Table) -> None:
-        self._table, self._name = table, f"part-{uuid4()}.snappy.parquet"
+        self._table, self._name = table, f"part-{uuid4()}.zstd.parquet"
         folder = PyFileSystem(DeltaStorageHandler(warehouse))
         self._sink = folder.open_output_stream(f"{table.name}/{self._name}")
         self._metadata: list[pq.FileMetaData] = []
+        paths = _paths(table.schema)
         self._writer = pq.ParquetWriter(
             self._sink,
             table.schema,
-            compression="snappy",
-            use_dictionary=[path for path in _paths(table.schema) if path not in _NEARLY_UNIQUE],
+            compression="zstd",
+            use_dictionary=[path for path in paths if path not in NEARLY_UNIQUE],
+            column_encoding={path: "DELTA_BINARY_PACKED" for path in paths if path in NEARLY_UNIQUE},
             metadata_collector=self._metadata,
         )
         self._waiting: list[pa.RecordBatch] = []
