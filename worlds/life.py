@@ -391,7 +391,7 @@ def begun(world: World, kafka: KafkaCluster, server: ApiServer) -> Iterator[Life
             "unprotect": ["Share"],
         }
     }
-    grace = min(_GRACE_SECONDS_AT_MOST, max(world.grace or _GRACE_SECONDS, 2 * os.getloadavg()[0]))
+    grace = min(_GRACE_SECONDS_AT_MOST, max(world.grace, _GRACE_SECONDS, 2 * os.getloadavg()[0]))
     setup = Setup(
         world.name,
         kafka,

@@ -223,7 +223,7 @@ WORLDS = (
         Cluster(config=config(offsets_retention_check_interval_ms="1000")),
         change=_expiring,
         moment=Moment.MARKED,
-        # The groups of all lives are due after it, or `keep` would come too late.
+        # Else all groups are due when the change ends, and `keep` comes too late.
         grace=60.0,
     ),
     World(

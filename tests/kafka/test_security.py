@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from msgspec.structs import replace as replaced
 
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError
 from group_hygiene.kafka.changes import commit_offsets, delete_offsets, set_share_offsets
@@ -27,6 +28,8 @@ from group_hygiene.ledger.records import record
 from group_hygiene.ledger.settings import TOPIC as DEFAULT_LEDGER
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup, SavedOffset
+from group_hygiene.model.entries import Change
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.network.egress import Egress, parse_egress
@@ -807,12 +810,22 @@ def everything_logged() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-def test_a_hidden_topic_is_not_gone(login: Login, inside: Maker) -> None:
-    """A process died before it deleted a topic's offsets; the next one may no longer DESCRIBE the topic."""
+@pytest.mark.parametrize("large", [pytest.param(False, id="topics-of-a-group"), pytest.param(True, id="large-group")])
+def test_a_hidden_topic_is_not_gone(login: Login, inside: Maker, large: bool) -> None:
+    """A process died before it deleted a topic's offsets, or a part of a large group's; the next one may no longer
+    DESCRIBE the topic.
+    """
     group = inside.abandoned(inside.name("live"), HIDDEN_TOPIC)
     scene = Scene(login("one-topic-hidden"))
-    intent = scene.intent(group, strict_policy(group), topics=(HIDDEN_TOPIC,))
-    assert record(scene.context.journal, [intent]) is None
+    intent = scene.intent(group, strict_policy(group), topics=() if large else (HIDDEN_TOPIC,))
+    changes: list[Change] = [replaced(intent, partitions=1) if large else intent]
+    if large:
+        said = ("group", "id", "type", "policy", "policy_uid", "generation", "at", "expires")
+        same: dict[str, Any] = {name: getattr(intent, name) for name in said}
+        offsets = {HIDDEN_TOPIC: [SavedOffset(0, 0, -1, "", None)]}
+        same |= {"part": 0, "parts": 1, "protocol_type": "consumer", "cluster": "", "evidence": "", "topic_ids": {}}
+        changes.append(Backup(**same, offsets=offsets))
+    assert record(scene.context.journal, changes) is None
     scene.context = scene.open()
     known_for(scene, 60)
     assert not sum(recover_intents(scene.context).values())

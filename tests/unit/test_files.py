@@ -213,9 +213,7 @@ def test_messages_of_stores_are_shown_without_signatures() -> None:
 
 
 def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
-    """Also what is nested in a column; but no offsets, nor times of a single group, which
-    are stored as differences.
-    """
+    """Also what is nested in a column; but no offsets, nor times of a single group: these are stored as differences."""
     client = {"client_id": "a", "host": "b", "instance_id": "c", "rack_id": "d"}
     offset = {"topic": "t", "partition": 1, "offset": 7, "leader_epoch": 0, "metadata": "", "commit_time": None}
     row = dict.fromkeys(ACTIVITY.schema.names) | {"group": "g", "offsets": [offset], "last_clients": [client]}

@@ -427,16 +427,14 @@ def _clock(
     Without a write, a clock that is behind does not show.
     """
     limit = session.clock.now() + SKEW_MAX
+    after, ledger = round(limit.timestamp() * 1000), cluster.memory.ledger
     places = [
         Partition(kafka_cluster.OFFSETS_TOPIC, number)
         for number, (leader, _) in metadata.leaders.items()
         if leader >= 0
     ]
-    ledger = cluster.memory.ledger
-    asked = dict.fromkeys(places, round(limit.timestamp() * 1000))
-    if ledger is not None:
-        asked[Partition(ledger.topic, 0)] = round(limit.timestamp() * 1000)
-    answers = offsets_at(session.client, asked, session.deadline())
+    with_ledger = places if ledger is None else [*places, Partition(ledger.topic, 0)]
+    answers = offsets_at(session.client, dict.fromkeys(with_ledger, after), session.deadline())
     ahead = [place for place, answer in answers.items() if isinstance(answer, int)]
     faults = [answer for answer in answers.values() if isinstance(answer, Fault)]
     check = "clock of the brokers"

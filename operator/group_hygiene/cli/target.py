@@ -23,7 +23,14 @@ from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.client_properties import ClientProperties, parse_client_properties
-from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings, parse_connection
+from group_hygiene.spec.connection import (
+    ActivitySpec,
+    Connection,
+    ReadSecretTexts,
+    Settings,
+    cluster_of,
+    parse_connection,
+)
 from group_hygiene.spec.msk import is_region, region_of, run_by_aws
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.secret import SecretRef
@@ -258,8 +265,8 @@ def _other_ledgers(api: Api, connection: Object) -> OtherLedgers | Refusal:
         found = api.list_all(CONNECTIONS)
     except ApiError as error:
         return Refusal.of(error)
-    cluster = (connection.get("status") or {}).get("clusterID")
-    same = [each for each in found if cluster and (each.get("status") or {}).get("clusterID") == cluster]
+    cluster = cluster_of(connection)
+    same = [each for each in found if cluster and cluster_of(each) == cluster]
     topics, unbound = set[str](), set[str]()
     for each in same:
         where, topic = each["metadata"]["namespace"], _ledger_topic(each)

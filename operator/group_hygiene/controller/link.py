@@ -48,8 +48,8 @@ class Link:
         if uid != self.uid:
             self.uid = uid
             self.close()
-            self.memory = reconcile.Memory(cluster_id=None if obj is None else cluster_of(obj))
-        elif obj is not None:
+            self.memory = reconcile.Memory()
+        if obj is not None:
             # The spec may be edited; and the object that was read first may have lacked the status.
             pinned = cluster_of({"spec": obj["spec"]})
             self.memory.cluster_id = pinned or self.memory.cluster_id or cluster_of(obj)

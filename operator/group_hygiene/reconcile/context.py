@@ -119,7 +119,8 @@ class Memory:
         return Refusal(
             reasons.CLUSTER_CHANGED,
             f"bootstrapServers lead to cluster {found}, and not to {self.cluster_id} as spec.clusterID says or earlier "
-            "answers did: nothing is changed there. If it is right, delete this KafkaConnection and apply it again",
+            "answers did: nothing is changed there. If it is right, delete this KafkaConnection and apply it again, "
+            "with the new clusterID if it has one",
         )
 
     def close_ledger(self) -> None:

@@ -296,15 +296,13 @@ def read_remains(
     existing = kafka_groups.find_groups(context.client, groups, deadline)
     in_use = dict.fromkeys(each.group for each in deletions if each.topics)
     committed = kafka_offsets.committed_offsets(context.client, in_use, deadline)
-    # Of topics that the user may not DESCRIBE, "all offsets" has none; a partition that is named is refused.
-    named = [Partition(topic, 0) for each in deletions for topic in each.topics]
-    shown = kafka_offsets.committed_offsets(context.client, in_use, deadline, named) if named else {}
+    hidden = _hidden(context, in_use, {topic for each in deletions for topic in each.topics}, deadline)
 
     def remains(deletion: Deletion) -> Remains:
         topics = frozenset(deletion.topics)
         if topics:
             offsets = committed[deletion.group]
-            if isinstance(offsets, Fault) or isinstance(shown[deletion.group], Fault):
+            if isinstance(offsets, Fault) or deletion.group in hidden:
                 return Remains(Found.UNKNOWN)
             gone = topics.difference(place.topic for place in offsets)
             some = Found.SOME_TOPICS if gone else Found.THERE
@@ -319,6 +317,16 @@ def read_remains(
     return {each.group: remains(each) for each in deletions}
 
 
+def _hidden(context: Context, groups: Collection[str], topics: Collection[str], deadline: Deadline) -> Collection[str]:
+    """The groups that may have hidden offsets of these topics.
+
+    "All offsets" are without those of topics that the user may not DESCRIBE; a partition that is named is refused.
+    """
+    named = [Partition(topic, 0) for topic in topics]
+    answers = kafka_offsets.committed_offsets(context.client, dict.fromkeys(groups), deadline, named) if named else {}
+    return {group for group, answer in answers.items() if isinstance(answer, Fault)}
+
+
 def _of_large_group(context: Context, deletion: Deletion, group: Group) -> Remains:
     """Of a group that exists: whether all offsets of its backup are there, and whether it was used since."""
     backups = _backups(context, [group.id])
@@ -326,11 +334,11 @@ def _of_large_group(context: Context, deletion: Deletion, group: Group) -> Remai
     if isinstance(backups, Refusal) or isinstance(committed, Fault):
         return Remains(Found.UNKNOWN)
     backup = _of_deletion(backups, group.id, deletion.id)
-    saved = [] if backup is None else list(saved_offsets(backup))
-    shown = kafka_offsets.committed_offsets(context.client, {group.id: None}, context.deadline(), saved)
-    if isinstance(shown[group.id], Fault):
-        return Remains(Found.UNKNOWN)
-    if backup is not None and saved_offsets(backup).keys() <= committed.keys():
-        return Remains(Found.THERE)
+    if backup is not None:
+        saved = saved_offsets(backup).keys()
+        if saved <= committed.keys():
+            return Remains(Found.THERE)
+        if _hidden(context, [group.id], {place.topic for place in saved}, context.deadline()):
+            return Remains(Found.UNKNOWN)
     used = group.state is not GroupState.EMPTY or (backup is not None and is_used_since(backup, committed))
     return Remains(Found.PART_IN_USE if used else Found.PART, left=len(committed))
