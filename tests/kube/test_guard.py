@@ -122,6 +122,23 @@ def test_an_older_crd_ends_the_run(api_server: ApiServer, api: Api, monkeypatch:
         wait_for(lambda: (again := guard.refusal()) is None or again.reason != reasons.CRD_OUTDATED)
 
 
+@pytest.mark.parametrize(("number", "kind"), [(0, "GroupPolicy"), (1, "KafkaConnection")])
+def test_an_object_that_a_watch_reported_in_part(api_server: ApiServer, api: Api, number: int, kind: str) -> None:
+    """A watch that began under an older CRD drops the new fields, which changes neither version nor generation."""
+    guard = _guard(api_server, api, OWNER, [_BY_NAME])
+    objects = list(guard.objects)
+    plural, whole = objects[number]
+    dropped = "match" if kind == "GroupPolicy" else "access"
+    objects[number] = (
+        plural,
+        whole | {"spec": {name: value for name, value in whole["spec"].items() if name != dropped}},
+    )
+    assert guard.refusal() is None
+    stop = replace(guard, objects=tuple(objects)).refusal()
+    assert stop is not None
+    assert stop.reason == reasons.POLICY_CHANGED
+
+
 def test_a_deleted_connection_is_a_change(api_server: ApiServer, api: Api) -> None:
     """It says so, to everybody."""
     guard = _guard(api_server, api, TEAM, [_BY_NAME])

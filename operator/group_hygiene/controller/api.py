@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -88,6 +89,8 @@ class Api:
         self._claims = ClaimReader(client)
         # When the schemas were read, in monotonic seconds.
         self._schemas: tuple[float, dict[str, Object]] = 0.0, {}
+        # Kind -> when another schema than before was read.
+        self._renewed: dict[str, float] = {}
 
     def list_all(self, plural: str) -> list[Object]:
         """All current objects of one of the operator's CRDs, in all namespaces that it serves. For commands."""
@@ -199,7 +202,9 @@ class Api:
         """
         kind, (at, published) = KINDS[plural], self._schemas
         if kind not in published or time.monotonic() - at >= _SCHEMAS_S:
-            self._schemas = at, published = time.monotonic(), self.schemas()
+            before, now, published = published, time.monotonic(), self.schemas()
+            self._renewed |= {name: now for name in before if before[name] != published.get(name)}
+            self._schemas = now, published
         if kind not in published:
             raise ApiError(f"the API server does not publish the schema of {kind} (yet)")
         lacks = sorted(spec_fields(kind) - fields_of_schema(published[kind]))
@@ -207,6 +212,10 @@ class Api:
             return None
         shown = truncated_list(lacks, _FIELDS_SHOWN)
         return f"the CRD of {kind} in the API server is older than the operator: it lacks {shown}; apply the new CRDs"
+
+    def schema_age(self, plural: str) -> float:
+        """Seconds since `crd_problem` saw that the CRD's schema had changed; infinite = never."""
+        return time.monotonic() - self._renewed.get(KINDS[plural], -math.inf)
 
     def claimed_groups(self) -> Claims | Refusal:
         """The groups that custom resources of other products name; see `claims.ClaimReader.read`."""

@@ -53,9 +53,12 @@ log = logging.getLogger(__name__)
 _RUNS_END_WITHIN_S, _REST_ENDS_WITHIN_S = 12.0, 1.5
 _BEAT_S = 2.0
 _RETRY_CAP_S = 30
-# Between two comparisons of the store with lists, while CRDs are older, after one that failed, and what a watch may be
-# late.
-_COMPARE_S, _COMPARE_OUTDATED_S, _COMPARE_AGAIN_S, _DELAY_S = 300.0, 30.0, 1.0, 2.0
+# Between two comparisons of the store with lists, after one that failed, and what a watch may be late.
+_COMPARE_S, _COMPARE_AGAIN_S, _DELAY_S = 300.0, 1.0, 2.0
+# Between two reads of the schemas of the CRDs. A watch that began before a CRD changed goes on under the old one for at
+# most twice the API server's --request-timeout, by default 60 s (crdHandler.tearDown of apiextensions-apiserver), and
+# reports objects without the new fields until then.
+_SCHEMAS_S, _OLD_WATCH_S = 30.0, 150.0
 # More than the longest scan: a round that hangs because of its Kafka cluster ends before.
 STUCK_S = 900.0
 
@@ -249,11 +252,21 @@ class Operator:
 
     async def _keep_comparing(self) -> None:
         while True:
-            done = self._watches.are_listed() and await self._compare()
-            if done:
-                self._synced.set()
-            pause = _COMPARE_OUTDATED_S if self._objects.are_outdated else _COMPARE_S
-            await asyncio.sleep(pause if done else _COMPARE_AGAIN_S)
+            if not (self._watches.are_listed() and await self._compare()):
+                await asyncio.sleep(_COMPARE_AGAIN_S)
+                continue
+            self._synced.set()
+            end = time.monotonic() + _COMPARE_S
+            await asyncio.sleep(_SCHEMAS_S)
+            while time.monotonic() < end and not await asyncio.to_thread(self._are_schemas_new):
+                await asyncio.sleep(_SCHEMAS_S)
+
+    def _are_schemas_new(self) -> bool:
+        """Whether the CRDs lack fields or have changed, so that the store may not be what the API server has."""
+        with suppress(ApiError):
+            problems = [self._services.api.crd_problem(plural) for plural in KINDS]
+            return any(problems) or any(self._services.api.schema_age(plural) < _OLD_WATCH_S for plural in KINDS)
+        return True
 
     async def _compare(self) -> bool:
         """Compare the store with lists; False = one could not be read. A watch may have missed deletions and edits.
@@ -271,12 +284,15 @@ class Operator:
                 self._objects.outdate(plural, await asyncio.to_thread(api.crd_problem, plural))
                 rows = await asyncio.to_thread(api.list_rows, plural, served)
                 gone, late = self._objects.compare(plural, rows, sequence)
-                if late:
+                is_new = api.schema_age(plural) < _OLD_WATCH_S
+                if is_new:
+                    late = rows
+                elif late:
                     # The watch may be about to report them.
                     await asyncio.sleep(_DELAY_S)
                 for row in late:
                     # The watch may report it while others are read.
-                    if self._objects.lacks(plural, row):
+                    if is_new or self._objects.lacks(plural, row):
                         with suppress(NotFound):
                             self._objects.put(plural, await asyncio.to_thread(api.get, plural, *row.key))
             except ApiError as error:

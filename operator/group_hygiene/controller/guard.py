@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from group_hygiene.controller.api import KINDS, Api
 from group_hygiene.controller.objects import Object, is_over, refuse_unusable
@@ -128,7 +128,8 @@ class Guard:
 def read_change(api: Api, plural: str, before: Object) -> Refusal | None:
     """Read the object again: a Refusal if it was edited or deleted since it was as `before`, or can't be read.
 
-    Also if an older CRD has dropped fields of it, which changes no generation.
+    Also if an older CRD has dropped fields of it, or if a watch that began under an older CRD reported it without
+    them: neither changes the generation.
     """
     name = before["metadata"]["name"]
     try:
@@ -144,6 +145,6 @@ def read_change(api: Api, plural: str, before: Object) -> Refusal | None:
     return None
 
 
-def _version(obj: Object) -> tuple[str, int, bool]:
+def _version(obj: Object) -> tuple[Any, ...]:
     """The edition of a spec, and whether a restore is over: its status may be older in the store."""
-    return obj["metadata"]["uid"], int(obj["metadata"].get("generation") or 0), is_over(obj)
+    return obj["metadata"]["uid"], int(obj["metadata"].get("generation") or 0), obj["spec"], is_over(obj)

@@ -155,10 +155,6 @@ class Objects:
         for key, connection in changed:
             self._changed(plural, key, {connection})
 
-    @property
-    def are_outdated(self) -> bool:
-        return any(self._outdated.values())
-
     def put(self, plural: str, obj: Mapping[str, Any]) -> None:
         """Store an object, unless a later version of it is stored or it was removed."""
         metadata = obj["metadata"]
@@ -183,7 +179,9 @@ class Objects:
             self._entries[plural][key] = entry
             self._naming[plural, connection][key] = None
             room.add(key[0], fitted.counted)
-        if before is None or before.identity != entry.identity:
+        # The same version differs if a watch reported it without the fields of a new CRD.
+        is_other = before is not None and before.version == version and before.fitted.data != fitted.data
+        if before is None or is_other or before.identity != entry.identity:
             self._changed(plural, key, {connection, before.connection if before else connection})
 
     def remove(self, plural: str, key: Key, uid: str) -> None:
