@@ -6,9 +6,11 @@ docs/metrics.md lists them. Counters of a policy start at 0 when it is first see
 from __future__ import annotations
 
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from threading import Lock
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -26,6 +28,8 @@ _POLICY = ("namespace", "policy")
 _PLURALS = ("grouppolicies", "kafkaconnections", "grouprestores")
 _CONNECTION = ("namespace", "connection")
 
+M = TypeVar("M", Gauge, Counter, Histogram)
+
 
 class Metrics:
     """All metrics of one operator process, in a registry of its own."""
@@ -35,191 +39,132 @@ class Metrics:
         ProcessCollector(registry=registry)
         self._followed: dict[tuple[str, str], tuple[tuple[str, str], str, int]] = {}
         self._follows = Lock()
-        build = Gauge("group_hygiene_build_info", "1, with the version that runs", ("version",), registry=registry)
-        build.labels(__version__).set(1)
-        self._policy_info = Gauge(
+        self._series: defaultdict[tuple[str, ...], list[Gauge | Counter | Histogram]] = defaultdict(list)
+
+        def metric(made: type[M], name: str, text: str, labels: tuple[str, ...] = (), **options: Any) -> M:
+            created = made(name, text, labels, registry=registry, **options)
+            self._series[labels[:2]].append(created)
+            return created
+
+        gauge, counter = partial(metric, Gauge), partial(metric, Counter)
+        gauge("group_hygiene_build_info", "1, with the version that runs", ("version",)).labels(__version__).set(1)
+        self._policy_info = gauge(
             "group_hygiene_policy_info",
             "1 for each policy that is not suspended, with its connection, action and mode",
             (*_POLICY, "connection_namespace", "connection", "action", "mode"),
-            registry=registry,
         )
-        self._interval = Gauge(
-            "group_hygiene_policy_interval_seconds",
-            "Interval of a policy that is not suspended",
-            _POLICY,
-            registry=registry,
+        self._interval = gauge(
+            "group_hygiene_policy_interval_seconds", "Interval of a policy that is not suspended", _POLICY
         )
-        self._run_failures = Counter(
-            "group_hygiene_run_failures",
-            "Runs of a policy that failed, by reason",
-            (*_POLICY, "reason"),
-            registry=registry,
+        self._run_failures = counter(
+            "group_hygiene_run_failures", "Runs of a policy that failed, by reason", (*_POLICY, "reason")
         )
-        self._matched = Gauge("group_hygiene_groups_matched", "Groups that match a policy", _POLICY, registry=registry)
-        self._matched_by_owner = Gauge(
+        self._matched = gauge("group_hygiene_groups_matched", "Groups that match a policy", _POLICY)
+        self._matched_by_owner = gauge(
             "group_hygiene_groups_matched_by_owner",
             "Groups that match a policy of the connection's own namespace, by their owner in the connection; the empty "
             "name for groups without one",
             (*_POLICY, "owner"),
-            registry=registry,
         )
-        self._marked = Gauge(
+        self._marked = gauge(
             "group_hygiene_groups_marked",
             "Groups that a policy has marked: they, or some of their offsets, are to be deleted",
             _POLICY,
-            registry=registry,
         )
-        self._due = Gauge(
-            "group_hygiene_groups_due",
-            "Groups that may be deleted, or lose offsets, now, apart from limits",
-            _POLICY,
-            registry=registry,
+        self._due = gauge(
+            "group_hygiene_groups_due", "Groups that may be deleted, or lose offsets, now, apart from limits", _POLICY
         )
-        self._would_delete = Gauge(
+        self._would_delete = gauge(
             "group_hygiene_groups_would_delete",
             "Groups that mode Enforce would delete, or whose offsets it would delete",
             _POLICY,
-            registry=registry,
         )
-        self._skipped = Gauge(
-            "group_hygiene_groups_skipped",
-            "Groups that a policy selects and does not delete",
-            (*_POLICY, "reason"),
-            registry=registry,
+        self._skipped = gauge(
+            "group_hygiene_groups_skipped", "Groups that a policy selects and does not delete", (*_POLICY, "reason")
         )
-        self._blocked = Gauge(
-            "group_hygiene_deletion_blocked", "1 while due groups may not be deleted", _POLICY, registry=registry
-        )
-        self._last_run = Gauge(
-            "group_hygiene_policy_last_run_timestamp_seconds", "When a policy last ran", _POLICY, registry=registry
-        )
-        self._expiry = Gauge(
+        self._blocked = gauge("group_hygiene_deletion_blocked", "1 while due groups may not be deleted", _POLICY)
+        self._last_run = gauge("group_hygiene_policy_last_run_timestamp_seconds", "When a policy last ran", _POLICY)
+        self._expiry = gauge(
             "group_hygiene_offsets_first_expiry_timestamp_seconds",
             "When brokers drop the first offset of all groups that match a policy with expiresWithin; absent while "
             "unknown for all of them",
             _POLICY,
-            registry=registry,
         )
-        self._outcomes = Counter(
-            "group_hygiene_outcomes",
-            "Groups by the outcome of a run for them",
-            (*_POLICY, "outcome", "reason"),
-            registry=registry,
+        self._outcomes = counter(
+            "group_hygiene_outcomes", "Groups by the outcome of a run for them", (*_POLICY, "outcome", "reason")
         )
-        self._marks = Counter(
+        self._marks = counter(
             "group_hygiene_marks",
             "Groups that were marked for deletion, of them or of some of their offsets, or unmarked, and why",
             (*_POLICY, "change", "reason"),
-            registry=registry,
         )
-        self._up = Gauge(
-            "group_hygiene_connection_up", "1 while the last scan was complete", _CONNECTION, registry=registry
+        self._up = gauge("group_hygiene_connection_up", "1 while the last scan was complete", _CONNECTION)
+        self._last_scan = gauge(
+            "group_hygiene_scan_last_success_timestamp_seconds", "When a scan was last complete", _CONNECTION
         )
-        self._last_scan = Gauge(
-            "group_hygiene_scan_last_success_timestamp_seconds",
-            "When a scan was last complete",
-            _CONNECTION,
-            registry=registry,
+        self._scan_failures = counter(
+            "group_hygiene_scan_failures", "Scans that were incomplete or failed, by reason", (*_CONNECTION, "reason")
         )
-        self._scan_failures = Counter(
-            "group_hygiene_scan_failures",
-            "Scans that were incomplete or failed, by reason",
-            (*_CONNECTION, "reason"),
-            registry=registry,
-        )
-        self._scan_interval = Gauge(
+        self._scan_interval = gauge(
             "group_hygiene_scan_interval_seconds",
             "The shortest interval of the policies of a connection that are not suspended; absent without any",
             _CONNECTION,
-            registry=registry,
         )
-        self._groups = Gauge(
+        self._groups = gauge(
             "group_hygiene_groups",
             "Groups of the cluster by their state and type, at the last complete list of all, about every 10 minutes",
             (*_CONNECTION, "state", "type"),
-            registry=registry,
         )
-        self._retention = Gauge(
+        self._retention = gauge(
             "group_hygiene_offsets_retention_seconds",
             "The brokers' offsets.retention.minutes; absent while unknown, and if offsets never expire (-1)",
             _CONNECTION,
-            registry=registry,
         )
-        self._unused_patterns = Gauge(
+        self._unused_patterns = gauge(
             "group_hygiene_unused_patterns",
             "Patterns that select no group, by their field, at the last complete list of all groups",
             (*_CONNECTION, "field"),
-            registry=registry,
         )
-        self._ledger_ready = Gauge(
+        self._ledger_ready = gauge(
             "group_hygiene_ledger_ready",
             "1 while the ledger can be used, 0 while it can't; absent where no policy needs one",
             _CONNECTION,
-            registry=registry,
         )
-        self._ledger_unreadable = Gauge(
-            "group_hygiene_ledger_unreadable_records",
-            "Records of the ledger that can't be read",
-            _CONNECTION,
-            registry=registry,
+        self._ledger_unreadable = gauge(
+            "group_hygiene_ledger_unreadable_records", "Records of the ledger that can't be read", _CONNECTION
         )
-        self._evidence_ready = Gauge(
+        self._evidence_ready = gauge(
             "group_hygiene_evidence_ready",
             "1 while the pipeline's tables may be used for all groups; absent if the connection names none",
             _CONNECTION,
-            registry=registry,
         )
-        self._evidence = Gauge(
+        self._evidence = gauge(
             "group_hygiene_evidence_as_of_timestamp_seconds",
             "Up to when the pipeline's tables cover all partitions for which they may be used; absent without any",
             _CONNECTION,
-            registry=registry,
         )
-        self._scan = Histogram(
+        self._scan = metric(
+            Histogram,
             "group_hygiene_scan_duration_seconds",
             "Time of one scan of a cluster for all due policies",
             _CONNECTION,
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
-            registry=registry,
         )
-        self._alerting = Gauge(
-            "group_hygiene_alerting", "1 while a policy with action Alert alerts", _POLICY, registry=registry
-        )
-        self._alerts = Counter(
+        self._alerting = gauge("group_hygiene_alerting", "1 while a policy with action Alert alerts", _POLICY)
+        self._alerts = counter(
             "group_hygiene_alerts_sent",
             "Messages sent to receivers, by their type and whether they arrived (result delivered or failed)",
             (*_CONNECTION, "type", "result"),
-            registry=registry,
         )
-        # Results of a policy's last run, dropped when it no longer runs.
-        self._found = (
-            self._matched,
-            self._matched_by_owner,
-            self._marked,
-            self._due,
-            self._would_delete,
-            self._skipped,
-            self._blocked,
-            self._expiry,
-            self._alerting,
-        )
-        self._watching = Gauge(
+        self._watching = gauge(
             "group_hygiene_watching",
             "1 while changes of this custom resource are seen, 0 once they were not for a minute",
-            ["resource"],
-            registry=registry,
+            ("resource",),
         )
-        self._leader = Gauge(
-            "group_hygiene_leader", "1 while this process leads, 0 while it is on standby", registry=registry
-        )
-        self._status_writes = Counter(
-            "group_hygiene_status_writes", "Status patches sent to the API server", ("kind",), registry=registry
-        )
-        self._status_refusals = Counter(
-            "group_hygiene_status_refusals",
-            "Status patches that the API server refused",
-            ("kind",),
-            registry=registry,
+        self._leader = gauge("group_hygiene_leader", "1 while this process leads, 0 while it is on standby")
+        self._status_writes = counter("group_hygiene_status_writes", "Status patches sent to the API server", ("kind",))
+        self._status_refusals = counter(
+            "group_hygiene_status_refusals", "Status patches that the API server refused", ("kind",)
         )
         for plural in _PLURALS:
             # Without a first value there is no increase.
@@ -255,10 +200,14 @@ class Metrics:
 
     def _show_policy(self, policy: Policy, connection: tuple[str, str]) -> None:
         labels = (policy.namespace, policy.name)
-        self._policy_info.remove_by_labels({"namespace": policy.namespace, "policy": policy.name})
+        series = {"namespace": policy.namespace, "policy": policy.name}
+        self._policy_info.remove_by_labels(series)
         _show(self._interval, labels, None if policy.suspend else policy.interval.total_seconds())
         if policy.suspend:
-            _drop(self._found, labels)
+            # Results of its last run.
+            for metric in self._series[_POLICY]:
+                if isinstance(metric, Gauge) and metric is not self._last_run:
+                    metric.remove_by_labels(series)
             return
         self._policy_info.labels(*labels, *connection, str(policy.action), str(policy.mode)).set(1)
         if policy.action.changes:
@@ -336,21 +285,7 @@ class Metrics:
             self._unused_patterns.labels(*labels, field).set(count)
 
     def forget_connection(self, namespace: str, connection: str) -> None:
-        for metric in (
-            self._up,
-            self._scan,
-            self._last_scan,
-            self._scan_failures,
-            self._scan_interval,
-            self._groups,
-            self._unused_patterns,
-            self._retention,
-            self._ledger_ready,
-            self._ledger_unreadable,
-            self._evidence_ready,
-            self._evidence,
-            self._alerts,
-        ):
+        for metric in self._series[_CONNECTION]:
             metric.remove_by_labels({"namespace": namespace, "connection": connection})
 
     def alerting(self, namespace: str, policy: str, fires: bool | None) -> None:
@@ -372,22 +307,9 @@ class Metrics:
 
     def forget_policies(self, gone: Collection[tuple[str, str]]) -> None:
         """Drop the series of policies that no longer exist, given as (namespace, name)."""
-        others = (
-            self._last_run,
-            self._outcomes,
-            self._marks,
-            self._policy_info,
-            self._interval,
-            self._run_failures,
-        )
-        for policy in gone:
-            _drop((*self._found, *others), policy)
-
-
-def _drop(metrics: Iterable[Gauge | Counter], policy: tuple[str, str]) -> None:
-    """All series of a policy, given as (namespace, name)."""
-    for metric in metrics:
-        metric.remove_by_labels({"namespace": policy[0], "policy": policy[1]})
+        for namespace, policy in gone:
+            for metric in self._series[_POLICY]:
+                metric.remove_by_labels({"namespace": namespace, "policy": policy})
 
 
 def _show(gauge: Gauge, labels: tuple[str, ...], value: float | None) -> None:
