@@ -1,4 +1,4 @@
-"""docs/cli-reference.md: every command and option of the program, from click, with prose of docsite/commands/.
+"""docs/cli-reference.md: each command and option, from click, with prose of docsite/cli.md and docsite/commands/.
 
 No I/O except reading these.
 """
@@ -20,15 +20,6 @@ _PROGRAM = "group-hygiene"
 _PROSE = Path(__file__).parent / "commands"
 # Options that so many commands share are listed once.
 _SHARED_BY = 5
-_HEAD = """\
-# Commands and options
-
-<!-- Made by `make docs` of the program itself and of docsite/commands/: edit these. -->
-
-Each command with its `--help`, its options, and its answer. [The command line](cli.md) explains how commands connect,
-and output and exit codes of all commands.
-
-"""
 
 
 def page() -> str:
@@ -36,7 +27,7 @@ def page() -> str:
     commands = list(_commands(main, _PROGRAM))
     counts = Counter(_key(option) for _, command in commands for option in _options(command))
     shared = {key for key, count in counts.items() if count >= _SHARED_BY}
-    text = _HEAD
+    text = (_PROSE.parent / "cli.md").read_text() + "\n"
     for name, command in commands:
         text += f"## {name}\n\n{_about(name, command)}"
         own = [option for option in _options(command) if _key(option) not in shared]

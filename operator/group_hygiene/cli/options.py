@@ -247,8 +247,8 @@ _TARGET_OPTIONS = (
         metavar="FILE",
         envvar="GROUP_HYGIENE_COMMAND_CONFIG",
         show_envvar=True,
-        help="Kafka client properties with TLS and SASL settings and passwords (docs/client-properties.md lists the "
-        "supported ones).",
+        help="Kafka client properties with TLS and SASL settings and passwords (docs/cli-reference.md lists "
+        "the supported ones).",
     ),
     click.option(
         "--connection",
