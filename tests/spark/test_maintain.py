@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable as Reader
-from deltalake import QueryBuilder
+from deltalake import QueryBuilder, Schema
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
 
 from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
@@ -17,7 +19,7 @@ from group_hygiene.pipeline.backtest.lives import extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, INGESTED, QUARANTINE, RECORDS
 from tests.spark.histories import HOUR, START, Bronze, commit, milliseconds, moment, wiped
 
 
@@ -77,6 +79,46 @@ def test_old_versions_of_activity_are_removed(spark: SparkSession, warehouse: st
     assert len(list(Path(ACTIVITY.path(warehouse)).glob("*.parquet"))) == 2
     rows = activity_at(spark, warehouse, read_coverage(warehouse).activity).collect()
     assert [row["last_commit"].astimezone(UTC) for row in rows] == [moment(3)]
+
+
+def test_files_of_old_versions_are_removed(spark: SparkSession, warehouse: str) -> None:
+    """In every table, a file that left it, or never was in it, goes after the retention, and no earlier."""
+    Bronze(spark, warehouse).write({"g": [commit(1)]})
+    update(spark, warehouse)
+    now, left, never = datetime.now(UTC).timestamp(), dict[Path, bool](), dict[Path, bool]()
+    for table in (*RECORDS, INGESTED, COVERAGE, ACTIVITY):
+        folder, removed = Path(table.path(warehouse)), list[AddAction | RemoveAction]()
+        for age in (1, 3):
+            for files, name in ((left, f"left-{age}.parquet"), (never, f"never-{age}.parquet")):
+                path = folder / name
+                path.write_bytes(b"PAR1")
+                os.utime(path, (now - age * HOUR, now - age * HOUR))
+                files[path] = age < 2
+            removed.append(RemoveAction(f"left-{age}.parquet", True, int((now - age * HOUR) * 1000)))
+        schema = Schema.from_arrow(table.schema)
+        Reader(str(folder)).create_write_transaction(removed, "append", schema)
+    two = timedelta(hours=2)
+    assert maintain(spark, warehouse, Retention(files=two, activity=two))
+    stayed = {path: path.exists() for path in left}
+    assert stayed == left
+    assert {path: path.exists() for path in never} == never
+
+
+def test_a_table_without_old_rows_is_not_written(spark: SparkSession, warehouse: str) -> None:
+    """By maintain, on any day: also a day that has only its first and its last commits stays as it is."""
+    Bronze(spark, warehouse).write(
+        {name: [commit(HOUR * 24 * day + hour) for day in range(5) for hour in (1, 2)] for name in ("a", "b")}
+    )
+    update(spark, warehouse)
+    assert maintain(spark, warehouse, every(0))
+
+    def files() -> list[str]:
+        return sorted(held.path for held in COMMITS.files(warehouse, COMMITS.version(warehouse), "batch"))
+
+    before = files()
+    for day in range(1, 5):
+        assert maintain(spark, warehouse, every(HOUR * 24 * day))
+    assert files() == before
 
 
 def test_of_old_days_the_first_and_the_last_commits_stay(spark: SparkSession, warehouse: str) -> None:

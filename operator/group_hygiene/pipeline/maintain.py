@@ -8,9 +8,10 @@ longer in which a group was unused. Never drops a bronze row that is not in `act
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
-from pyspark.sql import SparkSession
+from delta import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.pipeline import store
@@ -23,12 +24,13 @@ from group_hygiene.pipeline.tables import (
     PRUNED,
     QUARANTINE,
     RECORDS,
+    THINNED,
 )
 
 # Time of the last maintenance, in seconds since 1970: a property of the table with the fewest writes.
 _MAINTAINED = "grouphygiene.maintained"
-# A property of `commits`: of the days before this time (ISO 8601), only the first and the last commits are there.
-_THINNED = "grouphygiene.thinned"
+# A table of so many files is not compacted: that would rewrite all of a small one at each run.
+_FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,15 @@ def maintain(
     # The last batch that is in `activity`.
     taken_in = covered[0]["batch"] if covered else 0
     for table in RECORDS:
-        _prune(spark, warehouse, table, now - retention.history, taken_in)
-    _thin(spark, warehouse, now - retention.commits, taken_in)
-    for table in (*RECORDS, INGESTED, COVERAGE):
-        if (found := table.open(spark, warehouse)) is not None:
+        if (found := table.open(spark, warehouse)) is None:
+            continue
+        _prune(found, warehouse, table, now - retention.history, taken_in)
+        if table is COMMITS:
+            _thin(spark, warehouse, now - retention.commits, taken_in)
+        if len(table.files(warehouse, table.version(warehouse), "batch")) > _FEW:
             found.optimize().executeCompaction()
-            found.vacuum(retention.files / timedelta(hours=1))
+    for table in (*RECORDS, INGESTED, COVERAGE):
+        store.vacuum(table.path(warehouse), retention.files)
     store.set_property(QUARANTINE.path(warehouse), _MAINTAINED, str(int(now.timestamp())))
     return True
 
@@ -84,10 +89,9 @@ def _last(warehouse: str) -> datetime:
     return store.created(QUARANTINE.path(warehouse)) if done is None else datetime.fromtimestamp(int(done), UTC)
 
 
-def _prune(spark: SparkSession, warehouse: str, table: Table, oldest: datetime, taken_in: int) -> None:
+def _prune(found: DeltaTable, warehouse: str, table: Table, oldest: datetime, taken_in: int) -> None:
     rows = (F.col("record_time") < oldest) & (F.col("batch") <= taken_in)
-    found = table.open(spark, warehouse)
-    if found is None or found.toDF().where(rows).isEmpty():
+    if found.toDF().where(rows).isEmpty():
         return
     before = table.settings(warehouse).get(PRUNED)
     if before is None or datetime.fromisoformat(before) < oldest:
@@ -101,21 +105,28 @@ def _thin(spark: SparkSession, warehouse: str, oldest: datetime, taken_in: int) 
 
     Tombstones and commits of aborted transactions count apart. The latest is the one with the latest time of its own.
     """
-    if not COMMITS.exists(warehouse):
-        return
     end = oldest.replace(hour=0, minute=0, second=0, microsecond=0)
-    begin = COMMITS.settings(warehouse).get(_THINNED, "0001-01-01T00:00:00+00:00")
-    if begin >= end.isoformat():
+    begin = datetime.fromisoformat(COMMITS.settings(warehouse).get(THINNED, "0001-01-01T00:00:00+00:00"))
+    if begin >= end:
         return
-    days = f"record_time >= timestamp '{begin}' AND record_time < timestamp '{end.isoformat()}' AND batch <= {taken_in}"
-    rows = COMMITS.read(spark, warehouse).where(days)
-    if not rows.isEmpty():
-        wiped, day = F.col("committed_offset").isNull(), F.to_date("record_time")
-        whole = F.struct(*COMMITS.schema.names)
+    wiped, day = F.col("committed_offset").isNull(), F.to_date("record_time").alias("day")
+
+    def ends(since: datetime, until: datetime, of: Column | str) -> tuple[str, DataFrame]:
+        """Which rows are from these days, and of each place and day `of` those that stay, and the number of rows."""
+        times = (f"timestamp '{moment.isoformat()}'" for moment in (since, until))
+        which = "record_time >= {} AND record_time < {} AND batch <= {}".format(*times, taken_in)
+        stay = F.array(F.min_by(of, "log_offset"), F.max_by(of, "log_offset"), F.max_by(of, "commit_ms"))
         # Not by a window: an aggregation shuffles no more than these rows of a task's.
-        ends = [F.min_by(whole, "log_offset"), F.max_by(whole, "log_offset"), F.max_by(whole, "commit_ms")]
-        same = rows.groupBy("era", "log_partition", "group", "topic", "partition", wiped, "aborted", day)
-        stay = same.agg(F.array_distinct(F.array_compact(F.array(*ends))).alias("ends"))
-        writer = stay.select(F.inline("ends")).write.format("delta").mode("overwrite").option("replaceWhere", days)
+        same = ("era", "log_partition", "group", "topic", "partition", wiped, "aborted", day)
+        rows = COMMITS.read(spark, warehouse).where(which).groupBy(*same)
+        return which, rows.agg(F.array_distinct(F.array_compact(stay)).alias("ends"), F.count("*").alias("rows"))
+
+    _, found = ends(begin, end, "log_offset")
+    days = found.where("rows > size(ends)").select("day").distinct().orderBy("day").toArrow()["day"].to_pylist()
+    # One at a time: it bounds what is shuffled, and a run that was killed continues with the next one.
+    for begin in (datetime.combine(date, time(), UTC) for date in days):
+        which, found = ends(begin, until := begin + timedelta(days=1), F.struct(*COMMITS.schema.names))
+        writer = found.select(F.inline("ends")).write.format("delta").mode("overwrite").option("replaceWhere", which)
         writer.save(COMMITS.path(warehouse))
-    store.set_property(COMMITS.path(warehouse), _THINNED, end.isoformat())
+        store.set_property(COMMITS.path(warehouse), THINNED, until.isoformat())
+    store.set_property(COMMITS.path(warehouse), THINNED, end.isoformat())

@@ -49,8 +49,8 @@ _SETTINGS = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "1",
-    # VACUUM's tasks for listing a table; the default of 10,000 takes minutes for a flat folder.
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+    # Larger files (128 MiB) are not compacted again.
+    "spark.databricks.delta.optimize.minFileSize": str(1 << 27),
     # The default has 12 bytes, and is slow to write and to read.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # As the workers' files, with `parquet.writer.version`, see below.

@@ -248,7 +248,7 @@ def delete(uri: str, condition: str, version: int) -> int:
     return int(table.version())
 
 
-def vacuum(uri: str, age: timedelta, versions: Sequence[int]) -> None:
+def vacuum(uri: str, age: timedelta, versions: Sequence[int] = ()) -> None:
     """Remove files that left the table longer ago than this, or never were in it, but none of these versions."""
     if (table := opened(uri)) is not None:
         with _explained(uri):

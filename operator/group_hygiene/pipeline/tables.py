@@ -20,6 +20,8 @@ from group_hygiene.pipeline.store import Table
 
 # A property of a bronze table: rows from before this time (ISO 8601) were dropped, after `activity` had them.
 PRUNED = "grouphygiene.pruned"
+# A property of `commits`: of the days before this time (ISO 8601), only the first and the last commits are there.
+THINNED = "grouphygiene.thinned"
 _parser = duckdb.connect(config={"threads": 1})
 _parser.execute("SET TimeZone = 'UTC'")
 
