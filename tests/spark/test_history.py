@@ -113,7 +113,7 @@ def test_every_step_is_as_activity_was_then(spark: SparkSession, lived: str, tmp
     for table in (COMMITS, GROUP_STATES):
         rows = table.read(spark, lived).join(F.broadcast(moments), F.col("record_time") <= F.col("at"))
         known.append(rows.withColumn("group", F.concat_ws("@", "group", "step")))
-    with closing(Fold("cluster", 0, START, str(tmp_path))) as fold:
+    with closing(Fold("cluster", 0, START, START.date(), str(tmp_path))) as fold:
         fold.add(*(rows.toArrow() for rows in known))
         found_then = fold.rows(ACTIVITY.schema.empty_table())
         then = {row["group"]: as_it_was(row) for rows in found_then for row in rows.to_pylist()}

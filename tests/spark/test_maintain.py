@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable as Reader
 from deltalake import QueryBuilder, Schema
 from deltalake.transaction import AddAction, RemoveAction
@@ -148,6 +149,26 @@ def test_of_old_days_the_first_and_the_last_commits_stay(spark: SparkSession, wa
     times = sorted((row["record_time"].astimezone(UTC) - START) / timedelta(hours=1) for row in rows(spark, warehouse))
     assert [int(time) for time in times if time >= 12] == [12, 35, *range(36, 60)]
     assert sorted(map(str, lives(spark, warehouse, reach, days).collect())) == before
+
+
+@pytest.mark.parametrize("dropped", ["thinned", "pruned"])
+def test_a_new_activity_counts_no_day_that_lost_commits(spark: SparkSession, warehouse: str, dropped: str) -> None:
+    """The number of such a day is unknown, and not the number of the rows that are left. Times are the same."""
+    seconds = [HOUR / 4 * quarter for quarter in range(200)]
+    Bronze(spark, warehouse).write({"g": [commit(second) for second in seconds]})
+    assert "counted" not in str(update(spark, warehouse))
+    before = ACTIVITY.read(spark, warehouse).collect()[0].asDict()
+    # Noon of the second day, or the same time as what was first.
+    retention = every(HOUR * 24) if dropped == "thinned" else since(HOUR * 2)
+    assert maintain(spark, warehouse, retention)
+    shutil.rmtree(ACTIVITY.path(warehouse))
+    shutil.rmtree(COVERAGE.path(warehouse))
+    whole = {day: number for day, number in before["commits_by_day"].items() if day > START.date()}
+    assert str(update(spark, warehouse)).endswith(f"; commits are counted from {min(whole)} on")
+    after = ACTIVITY.read(spark, warehouse).collect()[0].asDict()
+    assert after["commits_by_day"] == whole
+    same = ("last_commit", "offsets", "state", *(["first_commit"] if dropped == "thinned" else []))
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
 
 
 def every(second: float) -> Retention:

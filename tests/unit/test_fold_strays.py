@@ -39,7 +39,7 @@ def state(kind: str, **fields: Any) -> dict[str, Any]:
 
 def last_stray(tmp_path: Path, partition: int, *rows: Mapping[str, Any]) -> datetime | None:
     """What `remove_strays` returns for records in this partition."""
-    with closing(Fold("cluster", 0, NOW, str(tmp_path))) as fold:
+    with closing(Fold("cluster", 0, NOW, NOW.date(), str(tmp_path))) as fold:
         of_table: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
         for offset, row in enumerate(rows):
             of_table["topic" in row].append({"log_partition": partition, "log_offset": offset} | dict(row))

@@ -7,7 +7,7 @@ computed from its new records, and from its row of before, as if that were the f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 
 import duckdb
@@ -18,8 +18,6 @@ from group_hygiene.pipeline.store import FAR_MS
 
 # Beyond this, DuckDB writes into a temporary folder. For one worker; a machine has one per core.
 _MEMORY = "700MB"
-# The days of `commits_by_day`.
-_DAYS = 31
 # Rows of a result that are in memory at once.
 _CHUNK = 20_000
 
@@ -99,7 +97,7 @@ _STEPS = (
             SELECT "group", unnest(commits_by_day, recursive := true) FROM old
         ) GROUP BY ALL
     ), run
-    WHERE day > today - days GROUP BY "group"
+    WHERE day >= first_day GROUP BY "group"
     """,
     # For topics where the group has an offset.
     """
@@ -252,8 +250,8 @@ class Fold:
     Raises duckdb.Error. spill: an existing folder for what does not fit into memory.
     """
 
-    def __init__(self, cluster_id: str, era: int, now: datetime, spill: str) -> None:
-        """now: commits of more than 30 days before it are not counted."""
+    def __init__(self, cluster_id: str, era: int, now: datetime, first_day: date, spill: str) -> None:
+        """now: when the log was read. first_day: of `commits_by_day`."""
         self._database = duckdb.connect(
             config={
                 **{"threads": 1, "memory_limit": _MEMORY, "temp_directory": spill, "preserve_insertion_order": False},
@@ -269,9 +267,9 @@ class Fold:
         run(
             """
             CREATE TEMP TABLE run AS SELECT
-                ?::VARCHAR AS cluster_id, ?::INT AS era, ?::TIMESTAMPTZ AS now, now::DATE AS today, ?::INT AS days
+                ?::VARCHAR AS cluster_id, ?::INT AS era, ?::TIMESTAMPTZ AS now, ?::DATE AS first_day
             """,
-            [cluster_id, era, now, _DAYS],
+            [cluster_id, era, now, first_day],
         )
 
     def close(self) -> None:

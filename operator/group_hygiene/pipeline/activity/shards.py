@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import datetime
+from datetime import date, datetime
 from itertools import chain, islice, pairwise
 from typing import NamedTuple
 
@@ -54,6 +54,8 @@ class Round(NamedTuple):
     """What all tasks do. first, last: batches to add, all of one era. now: see Fold. gone_before: groups that are gone
     since an earlier time get no row any more; None = all get one.
 
+    first_day: see Fold.
+
     versions: by table, which one to read. table: `activity`. partitions: of the log; None = not known, as it is an
     earlier log. moved: whether groups may be in other partitions than before. run: a name of its own.
     """
@@ -65,6 +67,7 @@ class Round(NamedTuple):
     first: int
     last: int
     now: datetime
+    first_day: date
     gone_before: datetime | None
     versions: Mapping[str, int]
     partitions: int | None
@@ -135,7 +138,7 @@ def _fold(task: Task, round: Round) -> Done:
     new = f"{of_task} AND era = {round.era} AND batch BETWEEN {round.first} AND {round.last}"
     with (
         tempfile.TemporaryDirectory() as spill,
-        closing(Fold(round.cluster_id, round.era, round.now, spill)) as fold,
+        closing(Fold(round.cluster_id, round.era, round.now, round.first_day, spill)) as fold,
     ):
         records = fold.add(_read(round, "commits", new), _read(round, "group_states", new))
         if not records and not round.moved:

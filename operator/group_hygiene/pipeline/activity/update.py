@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -32,10 +32,14 @@ from group_hygiene.pipeline.tables import (
     PRUNED,
     QUARANTINE,
     RECORDS,
+    THINNED,
 )
 
 # Records of a round, which the tasks write to their disks.
 _ROUND_RECORDS = 100_000_000
+# The days of `commits_by_day` before the last one.
+_COUNTED = timedelta(days=30)
+_ALMOST_A_DAY = timedelta(days=1) - timedelta.resolution
 # Up to so many groups and new records, the table is one file.
 _SMALL = 200_000
 # New records, and groups with rows, of a task, which costs a fifth of a second by itself.
@@ -52,16 +56,19 @@ _Moments = Mapping[int, datetime | None]
 class Updated:
     """The result. read_at: when `activity` is complete as of; None = some partition was never read to its end.
 
-    An open transaction holds it back.
+    An open transaction holds it back. counted_from: the first day of `commits_by_day`, if it is a later one than usual:
+    `maintain` had dropped commits before it.
     """
 
     batches: int
     records: int
     read_at: datetime | None
+    counted_from: date | None = None
 
     def __str__(self) -> str:
         upto = "not complete yet" if self.read_at is None else f"complete as of {self.read_at:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{self.records:,} new records, {upto}"
+        counted = "" if self.counted_from is None else f"; commits are counted from {self.counted_from} on"
+        return f"{self.records:,} new records, {upto}{counted}"
 
 
 class _Batches(NamedTuple):
@@ -98,8 +105,14 @@ def update(spark: SparkSession, warehouse: str, history: timedelta | None = None
         # No reader uses the new table until coverage has its id.
         ACTIVITY.create(warehouse)
         at, coverage, era = _state(warehouse), [], ingested[0]["era"]
-    if not coverage and any(PRUNED in table.settings(warehouse) for table in RECORDS):
-        complete_since = {row["log_partition"]: now for row in ingested}
+    first_day = usual = (now - _COUNTED).date()
+    if not coverage:
+        if any(PRUNED in table.settings(warehouse) for table in RECORDS):
+            complete_since = {row["log_partition"]: now for row in ingested}
+        settings = COMMITS.settings(warehouse)
+        dropped = [datetime.fromisoformat(settings[name]) for name in (PRUNED, THINNED) if name in settings]
+        # Of a day that has lost some of its commits, the number is unknown.
+        first_day = max([first_day, *((until + _ALMOST_A_DAY).date() for until in dropped)])
     complete_since = _later(complete_since, {row["log_partition"]: row["complete_since"] for row in ingested})
     complete_since = _later(complete_since, _last_unread(warehouse, ingested[0]))
     records = [
@@ -113,7 +126,7 @@ def update(spark: SparkSession, warehouse: str, history: timedelta | None = None
         moved = batches.era != era or not current
         new = sum(file.rows for file in records if file.may_have(batches.first, batches.last))
         round = Round(
-            *(warehouse.rstrip("/"), ACTIVITY, ingested[0]["cluster_id"], *batches, now),
+            *(warehouse.rstrip("/"), ACTIVITY, ingested[0]["cluster_id"], *batches, now, first_day),
             None if history is None else now - history,
             *(versions | {ACTIVITY.name: at.version}, len(partitions) if current else None, moved, uuid4().hex),
         )
@@ -132,7 +145,8 @@ def update(spark: SparkSession, warehouse: str, history: timedelta | None = None
     COVERAGE.overwrite(warehouse, rows, seen)
     moments = [row["read_at"] for row in ingested]
     complete = None if None in moments else min(moments)
-    return Updated(max(0, ingested[0]["batch"] - (coverage[0]["batch"] if coverage else 0)), added, complete)
+    batches_added = max(0, ingested[0]["batch"] - (coverage[0]["batch"] if coverage else 0))
+    return Updated(batches_added, added, complete, None if first_day == usual else first_day)
 
 
 def _add(spark: SparkSession, tasks: Sequence[Task], round: Round) -> list[Done]:
