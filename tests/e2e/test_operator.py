@@ -157,6 +157,11 @@ def test_objects_of_users_stay_as_they_are(world: World, kafka: KafkaCluster) ->
             "uid",
         }
         assert obj["metadata"]["generation"] == 1
+        shown = world.server.kubectl("get", kind, name, "-n", namespace, "-o", "json", "--show-managed-fields").stdout
+        written = {
+            (each["manager"], each.get("subresource")) for each in json.loads(shown)["metadata"]["managedFields"]
+        }
+        assert written == {("kubectl-create", None), ("group-hygiene", "status")}
 
 
 def test_columns_of_kubectl_get(world: World, kafka: KafkaCluster) -> None:

@@ -50,7 +50,7 @@ class Generation:
 
 
 GENERATIONS = (
-    Generation("2.5.1", frozenset(EVERYWHERE), (NO_STATES,)),
+    Generation("2.5.1", frozenset(EVERYWHERE), (NO_STATES, NO_TYPES)),
     Generation("2.8.2", frozenset(SINCE_2_8), (NO_TYPES,)),
     Generation("3.9.1", frozenset(SINCE_3_9)),
     Generation("4.2.0", frozenset(SINCE_4)),
@@ -169,6 +169,14 @@ def test_a_list_is_filtered_where_the_broker_can_not(
     ]
     # Before and after the list, what the broker has loaded is asked for by DescribeGroups.
     assert counts == [1, 2 if "ListGroupsStateFilter" in generation.features else 3]
+
+
+def test_a_list_of_types_that_brokers_do_not_list(client: Client, generation: Generation) -> None:
+    """No group has them, which the note explains; a broker that knows them lists none."""
+    listing = list_groups(client, seen(client), soon(), (), {GroupType.SHARE, GroupType.STREAMS})
+    assert not listing.groups
+    assert not listing.faults
+    assert listing.notes == generation.notes
 
 
 def test_groups_are_described(client: Client, generation: Generation, resident: Maker, population: Population) -> None:

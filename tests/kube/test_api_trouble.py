@@ -216,7 +216,8 @@ def test_policies_of_absent_connections_delay_no_other(
         since = server.audit_events()[before:]
         ours = [e for e in since if "serviceaccount" in e["user"]["username"] and "/leases/" not in e["requestURI"]]
         reads = [e["requestURI"] for e in ours if e["verb"] in ("get", "list") and "limit=" not in e["requestURI"]]
-        assert reads == []
+        # The schemas of the CRDs are read every 30 s, by the process.
+        assert [read for read in reads if not read.startswith("/openapi/")] == []
         # A connection that is applied later is served.
         world.apply(connection("absent", _NOWHERE) | {"metadata": {"name": "c7", "namespace": "absent"}})
         world.wait_ready("kgp", "absent", "p7", "ConnectionNotReady")

@@ -20,8 +20,6 @@ from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault, Group, GroupState, 
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.snapshot import Cluster, Description, Listing
 
-# Brokers reject a filter with a type that they don't know. All that have this filter know Classic and Consumer.
-_NAMEABLE = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
 _GONE = "GROUP_ID_NOT_FOUND"
 _NAMED_TOPICS = 20
 
@@ -54,14 +52,13 @@ def list_groups(
     read, unread = _NOTHING_READ, list[str]()
     # Brokers have no state named Unknown.
     pushed_states = () if GroupState.UNKNOWN in states else states
-    pushed_types = types if set(types) <= _NAMEABLE else ()
     with open_session(target) as session, working("listing groups"):
         cluster = _cluster(session)
-        listing = kafka_groups.list_groups(session.client, cluster, session.deadline(), pushed_states, pushed_types)
+        listing = kafka_groups.list_groups(session.client, cluster, session.deadline(), pushed_states, types)
         after = kafka_cluster.read_cluster(session.client, session.deadline(), session.connection.topics_attested)
         owners = session.connection.owners
         named = [group for name, group in sorted(listing.groups.items()) if fits(name)]
-        groups = [g for g in named if (not states or g.state in states) and (not types or g.type in types)]
+        groups = [group for group in named if not states or group.state in states]
         if with_lag:
             found = _describe(session, cluster, groups)
             read = _positions(session, found)

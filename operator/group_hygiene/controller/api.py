@@ -16,6 +16,7 @@ import kubernetes.client
 import kubernetes.config
 import urllib3
 
+from group_hygiene import __version__
 from group_hygiene.controller.claims import ClaimReader
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Object, Row, trimmed
 from group_hygiene.controller.requests import TIMEOUT_S, call, read_rows
@@ -30,6 +31,8 @@ from group_hygiene.spec.secret import SecretRef
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore"}
 _MERGE_PATCH = "application/merge-patch+json"
+# An API server shows what is before the slash in its audit log and as the manager of fields.
+USER_AGENT = f"group-hygiene/{__version__}"
 _LEASES = ("coordination.k8s.io", "v1")
 # For so long published schemas count as current, and how many fields a message names.
 _SCHEMAS_S, _FIELDS_SHOWN = 30.0, 5
@@ -62,7 +65,9 @@ def load_config(
     configuration = kubernetes.client.Configuration.get_default_copy()
     # A run must not wait long for a server that is gone: a process that lost the lead waits for its runs to end.
     configuration.retries = urllib3.Retry(1, respect_retry_after_header=False) if retries else False
-    return kubernetes.client.ApiClient(configuration)
+    client = kubernetes.client.ApiClient(configuration)
+    client.user_agent = USER_AGENT
+    return client
 
 
 def own_namespace() -> str:

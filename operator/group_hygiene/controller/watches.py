@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import kopf
 
+from group_hygiene.controller.api import USER_AGENT
 from group_hygiene.model.naming import message_shown
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class Watches:
             return None
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
-            headers=info.as_http_headers(),
+            headers=info.as_http_headers() | {"User-Agent": USER_AGENT},
             trust_env=info.trust_env,
             proxy=info.proxy_url,
             middlewares=(self._pass,),

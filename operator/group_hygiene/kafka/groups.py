@@ -32,6 +32,8 @@ _SHARE_FOR_LOADING = 0.25
 # Answers to Describe if there is no group, or if the broker does not know groups of the type. INVALID_GROUP_ID: only
 # Classic groups may have the empty id.
 _ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION", "INVALID_GROUP_ID"})
+# A broker refuses a filter with a type that it doesn't know. All that have this filter know these.
+_NAMEABLE = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
 _TYPES = (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE, GroupType.STREAMS)
 
 
@@ -73,7 +75,7 @@ def list_groups(
     filters: dict[str, Any] = {}
     if states and client.supports(ListGroupsRequest, 4):
         filters |= {"states_filter": [str(state) for state in states], "min_version": 4}
-    if types and client.supports(ListGroupsRequest, 5):
+    if types and set(types) <= _NAMEABLE and client.supports(ListGroupsRequest, 5):
         filters |= {"types_filter": [str(kind) for kind in types], "min_version": 5}
     request_class = RawListGroupsRequest if client.supports(ListGroupsRequest, 3) else ListGroupsRequest
     calls = {broker: Call(broker, request_class(**filters)) for broker in cluster.brokers}
@@ -100,7 +102,7 @@ def list_groups(
     if not client.supports(ListGroupsRequest, 4):
         notes.append("brokers older than 2.6 list no states: each group was described")
         rows, group_faults = _with_states(client, rows, deadline)
-    elif types and not client.supports(ListGroupsRequest, 5):
+    if types and not client.supports(ListGroupsRequest, 5):
         notes.append("brokers older than 3.8 list no types: all groups are taken for Classic")
     chosen = {
         name: row

@@ -486,9 +486,7 @@ def _filters(policies: Sequence[Policy]) -> tuple[frozenset[GroupState], frozens
     states = frozenset[GroupState]().union(*(policy.match.states for policy in policies))
     types = frozenset[GroupType]().union(*(policy.match.types for policy in policies))
     every_state = states >= frozenset(GroupState)
-    # A broker refuses a type that it doesn't know; all brokers with this filter know Classic and Consumer.
-    nameable = types <= {GroupType.CLASSIC, GroupType.CONSUMER}
-    return frozenset() if every_state else states, types if nameable else frozenset()
+    return frozenset() if every_state else states, types
 
 
 def _old_enough(policies: Sequence[Policy], retention: timedelta | None, now: datetime) -> datetime | None:
