@@ -152,7 +152,12 @@ def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
     ):
         if variants:
             columns = (Column(title), Column("DELETED", number=True), Column("REGRET", number=True), Column(""))
-            tables.append(Table(columns, [_variant(variant, chosen) for variant in variants]))
+            # An empty text would be shown as quotes.
+            rows = [
+                (format_duration(v.period), v.deleted, v.regret, "<- as in the policy" if v.period == chosen else " ")
+                for v in variants
+            ]
+            tables.append(Table(columns, rows))
     if tried.patterns:
         rows = [
             (
@@ -209,12 +214,6 @@ def _limits(tried: Tried, manifests: Manifests) -> list[str]:
         runs = -(-most_at_once // limits.max_per_run)
         lines.append(f"  maxPerRun {limits.max_per_run} spreads {most_at_once:,} deletions over {runs:,} runs")
     return lines
-
-
-def _variant(variant: Variant, own: timedelta | None) -> tuple[Cell, ...]:
-    # An empty text would be shown as quotes.
-    mine = "<- as in the policy" if variant.period == own else " "
-    return format_duration(variant.period), variant.deleted, variant.regret, mine
 
 
 def _document(found: Backtest, errors: Sequence[str]) -> dict[str, Any]:

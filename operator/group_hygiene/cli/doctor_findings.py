@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from group_hygiene.cli.output import MARKS, Report, Table
 from group_hygiene.errors import HygieneError
@@ -69,22 +69,16 @@ def run_check(area: Area, check: str, examine: Callable[[], Iterable[Finding]]) 
 
 def report_of(findings: Sequence[Finding]) -> Report:
     """All findings in order, and the exit code of the first failure."""
-    lines = [_line(finding) for finding in findings]
+    lines = [f"{MARKS[f.result]} {f.check}: {f.found}" + (f" → {f.advice}" if f.advice else "") for f in findings]
     code = next((each.area.value for each in findings if each.result is Result.FAILED), 0)
-    document = {"checks": [_document(finding) for finding in findings], "exitCode": code}
-    return Report(document, (), [Table((), (), lines)], exit_code=code)
-
-
-def _line(finding: Finding) -> str:
-    advice = f" → {finding.advice}" if finding.advice else ""
-    return f"{MARKS[finding.result]} {finding.check}: {finding.found}{advice}"
-
-
-def _document(finding: Finding) -> dict[str, Any]:
-    return {
-        "area": finding.area.name.capitalize(),
-        "check": finding.check,
-        "result": str(finding.result),
-        "found": finding.found,
-        "advice": finding.advice or None,
-    }
+    checks = [
+        {
+            "area": finding.area.name.capitalize(),
+            "check": finding.check,
+            "result": str(finding.result),
+            "found": finding.found,
+            "advice": finding.advice or None,
+        }
+        for finding in findings
+    ]
+    return Report({"checks": checks, "exitCode": code}, (), [Table((), (), lines)], exit_code=code)

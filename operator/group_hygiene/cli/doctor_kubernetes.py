@@ -26,7 +26,6 @@ from group_hygiene.spec.connection import Connection, Role, Settings, admit, gra
 from group_hygiene.spec.crds import PLURALS, fields_of, fields_of_schema, load_crd
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
-from group_hygiene.spec.receivers import Receiver
 from group_hygiene.spec.secret import SecretRef
 
 _TIMEOUT_S = 10.0
@@ -128,18 +127,14 @@ def _server(known: Kubernetes) -> Iterator[Finding]:
     user = known.inspection.user()
     yield ok(_KUBERNETES, "API server", f"Kubernetes {server.version} answers" + (f"; you are {user}" if user else ""))
     apart = abs(server.ahead)
-    text = f"it is {_apart(server.ahead)}"
+    seconds, side = timedelta(seconds=round(apart.total_seconds())), "ahead of" if server.ahead == apart else "behind"
+    text = f"it is {format_duration(seconds)} {side} this machine's clock"
     if apart > SKEW_MAX:
         yield failed(Area.CLOCK, "clock of the API server", text, "set the clock that is wrong: no date can be trusted")
     elif apart > _SKEW_SEEN:
         yield warning(Area.CLOCK, "clock of the API server", text, "synchronize both with the same time server")
     else:
         yield ok(Area.CLOCK, "clock of the API server", "agrees with this machine's clock")
-
-
-def _apart(ahead: timedelta) -> str:
-    seconds = timedelta(seconds=round(abs(ahead).total_seconds()))
-    return f"{format_duration(seconds)} {'ahead of' if ahead > timedelta() else 'behind'} this machine's clock"
 
 
 def _crds(known: Kubernetes) -> Iterator[Finding]:
@@ -378,21 +373,16 @@ def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
         if policy.stricter:
             yield ok(_CONNECTION, "floors", f"GroupPolicy {policy.key}: {policy.stricter_note}")
     for receiver in connection.receivers:
-        problems += _receiver(known, connection.namespace, receiver)
+        try:
+            read_endpoint(receiver, partial(known.api.read_secret, connection.namespace))
+        except HygieneError as error:
+            found = f"{receiver.name}: {error.reason}: {error}"
+            problems.append(failed(_CONNECTION, "receiver", found, _remedy(error)))
     yield from problems
     if not problems:
         many = len(connection.receivers)
         found = f"{many}, each with valid settings and Secrets (nothing was sent)" if many else "there are none"
         yield ok(_CONNECTION, "receivers", found)
-
-
-def _receiver(known: Kubernetes, namespace: str, receiver: Receiver) -> Iterable[Finding]:
-    try:
-        read_endpoint(receiver, partial(known.api.read_secret, namespace))
-    except HygieneError as error:
-        found = f"{receiver.name}: {error.reason}: {error}"
-        return [failed(_CONNECTION, "receiver", found, _remedy(error))]
-    return []
 
 
 def _listed_policies(known: Kubernetes, connection: Connection) -> tuple[list[Object], list[Finding]]:

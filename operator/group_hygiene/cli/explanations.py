@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +21,7 @@ from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Match, Policy
 
-_COLUMNS = (
-    Column("CHECK"),
-    Column("RESULT"),
-    Column("MESSAGE", wide=True),
-    Column("WHY"),
-)
+_SHOWN = {"Passed": "passed", "NotReached": "not reached", "Skips": "skips"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +33,14 @@ class _Step:
     result: str
     reason: str | None = None
     message: str | None = None
+
+
+_COLUMNS: Mapping[Column, Callable[[_Step], Cell]] = {
+    Column("CHECK"): lambda step: step.check,
+    Column("RESULT"): lambda step: _SHOWN[step.result] + (f" ({step.reason})" if step.reason else ""),
+    Column("MESSAGE", wide=True): lambda step: step.message,
+    Column("WHY"): lambda step: step.why,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ def _table(explained: _Explained, verbose: bool) -> Table:
     heading += [f"  {step.message}" for step in explained.steps if step.result == "Passed" and step.message]
     skip = _skip(explained)
     if verbose:
-        return Table(_COLUMNS, [_row(step) for step in explained.steps], heading)
+        return Table.of(explained.steps, _COLUMNS, heading)
     passed = sum(step.result == "Passed" for step in explained.steps)
     decided = f"{passed} checks passed" if skip is None else f"decided by {skip.check}: {skip.why}"
     return Table((), (), [*heading, f"  {decided}"])
@@ -163,12 +166,6 @@ def _outcome(explained: _Explained) -> str:
 def _skip(explained: _Explained) -> _Step | None:
     """The check that decided; None = the group matches."""
     return next((step for step in explained.steps if step.result == "Skips"), None)
-
-
-def _row(step: _Step) -> tuple[Cell, ...]:
-    shown = {"Passed": "passed", "NotReached": "not reached", "Skips": "skips"}[step.result]
-    result = f"{shown} ({step.reason})" if step.reason else shown
-    return step.check, result, step.message, step.why
 
 
 def _document(explained: _Explained) -> dict[str, Any]:

@@ -60,7 +60,10 @@ def list_groups(
         named = [group for name, group in sorted(listing.groups.items()) if fits(name)]
         groups = [group for group in named if not states or group.state in states]
         if with_lag:
-            found = _describe(session, cluster, groups)
+            coordinators = {group.id: group.coordinator for group in groups}
+            by_type = {group.id: group.type for group in groups}
+            answers = kafka_groups.describe_groups(session.client, by_type, coordinators, session.deadline())
+            found = Found(cluster, answers, coordinators, ())
             read = _positions(session, found)
             unread = _errors(found, read)
     errors = [f"groups may be missing: {problem}" for problem in incomplete(cluster, listing, after)]
@@ -84,13 +87,6 @@ def list_groups(
     }
     table = layout.list_table(cluster, groups, owners, lags if with_lag else None)
     return Report(document, [group.id for group in groups], [table], notes, errors)
-
-
-def _describe(session: Session, cluster: Cluster, groups: Sequence[Group]) -> Found:
-    coordinators = {group.id: group.coordinator for group in groups}
-    types = {group.id: group.type for group in groups}
-    descriptions = kafka_groups.describe_groups(session.client, types, coordinators, session.deadline())
-    return Found(cluster, descriptions, coordinators, ())
 
 
 def _sort_key(value: Any) -> tuple[bool, Any]:
@@ -246,25 +242,21 @@ def _positions(session: Session, found: Found) -> _Read:
         "some of the records after that" + ("" if name in counted else ", which count as lag here")
         for name in sorted(shares.keys() & readable.keys())
     ]
+    errors: list[str] = []
     if isinstance(hidden, Fault):
         notes.append(f"offsets of topics that may not be described may be missing: {hidden}")
-    return _Read(positions, faults, notes, [] if isinstance(hidden, Fault) else _left_out(hidden))
-
-
-def _left_out(hidden: Sequence[str]) -> list[str]:
-    if not hidden:
-        return []
-    topics = truncated_list(hidden, _NAMED_TOPICS)
-    return [f"offsets of topics that may not be described are left out: {topics} (needs DESCRIBE on each topic)"]
+    elif hidden:
+        topics = truncated_list(hidden, _NAMED_TOPICS)
+        errors = [f"offsets of topics that may not be described are left out: {topics} (needs DESCRIBE on each topic)"]
+    return _Read(positions, faults, notes, errors)
 
 
 def _errors(found: Found, read: _Read) -> list[str]:
     of_groups = {name: d for name, d in found.descriptions.items() if isinstance(d, Fault)} | dict(read.faults)
-    errors = [f"group {printable(name)}: {_text(fault)}" for name, fault in sorted(of_groups.items())]
+    errors = [
+        f"group {printable(name)}: {fault.message if fault.code == _GONE else fault}"
+        for name, fault in sorted(of_groups.items())
+    ]
     for name, positions in read.positions.items():
         errors += [f"group {printable(name)}: {p.partition}: {p.fault}" for p in positions if p.fault is not None]
     return [*errors, *read.errors]
-
-
-def _text(fault: Fault) -> str:
-    return fault.message if fault.code == _GONE else str(fault)

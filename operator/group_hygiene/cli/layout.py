@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,60 +11,29 @@ import msgspec
 from group_hygiene.cli.output import Cell, Column, Report, Table
 from group_hygiene.model.groups import Fault, Group, Partition
 from group_hygiene.model.snapshot import Cluster, Description, Member
-from group_hygiene.spec.catalogue import catalogue
+from group_hygiene.spec.catalogue import Entry, catalogue
 from group_hygiene.spec.owners import Owners
 
-_LIST = (
-    Column("GROUP"),
-    Column("STATE", coloured=True),
-    Column("TYPE"),
-    Column("PROTOCOL-TYPE"),
-    Column("OWNER", wide=True),
-    Column("COORDINATOR", wide=True),
-)
-_DESCRIBE = (
-    Column("GROUP"),
-    Column("COORDINATOR"),
-    Column("STATE", coloured=True),
-    Column("TYPE"),
-    Column("PROTOCOL-TYPE"),
-    Column("ASSIGNOR"),
-    Column("EPOCH", number=True),
-    Column("MEMBERS", number=True),
-)
-_CATALOGUE = (
-    Column("PROGRAM"),
-    Column("GROUPS"),
-    Column("COMMITS"),
-    Column("EMPTY-AND-NEEDED"),
-    Column("ADVICE", wide=True),
-    Column("SEEN", wide=True),
-)
 _LAG = Column("LAG", number=True)
-_MEMBERS = (
-    Column("GROUP"),
-    Column("MEMBER"),
-    Column("HOST"),
-    Column("CLIENT-ID"),
-    Column("INSTANCE-ID"),
-    Column("EPOCH", wide=True, number=True),
-    Column("PARTITIONS", number=True),
-    Column("ASSIGNMENT"),
-    Column("TOPICS", wide=True),
-)
-_OFFSETS = (
-    Column("GROUP"),
-    Column("TOPIC"),
-    Column("PARTITION", number=True),
-    Column("COMMITTED", number=True),
-    Column("START", number=True),
-    Column("END", number=True),
-    _LAG,
-    Column("NOTE"),
-    Column("MEMBER", wide=True),
-    Column("HOST", wide=True),
-    Column("CLIENT-ID", wide=True),
-)
+_CATALOGUE: Mapping[Column, Callable[[Entry], Cell]] = {
+    Column("PROGRAM"): lambda e: e.program,
+    Column("GROUPS"): lambda e: ", ".join(e.groups) or "given by users",
+    Column("COMMITS"): lambda e: e.commits,
+    Column("EMPTY-AND-NEEDED"): lambda e: e.needed,
+    Column("ADVICE", wide=True): lambda e: e.advice,
+    Column("SEEN", wide=True): lambda e: e.seen,
+}
+_MEMBERS: Mapping[Column, Callable[[tuple[str, Member]], Cell]] = {
+    Column("GROUP"): lambda m: m[0],
+    Column("MEMBER"): lambda m: m[1].id,
+    Column("HOST"): lambda m: m[1].host,
+    Column("CLIENT-ID"): lambda m: m[1].client_id,
+    Column("INSTANCE-ID"): lambda m: m[1].instance_id,
+    Column("EPOCH", wide=True, number=True): lambda m: m[1].epoch,
+    Column("PARTITIONS", number=True): lambda m: len(m[1].assignment),
+    Column("ASSIGNMENT"): lambda m: _assignment(m[1].assignment),
+    Column("TOPICS", wide=True): lambda m: ",".join(sorted(m[1].topics)) or None,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +102,17 @@ def list_table(
     cluster: Cluster, groups: Sequence[Group], owners: Owners, lags: Mapping[str, int | None] | None = None
 ) -> Table:
     """lags: for the column LAG, None = without it."""
-    rows = [
-        (g.id, str(g.state), str(g.type), g.protocol_type or None, owners.of(g.id) or None, _at(cluster, g.coordinator))
-        for g in groups
-    ]
-    if lags is None:
-        return Table(_LIST, rows)
-    return Table((*_LIST, _LAG), [(*row, lags.get(group.id)) for row, group in zip(rows, groups, strict=True)])
+    columns: dict[Column, Callable[[Group], Cell]] = {
+        Column("GROUP"): lambda g: g.id,
+        Column("STATE", coloured=True): lambda g: str(g.state),
+        Column("TYPE"): lambda g: str(g.type),
+        Column("PROTOCOL-TYPE"): lambda g: g.protocol_type or None,
+        Column("OWNER", wide=True): lambda g: owners.of(g.id) or None,
+        Column("COORDINATOR", wide=True): lambda g: _at(cluster, g.coordinator),
+    }
+    if lags is not None:
+        columns[_LAG] = lambda g: lags.get(g.id)
+    return Table.of(groups, columns)
 
 
 def listed(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:
@@ -150,11 +123,19 @@ def listed(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:
 
 def groups_table(found: Found, positions: Positions | None = None) -> Table:
     """positions: for the column LAG, None = without it."""
-    rows = [_described_row(found, name, d) for name, d in found.readable.items()]
-    if positions is None:
-        return Table(_DESCRIBE, rows)
-    lags = [total_lag(positions[name]) if name in positions else None for name in found.readable]
-    return Table((*_DESCRIBE, _LAG), [(*row, lag) for row, lag in zip(rows, lags, strict=True)])
+    columns: dict[Column, Callable[[Description], Cell]] = {
+        Column("GROUP"): lambda d: d.group.id,
+        Column("COORDINATOR"): lambda d: _at(found.cluster, found.coordinators[d.group.id]),
+        Column("STATE", coloured=True): lambda d: str(d.group.state),
+        Column("TYPE"): lambda d: str(d.group.type),
+        Column("PROTOCOL-TYPE"): lambda d: d.group.protocol_type or None,
+        Column("ASSIGNOR"): lambda d: d.protocol or None,
+        Column("EPOCH", number=True): lambda d: d.epoch,
+        Column("MEMBERS", number=True): lambda d: len(d.members),
+    }
+    if positions is not None:
+        columns[_LAG] = lambda d: total_lag(positions[d.group.id]) if d.group.id in positions else None
+    return Table.of(found.readable.values(), columns)
 
 
 def described(found: Found, name: str, description: Description, positions: Positions) -> dict[str, Any]:
@@ -177,19 +158,26 @@ def of_partitions(positions: Sequence[Position]) -> dict[str, Any]:
 
 
 def members_table(found: Found) -> Table:
-    rows = [_member_row(name, member) for name, d in found.readable.items() for member in _by_id(d.members)]
-    return Table(_MEMBERS, rows, () if rows else ["no members"])
+    members = [(name, member) for name, d in found.readable.items() for member in _by_id(d.members)]
+    return Table.of(members, _MEMBERS, () if members else ["no members"])
 
 
 def offsets_table(positions: Positions) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for name, of_group in positions.items():
-        for row in of_group:
-            member = row.member
-            member_columns = (None, None, None) if member is None else (member.id, member.host, member.client_id)
-            numbers = (row.committed, row.start, row.end, row.lag)
-            rows.append((name, row.partition.topic, row.partition.partition, *numbers, row.note, *member_columns))
-    return Table(_OFFSETS, rows, () if rows else ["no committed offsets, no assigned partitions"])
+    columns: dict[Column, Callable[[tuple[str, Position]], Cell]] = {
+        Column("GROUP"): lambda p: p[0],
+        Column("TOPIC"): lambda p: p[1].partition.topic,
+        Column("PARTITION", number=True): lambda p: p[1].partition.partition,
+        Column("COMMITTED", number=True): lambda p: p[1].committed,
+        Column("START", number=True): lambda p: p[1].start,
+        Column("END", number=True): lambda p: p[1].end,
+        _LAG: lambda p: p[1].lag,
+        Column("NOTE"): lambda p: p[1].note,
+        Column("MEMBER", wide=True): lambda p: p[1].member.id if p[1].member else None,
+        Column("HOST", wide=True): lambda p: p[1].member.host if p[1].member else None,
+        Column("CLIENT-ID", wide=True): lambda p: p[1].member.client_id if p[1].member else None,
+    }
+    rows = [(name, position) for name, of_group in positions.items() for position in of_group]
+    return Table.of(rows, columns, () if rows else ["no committed offsets, no assigned partitions"])
 
 
 def partition(position: Position) -> dict[str, Any]:
@@ -224,36 +212,8 @@ def _at(cluster: Cluster, broker: int | None) -> str | None:
     return None if broker is None else f"{cluster.brokers.get(broker, '')} ({broker})"
 
 
-def _described_row(found: Found, name: str, description: Description) -> tuple[Cell, ...]:
-    group = description.group
-    return (
-        name,
-        _at(found.cluster, found.coordinators[name]),
-        str(group.state),
-        str(group.type),
-        group.protocol_type or None,
-        description.protocol or None,
-        description.epoch,
-        len(description.members),
-    )
-
-
 def _by_id(members: Sequence[Member]) -> list[Member]:
     return sorted(members, key=lambda member: (member.client_id, member.id))
-
-
-def _member_row(name: str, member: Member) -> tuple[Cell, ...]:
-    return (
-        name,
-        member.id,
-        member.host,
-        member.client_id,
-        member.instance_id,
-        member.epoch,
-        len(member.assignment),
-        _assignment(member.assignment),
-        ",".join(sorted(member.topics)) or None,
-    )
 
 
 def _assignment(partitions: Sequence[Partition]) -> str | None:
@@ -279,8 +239,5 @@ def _member(member: Member) -> dict[str, Any]:
 def catalogue_report() -> Report:
     """The catalogue of programs; names: the patterns of their groups."""
     entries = catalogue()
-    rows = [
-        (e.program, ", ".join(e.groups) or "given by users", e.commits, e.needed, e.advice, e.seen) for e in entries
-    ]
     patterns = [pattern for entry in entries for pattern in entry.groups]
-    return Report({"programs": msgspec.to_builtins(entries)}, patterns, [Table(_CATALOGUE, rows)])
+    return Report({"programs": msgspec.to_builtins(entries)}, patterns, [Table.of(entries, _CATALOGUE)])

@@ -59,7 +59,7 @@ def read_manifests(names: Sequence[str], namespace: str = "default", policy_need
         obj = _with_namespace(without_nulls(document.content), namespace)
         wrong = sorted(_mistakes(kind, obj), key=lambda violation: (document.line(violation.path), violation.field))
         title = _title(kind, obj)
-        mistakes += [f"{document.at(v.path)}: {title}: {_text(v)}" for v in wrong]
+        mistakes += [f"{document.at(v.path)}: {title}: {f'{v.field}: ' if v.path else ''}{v.message}" for v in wrong]
         if title in manifests.titles:
             mistakes.append(f"{document.at()}: {title} is given twice")
         manifests.titles.append(title)
@@ -147,14 +147,10 @@ def _parse_policy(obj: Mapping[str, Any]) -> Policy:
     return parse_policy(obj)
 
 
-def _parse_restore(obj: dict[str, Any]) -> object:
-    return parse_restore(obj | {"metadata": {"uid": "", "namespace": "", **obj["metadata"]}})
-
-
 _PARSERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
     "GroupPolicy": _parse_policy,
     "KafkaConnection": parse_connection,
-    "GroupRestore": _parse_restore,
+    "GroupRestore": lambda obj: parse_restore(obj | {"metadata": {"uid": "", "namespace": "", **obj["metadata"]}}),
 }
 
 
@@ -169,7 +165,3 @@ def _title(kind: str, obj: Mapping[str, Any]) -> str:
     metadata = obj.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     return f"{kind} {metadata.get('namespace') or 'default'}/{metadata.get('name') or ''}"
-
-
-def _text(violation: Violation) -> str:
-    return f"{violation.field}: {violation.message}" if violation.path else violation.message

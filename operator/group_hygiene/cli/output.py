@@ -8,10 +8,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 import click
 
@@ -45,6 +45,7 @@ class Column(NamedTuple):
 
 
 Cell = str | int | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,13 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     heading: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls, items: Iterable[T], columns: Mapping[Column, Callable[[T], Cell]], heading: Sequence[str] = ()
+    ) -> Table:
+        """One row for each item."""
+        return cls(tuple(columns), [[cell(item) for cell in columns.values()] for item in items], heading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,23 +191,15 @@ def _show_table(table: Table, wide: bool) -> None:
         click.echo(text if mark is None else click.style(text[:1], fg=mark) + text[1:], color=mark is not None)
     chosen = [index for index, column in enumerate(table.columns) if wide or not column.wide]
     columns = [table.columns[index] for index in chosen]
-    rows = [[_text(row[index]) for index in chosen] for row in table.rows]
+    rows = [["-" if row[i] is None else printable(str(row[i])) for i in chosen] for row in table.rows]
     if not rows:
         return
-    widths = [max(len(column.title), *(_width(row[i]) for row in rows)) for i, column in enumerate(columns)]
+    # A longer text only moves the rest of its own row: an id may have 32,767 characters.
+    widths = [max(len(c.title), *(min(len(row[i]), _WIDTH_MAX) for row in rows)) for i, c in enumerate(columns)]
     colours = _coloured()
     click.echo(_line([column.title for column in columns], columns, widths, colours=False))
     for row in rows:
         click.echo(_line(row, columns, widths, colours), color=colours)
-
-
-def _width(text: str) -> int:
-    """A longer text only moves the rest of its own row: an id may have 32,767 characters."""
-    return min(len(text), _WIDTH_MAX)
-
-
-def _text(cell: Cell) -> str:
-    return "-" if cell is None else printable(str(cell))
 
 
 def _line(row: Sequence[str], columns: Sequence[Column], widths: Sequence[int], colours: bool) -> str:

@@ -147,11 +147,13 @@ def run(target: Target, **given: Any) -> int:
 def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -> int:
     with needs_spark():
         from group_hygiene.pipeline import jobs
+        from group_hygiene.pipeline.maintain import Retention
         from group_hygiene.pipeline.session import Options
+    periods = {"history": "keep_history", "commits": "keep_every_commit"}
     work = jobs.Work(
         jobs=[jobs.Job(name) for name in names],
         warehouse=jobs.warehouse_uri(given["warehouse"]),
-        retention=_retention(given),
+        retention=Retention(**{field: given[name] for field, name in periods.items() if name in given}),
         start_over=given.get("start_over", False),
         every=given["every"] if given.get("continuous") else None,
         hosts=not given.get("no_client_hosts", False),
@@ -170,13 +172,6 @@ def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -
         if work.every is None:
             raise
     return 0
-
-
-def _retention(given: dict[str, Any]) -> Any:
-    from group_hygiene.pipeline.maintain import Retention
-
-    names = {"history": "keep_history", "commits": "keep_every_commit"}
-    return Retention(**{field: given[name] for field, name in names.items() if name in given})
 
 
 def _interrupt(_number: int, _frame: object) -> None:

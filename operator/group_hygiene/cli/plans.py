@@ -18,7 +18,6 @@ from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
 from group_hygiene.decide.plan import FAILURES, Conditions, Plan, Verdicts, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.kafka import groups as kafka_groups
-from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Protections
@@ -124,15 +123,10 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     conditions = scan.observation.conditions
     # In a dry run, each match is due, as if the grace period had elapsed.
     dry = replace(policy, mode=Mode.DRY_RUN)
-    made, first = _plan_at(dry, verdicts, conditions, datetime.now(UTC))
+    made = make_plan(dry, verdicts, {}, conditions, datetime.now(UTC))
+    first = made.due[: max_deletions(dry.limits, conditions)] if made.refusal is None else ()
     patterns = by_pattern(made, scan.snapshot.taken_at)
     return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made))
-
-
-def _plan_at(policy: Policy, verdicts: Verdicts, conditions: Conditions, at: datetime) -> tuple[Plan, Sequence[str]]:
-    """The plan of a dry run with the limits of that time, and the groups that a run in mode Enforce would delete."""
-    made = make_plan(policy, verdicts, {}, conditions, at)
-    return made, made.due[: max_deletions(policy.limits, conditions)] if made.refusal is None else ()
 
 
 def scan_clusters(
@@ -161,7 +155,8 @@ def scan_clusters(
                 errors += refused
                 notes += [f"GroupPolicy {policy.key}: {text}" for policy in admitted if (text := policy.stricter_note)]
                 memory = Memory(cluster_id=session.cluster_id)
-                journal = _read_ledger(session, memory)
+                ledger = LedgerSettings(installation=None, writer="", topic=session.connection.ledger.topic)
+                journal = open_journal(memory, session.client, ledger, LedgerNeed.SHOW, (), session.deadline())
                 if journal.problem is not None:
                     notes.append(f"requests to keep a group are not known here: {journal.problem.message}")
                     # A plan is about the policies: the operator may have permissions that this user does not have.
@@ -187,12 +182,6 @@ def scan_clusters(
         errors += _scan_errors(scan)
         every.append(scan)
     return Scans(every, list(dict.fromkeys(notes)), errors)
-
-
-def _read_ledger(session: Session, memory: Memory) -> Journal:
-    """Read the keep requests and earlier deletions in the ledger; write nothing."""
-    settings = LedgerSettings(installation=None, writer="", topic=session.connection.ledger.topic)
-    return open_journal(memory, session.client, settings, LedgerNeed.SHOW, (), session.deadline())
 
 
 def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[Policy], list[str]]:

@@ -51,7 +51,9 @@ class Program(click.Group):
     ) -> Any:
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        self._run(args, prog_name or _name(), complete_var, extra)
+        if os.path.basename(sys.argv[0]).startswith("kubectl-"):
+            prog_name = prog_name or "kubectl group-hygiene"
+        self._run(args, prog_name, complete_var, extra)
 
     def _run(
         self, args: Sequence[str] | None, name: str | None, complete_var: str | None, extra: dict[str, Any]
@@ -83,21 +85,11 @@ class Program(click.Group):
             # click exits with 1 if a pipe's reader closes it early (EPIPE).
             if error.errno not in _UNWRITABLE:
                 raise
-            _discard_output()
+            # Python flushes stdout at exit, and would report the error again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             click.echo(f"Error: the output can't be written: {error.strerror}", err=True)
             code = 1
         sys.exit(code if isinstance(code, int) else 0)
-
-
-def _discard_output() -> None:
-    """Python flushes stdout at exit, and would report the error again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _name() -> str | None:
-    """The name for users of kubectl; None = click finds the name."""
-    called = os.path.basename(sys.argv[0])
-    return "kubectl group-hygiene" if called.startswith("kubectl-") else None
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

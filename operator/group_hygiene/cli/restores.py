@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from group_hygiene.cli.history import Opening, open_cluster_and_ledger
@@ -13,22 +14,22 @@ from group_hygiene.restore.restorable import GroupResult, Kind, PartitionResult,
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.durations import timestamp
 
-_GROUPS = (
-    Column("GROUP"),
-    Column("RESULT"),
-    Column("REASON"),
-    Column("BACKUP"),
-    Column("MESSAGE"),
-)
-_PARTITIONS = (
-    Column("GROUP"),
-    Column("TOPIC"),
-    Column("PARTITION", number=True),
-    Column("SAVED", number=True),
-    Column("COMMIT", number=True),
-    Column("REASON"),
-    Column("MESSAGE"),
-)
+_GROUPS: Mapping[Column, Callable[[GroupResult], Cell]] = {
+    Column("GROUP"): lambda r: r.group,
+    Column("RESULT"): lambda r: "-" if r.reason == reasons.WOULD_RESTORE else str(r.kind),
+    Column("REASON"): lambda r: str(r.reason),
+    Column("BACKUP"): lambda r: timestamp(r.saved_at) if r.saved_at else None,
+    Column("MESSAGE"): lambda r: r.message,
+}
+_PARTITIONS: Mapping[Column, Callable[[tuple[str, PartitionResult]], Cell]] = {
+    Column("GROUP"): lambda r: r[0],
+    Column("TOPIC"): lambda r: r[1].partition.topic,
+    Column("PARTITION", number=True): lambda r: r[1].partition.partition,
+    Column("SAVED", number=True): lambda r: r[1].saved.offset,
+    Column("COMMIT", number=True): lambda r: r[1].commit.offset if r[1].commit else None,
+    Column("REASON"): lambda r: str(r[1].reason),
+    Column("MESSAGE"): lambda r: r[1].message or None,
+}
 
 
 def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic: str | None) -> Report:
@@ -41,21 +42,9 @@ def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic
     if not results:
         errors.append(f"the ledger has no backup of a group that {request.policy} deleted since then")
     document = {"preview": preview, "groups": [_document(result) for result in results], "errors": errors}
-    tables = [Table(_GROUPS, [_row(result) for result in results])]
-    tables.append(Table(_PARTITIONS, [_partition_row(r.group, p) for r in results for p in r.partitions]))
+    partitions = [(result.group, partition) for result in results for partition in result.partitions]
+    tables = [Table.of(results, _GROUPS), Table.of(partitions, _PARTITIONS)]
     return Report(document, [r.group for r in results if r.kind is Kind.RESTORED], tables, (), errors)
-
-
-def _row(result: GroupResult) -> tuple[Cell, ...]:
-    saved_at = timestamp(result.saved_at) if result.saved_at else None
-    kind = "-" if result.reason == reasons.WOULD_RESTORE else str(result.kind)
-    return (result.group, kind, str(result.reason), saved_at, result.message)
-
-
-def _partition_row(group: str, result: PartitionResult) -> tuple[Cell, ...]:
-    topic, number = result.partition
-    commit = result.commit.offset if result.commit else None
-    return (group, topic, number, result.saved.offset, commit, str(result.reason), result.message or None)
 
 
 def _document(result: GroupResult) -> dict[str, Any]:

@@ -199,7 +199,8 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
         if bar.groups
     ]
     ends = [{"row": row, "name": _cut(row), "groups": total, "text": number(total)} for row, total in totals.items()]
-    axis = alt.Axis(title=None, domain=False, ticks=False, labelPadding=8, labelLimit=0, minExtent=_room(totals))
+    room = 10 + _CHARACTER_WIDTH * max(map(len, totals))
+    axis = alt.Axis(title=None, domain=False, ticks=False, labelPadding=8, labelLimit=0, minExtent=room)
     y = alt.Y("row:N", sort=list(totals), axis=None if above else axis, scale=alt.Scale(padding=0))
     # Leaves space for the number behind the longest bar.
     x = alt.X("groups:Q", axis=None, scale=alt.Scale(domain=[0, max(totals.values()) * (1.2 if above else 1.35)]))
@@ -239,10 +240,6 @@ def _cut(name: str) -> str:
         if room < 0:
             return name[: place - 1] + "…"
     return name
-
-
-def _room(labels: Iterable[str]) -> float:
-    return 10 + _CHARACTER_WIDTH * max(map(len, labels))
 
 
 def _svg(chart: Any, title: str) -> str:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from group_hygiene.report import wording
 from group_hygiene.report.charts import days_of_expiry, draw
-from group_hygiene.report.findings import Age, Findings, Growth, Row, Suggestion
+from group_hygiene.report.findings import Age, Findings, Growth, Row
 from group_hygiene.report.wording import IDLE, counted, number, printable
 from group_hygiene.spec.catalogue import likely_program
 
@@ -36,6 +36,7 @@ _CARD_BYTES = 2_500
 _STEP = 50
 
 Cell = str | int | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,11 @@ def render(findings: Findings) -> str:
     programs = {row.pattern: entry.program for row in findings.rows if (entry := likely_program(row.group))}
     every = [_pattern(found, findings, programs.get(found.pattern)) for found in findings.patterns]
     patterns = _fitting(every, _PATTERNS_BYTES)
-    suggestions = _fitting(findings.suggestions, _SUGGESTIONS_BYTES, _card_bytes)
+    suggestions = _fitting(
+        findings.suggestions,
+        _SUGGESTIONS_BYTES,
+        lambda s: _CARD_BYTES + len(escape(s.policy + s.why_not + 4 * s.pattern).encode()),
+    )
     owners = sorted({row.owner for row in findings.rows if row.owner})
     columns = _OWNED if owners else _GROUPS
     tables = [
@@ -201,12 +206,8 @@ def _cells(row: Row) -> tuple[Cell, ...]:
     )
 
 
-def _is_idle(row: Row, findings: Findings) -> bool:
-    return row.idle_since is not None and findings.read_at - row.idle_since >= IDLE
-
-
 def _is_idle_with_lag(row: Row, findings: Findings) -> bool:
-    return bool(row.behind) and _is_idle(row, findings)
+    return bool(row.behind) and row.idle_since is not None and findings.read_at - row.idle_since >= IDLE
 
 
 def _pattern(found: Growth, findings: Findings, program: str | None) -> dict[str, Any]:
@@ -256,25 +257,21 @@ def _data(findings: Findings, tables: Sequence[Table], patterns: Sequence[Mappin
     }
 
 
-def _fitting(items: Sequence[Any], limit: int, size: Any = None) -> list[Any]:
+def _script_bytes(item: Any) -> int:
+    """As JSON in a script element, where three characters are escaped by six bytes each."""
+    text = json.dumps(item, ensure_ascii=False)
+    return len(text.encode()) + 5 * sum(text.count(character) for character in "<>&'")
+
+
+def _fitting(items: Sequence[T], limit: int, size: Callable[[T], int] = _script_bytes) -> list[T]:
     """The first items that fit into so many bytes."""
     fitting = []
     for item in items:
-        limit -= size(item) if size else len(json.dumps(item, ensure_ascii=False).encode()) + _escapes(item)
+        limit -= size(item)
         if limit < 0:
             break
         fitting.append(item)
     return fitting
-
-
-def _card_bytes(found: Suggestion) -> int:
-    return _CARD_BYTES + len(escape(found.policy + found.why_not + 4 * found.pattern).encode())
-
-
-def _escapes(item: Any) -> int:
-    """Additional bytes of characters that are escaped in a script element: six bytes for one."""
-    text = json.dumps(item, ensure_ascii=False)
-    return 5 * sum(text.count(character) for character in "<>&'")
 
 
 def _seconds(time: datetime | None) -> int | None:
