@@ -9,7 +9,6 @@ import pytest
 
 from docsite import __main__ as docsite
 from docsite.kind_pages import reasons_of
-from group_hygiene.model import reasons
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("kafkaconnection", "grouppolicy", "grouprestore")
@@ -52,12 +51,3 @@ def test_each_condition_has_a_row() -> None:
         )
         rows = set(re.findall(r"^\| `(\w+)` \|", page.partition("## Conditions")[2], re.MULTILINE))
         assert named == rows
-
-
-def test_the_questions_are_about_reasons_that_there_are() -> None:
-    """Each word of the table "Why is my group not deleted?" is a reason."""
-    table = _page("faq.md").partition("## Why is my group not deleted?")[2].partition("\n## ")[0]
-    cells = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
-    asked = {reason for cell in cells for reason in re.findall(r"`(\w+)`", cell)}
-    assert "CaughtUp" in asked
-    assert asked <= reasons.all_reasons()

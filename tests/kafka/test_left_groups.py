@@ -65,7 +65,7 @@ def test_a_program_leaves_its_groups(kafka: KafkaCluster, left: Mapping[str, Kin
     assert {planned[group].get("reason") for group in groups} == {expected}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/demo.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/index.md"])
 def test_pages_show_groups_that_programs_leave(page: str) -> None:
     """Each id in a table of groups is of a program that runs in the demo, or of a client that lives there."""
     known = Patterns([*(kind.pattern for kind in LEFT), *_CLIENTS])
