@@ -1,6 +1,6 @@
 # The image of the operator, and of the command line. `make images` builds it by podman or docker; by hand, from the root of
 # the repository: docker build -f deploy/images/operator.Dockerfile -t group-hygiene:0.2.0 .
-# BASE: any Debian 12 (bookworm). docs/images.md tells what builds behind a company's proxy need.
+# BASE: any Debian 12 (bookworm). docs/install.md says what a build behind a company's proxy needs.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build

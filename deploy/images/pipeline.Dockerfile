@@ -2,7 +2,7 @@
 # podman or docker; by hand, from the root of the repository:
 #   docker build -f deploy/images/pipeline.Dockerfile -t group-hygiene-pipeline:0.2.0 .
 # One image for the CronJob, for spark-submit in cluster mode, and for executors.
-# BASE: any Debian 12 (bookworm). docs/images.md tells what builds behind a company's proxy need.
+# BASE: any Debian 12 (bookworm). docs/install.md says what a build behind a company's proxy needs.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build

@@ -14,7 +14,7 @@ from sandbox.node import requirements
 from tests.node import release
 from tests.node.release import PIPELINE_IMAGE
 
-_DOCS = release.ROOT / "docs" / "images.md"
+_DOCS = release.ROOT / "docs" / "install.md"
 _TOLERATED = 0.1
 _PODMAN = """#!/bin/sh
 [ -s "{answer}" ] || exit 125

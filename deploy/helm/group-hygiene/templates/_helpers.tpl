@@ -28,7 +28,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 
 {{/* Call with a dict of an image's values, the default tag, and the name of the value with its repository. */}}
 {{- define "group-hygiene.image" -}}
-{{- $repository := required (printf "%s is missing: the name under which you pushed the image (docs/images.md)" .value) .image.repository -}}
+{{- $repository := required (printf "%s is missing: the name under which you pushed the image (docs/install.md)" .value) .image.repository -}}
 {{- if .image.digest -}}
 {{- printf "%s@%s" $repository .image.digest -}}
 {{- else -}}
