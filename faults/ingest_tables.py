@@ -64,9 +64,9 @@ def _compared(name: str, held: list[Row], wanted: set[Row]) -> list[str]:
 
 
 def make_maintenance_due(warehouse: Path) -> bool:
-    """Make `maintain` due in the next run, as a day later; False = no run has maintained the tables yet."""
+    """Make `maintain` due in the next run, as a day later; False = nothing was ingested yet."""
     try:
-        diary = DeltaTable(str(warehouse / "quarantine"))
+        diary = DeltaTable(str(warehouse / "ingested"))
     except TableNotFoundError:
         return False
     diary.alter.set_table_properties({"grouphygiene.maintained": "0"}, raise_if_not_exists=False)

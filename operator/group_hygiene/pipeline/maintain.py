@@ -22,12 +22,11 @@ from group_hygiene.pipeline.tables import (
     COVERAGE,
     INGESTED,
     PRUNED,
-    QUARANTINE,
     RECORDS,
     THINNED,
 )
 
-# Time of the last maintenance, in seconds since 1970: a property of the table with the fewest writes.
+# A property of `ingested`: time of the last maintenance, in seconds since 1970.
 _MAINTAINED = "grouphygiene.maintained"
 # A table of so many files is not compacted: that would rewrite all of a small one at each run.
 _FEW = 8
@@ -59,13 +58,9 @@ def maintain(
     retention, now = retention or Retention(), datetime.now(UTC)
     if not INGESTED.exists(warehouse):
         return False
-    if not QUARANTINE.exists(warehouse):
-        # Refuses tables of a later version before anything is written.
-        COVERAGE.rows(warehouse)
-        # It holds the time of the last maintenance.
-        QUARANTINE.change(warehouse, [], -1)
     if at_most_every is not None and now - _last(warehouse) < at_most_every:
         return False
+    # Before anything is written: it refuses tables of a later version.
     covered = COVERAGE.rows(warehouse)[:1]
     store.vacuum(ACTIVITY.path(warehouse), retention.activity, [row["activity_version"] for row in covered])
     # The last batch that is in `activity`.
@@ -80,13 +75,13 @@ def maintain(
             found.optimize().executeCompaction()
     for table in (*RECORDS, INGESTED, COVERAGE):
         store.vacuum(table.path(warehouse), retention.files)
-    store.set_property(QUARANTINE.path(warehouse), _MAINTAINED, str(int(now.timestamp())))
+    store.set_property(INGESTED.path(warehouse), _MAINTAINED, str(int(now.timestamp())))
     return True
 
 
 def _last(warehouse: str) -> datetime:
-    done = QUARANTINE.settings(warehouse).get(_MAINTAINED)
-    return store.created(QUARANTINE.path(warehouse)) if done is None else datetime.fromtimestamp(int(done), UTC)
+    done = INGESTED.settings(warehouse).get(_MAINTAINED)
+    return store.created(INGESTED.path(warehouse)) if done is None else datetime.fromtimestamp(int(done), UTC)
 
 
 def _prune(found: DeltaTable, warehouse: str, table: Table, oldest: datetime, taken_in: int) -> None:
