@@ -62,7 +62,7 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
             now = executor.refusal(deadline, Moment.REQUEST) or executor.broker_time(deadline)
             if isinstance(now, Refusal):
                 raise LedgerProblem(now.message, now.reason)
-            notes = _clock_notes(session.clock.now(), now)
+            notes, early = _clock_notes(session.clock.now(), now)
             until, known = now + terms.period, contents.keeps
             earlier = {name: known[name] for name in groups if name in known}
             longer = {g: known[g] for g in groups if not terms.replace and g in known and known[g].until > until}
@@ -88,7 +88,7 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
         for name, request in longer.items()
     }
     errors = _named(dict.fromkeys(missing, "the request is not in the ledger after it was written"))
-    errors += _named(later) + _named(deleted) + elsewhere
+    errors += _named(later) + _named(deleted) + early + elsewhere
     notes += unlisted
     absent = [name for name, there_is in found.items() if there_is is False and name not in deleted]
     (notes if terms.ignore_not_found else errors).extend(
@@ -121,11 +121,15 @@ def _named(found: Mapping[str, str]) -> list[str]:
     return [f"group {printable(name)}: {text}" for name, text in found.items()]
 
 
-def _clock_notes(here: datetime, broker: datetime) -> list[str]:
+def _clock_notes(here: datetime, broker: datetime) -> tuple[list[str], list[str]]:
+    """Notes and errors. A broker's clock that is behind and corrected later ends requests too early."""
     if abs(here - broker) <= SKEW_MAX:
-        return []
+        return [], []
     apart = format_duration(whole_seconds(abs(here - broker)))
-    return [f"the clock of this computer and that of the broker are {apart} apart: requests end by the broker's"]
+    text = f"the clock of this computer and that of the broker are {apart} apart: requests end by the broker's"
+    if broker > here:
+        return [text], []
+    return [], [f"{text}, which is behind; if that one is wrong, they end too early: correct it, and repeat this"]
 
 
 def _exist(session: Session, names: Sequence[str]) -> Mapping[str, bool | Fault]:
