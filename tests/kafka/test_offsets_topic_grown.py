@@ -125,8 +125,16 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 def test_the_next_scan_shows_it(place: Place) -> None:
     """Also one that does not list all groups, and before any group is used."""
-    place.scene.observe(policy(*place.groups.moved, *place.groups.same))
-    assert (not place.scene.memory.grown) == (place.world.refusal is None)
+
+    def shows() -> bool:
+        place.scene.observe(policy(*place.groups.moved, *place.groups.same))
+        return bool(place.scene.memory.grown)
+
+    if place.world.refusal is None:
+        assert not shows()
+    else:
+        # On a loaded machine, the brokers may not know the new partitions at once.
+        wait_for(shows, seconds=60)
 
 
 def test_a_group_that_is_used_stays(place: Place) -> None:

@@ -42,12 +42,14 @@ def judged(scene: Scene, group: str, *unprotect: str) -> str:
     return verdicts(scene.observe(wanted, after=60), wanted)[group]
 
 
-def test_a_sink_connector_with_a_group_id_of_its_own(kafka: KafkaCluster, make: Maker, scene: Scene) -> None:
+def test_a_sink_connector_with_a_group_id_of_its_own(
+    kafka: KafkaCluster, make: Maker, scene: Scene, tmp_path: Path
+) -> None:
     """Connect is stopped. A process that never saw its task knows it from the ledger; without that it would match."""
-    topic, group = make.topic(records=5), make.name("orders-sink")
+    topic, group, records = make.topic(records=5), make.name("orders-sink"), tmp_path / "records"
     connector = {
         "connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector",
-        "file": "/dev/null",
+        "file": str(records),
         "topics": topic,
         "consumer.override.group.id": group,
         "consumer.override.auto.offset.reset": "earliest",
@@ -56,11 +58,11 @@ def test_a_sink_connector_with_a_group_id_of_its_own(kafka: KafkaCluster, make: 
 
         def works() -> bool:
             worker.check()
-            return make.groups().get(group) == "STABLE"
+            return make.groups().get(group) == "STABLE" and records.exists() and records.stat().st_size > 0
 
         wait_for(works)
         look(scene)
-        # Commits its offsets when it ends.
+        # Commits the offsets of what it wrote when it ends.
         worker.end()
     make.wait_state(group, "EMPTY")
     make.produce(topic, [(None, b"later")])

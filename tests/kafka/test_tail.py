@@ -173,26 +173,6 @@ def test_records_of_other_groups_say_nothing(client: Client, cluster: Cluster, m
     assert tail.used(first) == [other]
 
 
-@pytest.mark.parametrize("missing", [False, True], ids=["known", "missing-in-the-offsets"])
-def test_any_partition_may_have_the_use(client: Client, cluster: Cluster, make: Maker, missing: bool) -> None:
-    """Where a broker puts records is not computed. A partition without an offset counts from its start."""
-    name, place = make.name(), 3
-    before = ends_of(client, cluster)
-    wrong = next(index for index in cluster.leaders if index != partition_of(name, len(cluster.leaders)))
-    # The one client id that may write to internal topics (AdminUtils.ADMIN_CLIENT_ID).
-    producer = Producer(
-        {"bootstrap.servers": ",".join(client.settings.bootstrap_servers), "client.id": "__admin_client"}
-    )
-    key = struct.pack(f">hh{len(name)}sh1si", 1, len(name), name.encode(), 1, b"t", place)
-    producer.produce(OFFSETS_TOPIC, key=key, value=struct.pack(">hqihq", 3, 7, -1, 0, 0), partition=wrong)
-    assert producer.flush(20) == 0
-    since = {index: offset for index, offset in before.items() if index != wrong or not missing}
-    found = later(client, cluster, since, name)[name]
-    assert isinstance(found, Found)
-    assert (found.partition, found.offset >= before[wrong]) == (wrong, True)
-    assert found.record == Commit(name, "t", place, 7, commit_ms=0)
-
-
 def test_reading_on_finds_later_records(client: Client, cluster: Cluster, make: Maker) -> None:
     """Most is read before, and the rest right before the deletion; a record that was found stays found."""
     topic, name, other = make.topic(), make.name(), make.name()
@@ -275,6 +255,29 @@ def its_client(damaged: KafkaCluster) -> Iterator[Client]:
     made = connect(Settings((damaged.bootstrap_servers,)))
     yield made
     made.close()
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["known", "missing-in-the-offsets"])
+def test_any_partition_may_have_the_use(damaged: KafkaCluster, its_client: Client, missing: bool) -> None:
+    """Where a broker puts records is not computed. A partition without an offset counts from its start."""
+    make = Maker(damaged.bootstrap_servers)
+    name, place = make.name(), 3
+    # Creates the log.
+    make.simple(make.name(), at(make.topic()))
+    make.close()
+    cluster = seen(its_client)
+    before = ends_of(its_client, cluster)
+    wrong = next(index for index in cluster.leaders if index != partition_of(name, len(cluster.leaders)))
+    # The one client id that may write to internal topics (AdminUtils.ADMIN_CLIENT_ID).
+    producer = Producer({"bootstrap.servers": damaged.bootstrap_servers, "client.id": "__admin_client"})
+    key = struct.pack(f">hh{len(name)}sh1si", 1, len(name), name.encode(), 1, b"t", place)
+    producer.produce(OFFSETS_TOPIC, key=key, value=struct.pack(">hqihq", 3, 7, -1, 0, 0), partition=wrong)
+    assert producer.flush(20) == 0
+    since = {index: offset for index, offset in before.items() if index != wrong or not missing}
+    found = later(its_client, cluster, since, name)[name]
+    assert isinstance(found, Found)
+    assert (found.partition, found.offset >= before[wrong]) == (wrong, True)
+    assert found.record == Commit(name, "t", place, 7, commit_ms=0)
 
 
 def test_a_broken_record_is_a_fault(damaged: KafkaCluster, its_client: Client) -> None:

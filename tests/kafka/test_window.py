@@ -176,12 +176,15 @@ def test_a_transaction_that_begins_while_the_group_is_read_again(
     request = reconcile.DeletionRequest([group], "ann", None, timedelta(days=1))
     another = make.topic(records=SAVED)
 
+    why_not: list[object] = []
+
     def judge() -> reconcile.Judged | None:
         found = reconcile.judge_requested(scene.context, request)
+        why_not[:] = [found.stop, found.verdicts[group]]
         return found if found.verdicts[group].matches and found.stop is None else None
 
     # On a loaded machine, the group may not be Empty at once.
-    judged = wait_for(judge)
+    judged = wait_for(judge, lambda: str(why_not))
 
     def after_it_began(*arguments: Any) -> Any:
         begins_a_transaction(make, group, another)
