@@ -102,7 +102,7 @@ def test_messages_of_the_api_server_do_not_leak_to_other_namespaces(api_server: 
 @pytest.mark.parametrize("kind", ["GroupPolicy", "KafkaConnection"])
 def test_an_older_crd_ends_the_run(api_server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """It drops fields of stored objects, which changes no generation: a policy may then select more groups."""
-    monkeypatch.setattr(api_module, "_SCHEMAS_S", 0.0)
+    monkeypatch.setattr(api_module, "SCHEMAS_S", 0.0)
     guard, crd = _guard(api_server, api, OWNER, []), load_crd(kind)
     assert guard.refusal() is None
     older = copy.deepcopy(crd)

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from group_hygiene import __version__
+from group_hygiene import USER_AGENT
 from group_hygiene.alerts.messages import signed
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.model import reasons
@@ -116,7 +116,7 @@ class Result(NamedTuple):
 async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress) -> Result:
     """Send a body of `messages.body`. Raises only CancelledError."""
     url = endpoint.url.reveal()
-    headers = {"Content-Type": "application/json", "User-Agent": f"group-hygiene/{__version__}"}
+    headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT}
     if endpoint.token is not None:
         headers["Authorization"] = f"Bearer {endpoint.token.reveal()}"
     if endpoint.hmac is not None:

@@ -16,7 +16,7 @@ import kubernetes.client
 import kubernetes.config
 import urllib3
 
-from group_hygiene import __version__
+from group_hygiene import USER_AGENT
 from group_hygiene.controller.claims import ClaimReader
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Object, Row, trimmed
 from group_hygiene.controller.requests import TIMEOUT_S, call, read_rows
@@ -31,11 +31,14 @@ from group_hygiene.spec.secret import SecretRef
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore"}
 _MERGE_PATCH = "application/merge-patch+json"
-# An API server shows what is before the slash in its audit log and as the manager of fields.
-USER_AGENT = f"group-hygiene/{__version__}"
 _LEASES = ("coordination.k8s.io", "v1")
-# For so long published schemas count as current, and how many fields a message names.
-_SCHEMAS_S, _FIELDS_SHOWN = 30.0, 5
+# For so long published schemas count as current.
+SCHEMAS_S = 30.0
+# A watch that began before a CRD changed goes on under the old one for at most twice the --request-timeout of the API
+# server, by default 60 s (crdHandler.tearDown of apiextensions-apiserver).
+_OLD_WATCH_S = 150.0
+# How many fields a message names.
+_FIELDS_SHOWN = 5
 _POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -206,7 +209,7 @@ class Api:
         By a schema read at most 30 s ago. Raises ApiError, also if the schema is not published yet.
         """
         kind, (at, published) = KINDS[plural], self._schemas
-        if kind not in published or time.monotonic() - at >= _SCHEMAS_S:
+        if kind not in published or time.monotonic() - at >= SCHEMAS_S:
             before, now, published = published, time.monotonic(), self.schemas()
             self._renewed |= {name: now for name in before if before[name] != published.get(name)}
             self._schemas = now, published
@@ -218,9 +221,9 @@ class Api:
         shown = truncated_list(lacks, _FIELDS_SHOWN)
         return f"the CRD of {kind} in the API server is older than the operator: it lacks {shown}; apply the new CRDs"
 
-    def schema_age(self, plural: str) -> float:
-        """Seconds since `crd_problem` saw that the CRD's schema had changed; infinite = never."""
-        return time.monotonic() - self._renewed.get(KINDS[plural], -math.inf)
+    def is_schema_new(self, plural: str) -> bool:
+        """Whether `crd_problem` saw the CRD change lately: a watch may still report objects without its new fields."""
+        return time.monotonic() - self._renewed.get(KINDS[plural], -math.inf) < _OLD_WATCH_S
 
     def claimed_groups(self) -> Claims | Refusal:
         """The groups that custom resources of other products name; see `claims.ClaimReader.read`."""

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, cast
 
 import kopf
 
-from group_hygiene.controller.api import GROUP, KINDS, VERSION, Api, load_config, own_namespace
+from group_hygiene.controller.api import GROUP, KINDS, SCHEMAS_S, VERSION, Api, load_config, own_namespace
 from group_hygiene.controller.guard import Grants, parsed
 from group_hygiene.controller.health import Health
 from group_hygiene.controller.leader import DURATION_S, Leader
@@ -55,10 +55,6 @@ _BEAT_S = 2.0
 _RETRY_CAP_S = 30
 # Between two comparisons of the store with lists, after one that failed, and what a watch may be late.
 _COMPARE_S, _COMPARE_AGAIN_S, _DELAY_S = 300.0, 1.0, 2.0
-# Between two reads of the schemas of the CRDs. A watch that began before a CRD changed goes on under the old one for at
-# most twice the API server's --request-timeout, by default 60 s (crdHandler.tearDown of apiextensions-apiserver), and
-# reports objects without the new fields until then.
-_SCHEMAS_S, _OLD_WATCH_S = 30.0, 150.0
 # More than the longest scan: a round that hangs because of its Kafka cluster ends before.
 STUCK_S = 900.0
 
@@ -257,15 +253,15 @@ class Operator:
                 continue
             self._synced.set()
             end = time.monotonic() + _COMPARE_S
-            await asyncio.sleep(_SCHEMAS_S)
+            await asyncio.sleep(SCHEMAS_S)
             while time.monotonic() < end and not await asyncio.to_thread(self._are_schemas_new):
-                await asyncio.sleep(_SCHEMAS_S)
+                await asyncio.sleep(SCHEMAS_S)
 
     def _are_schemas_new(self) -> bool:
         """Whether the CRDs lack fields or have changed, so that the store may not be what the API server has."""
+        api = self._services.api
         with suppress(ApiError):
-            problems = [self._services.api.crd_problem(plural) for plural in KINDS]
-            return any(problems) or any(self._services.api.schema_age(plural) < _OLD_WATCH_S for plural in KINDS)
+            return any(api.crd_problem(plural) or api.is_schema_new(plural) for plural in KINDS)
         return True
 
     async def _compare(self) -> bool:
@@ -284,7 +280,7 @@ class Operator:
                 self._objects.outdate(plural, await asyncio.to_thread(api.crd_problem, plural))
                 rows = await asyncio.to_thread(api.list_rows, plural, served)
                 gone, late = self._objects.compare(plural, rows, sequence)
-                is_new = api.schema_age(plural) < _OLD_WATCH_S
+                is_new = api.is_schema_new(plural)
                 if is_new:
                     late = rows
                 elif late:

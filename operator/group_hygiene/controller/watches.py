@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import kopf
 
-from group_hygiene.controller.api import USER_AGENT
+from group_hygiene import USER_AGENT
 from group_hygiene.model.naming import message_shown
 
 log = logging.getLogger(__name__)
