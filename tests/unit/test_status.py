@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,10 +13,11 @@ from msgspec import structs
 
 from group_hygiene.alerts.state import assess
 from group_hygiene.decide.pattern_notes import PatternNote
-from group_hygiene.decide.plan import SHOWN, Verdicts, make_plan
+from group_hygiene.decide.plan import EVIDENCE, SHOWN, Verdicts, make_plan
 from group_hygiene.decide.plan import Conditions as PlanConditions
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import Bounds, GroupState, GroupType
+from group_hygiene.model.evidence import NEVER
+from group_hygiene.model.groups import Bounds, CommittedOffset, GroupState, GroupType, Partition
 from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.naming import json_bytes
 from group_hygiene.model.refusal import Refusal
@@ -36,6 +37,7 @@ from group_hygiene.status import (
     build_status,
     build_suspended_status,
     changed_conditions,
+    has_evidence,
     last_marked,
     merge_patch,
     needs_write,
@@ -477,7 +479,7 @@ def test_truncated(count: int, truncated: bool) -> None:
         pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15), P1: FAULT}, {}, id="no-number-that-may-be-too-low"),
         pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15)}, {}, id="not-all-read"),
         pytest.param({"lag": {"atLeast": 1}}, None, {}, id="not-read"),
-        pytest.param({"deletedTopics": "Some"}, {P0: Bounds(0, 15), P1: Bounds(0, 20)}, {}, id="not-asked"),
+        pytest.param({"deletedTopics": "Some"}, {P0: Bounds(0, 15), P1: Bounds(0, 20)}, {"lag": 5}, id="not-asked"),
     ],
 )
 def test_sample_tells_lag(when: dict[str, Any], bounds: Any, expected: dict[str, int]) -> None:
@@ -485,13 +487,28 @@ def test_sample_tells_lag(when: dict[str, Any], bounds: Any, expected: dict[str,
     (entry,) = _status(alert(**when), [match("a", bounds=bounds)])["sample"]
     assert entry["state"] == "Empty"
     assert {key: entry[key] for key in ("lag", "outOfRangePartitions") if key in entry} == expected
+    ends = {place: each.end for place, each in (bounds or {}).items() if isinstance(each, Bounds)}
+    shown = {Partition(row["topic"], row["partition"]): row for row in entry["offsets"]}
+    assert {place: row["committedOffset"] for place, row in shown.items()} == {P0: 10, P1: 20}
+    assert {place: row["endOffset"] for place, row in shown.items() if "endOffset" in row} == ends
+
+
+def test_a_sample_shows_the_first_offsets() -> None:
+    """Of a match, three of them, and the number of all; of a group that stays none, as they change with every scan."""
+    offsets = {Partition("orders", number): CommittedOffset(number) for number in range(5)}
+    found = [Verdict(group("a"), evidence(offsets=offsets), None)]
+    stays = [Verdict(group("b"), evidence(offsets=offsets), Refusal(reasons.CAUGHT_UP, ""))]
+    entry, other = _status(delete(), found + stays)["sample"]
+    assert entry["partitions"] == 5
+    assert [(row["partition"], row["committedOffset"]) for row in entry["offsets"]] == [(0, 0), (1, 1), (2, 2)]
+    assert not {"offsets", "partitions"} & other.keys()
 
 
 def test_lag_alone_is_no_change() -> None:
     """It changes with every scan of a group in use: the status waits for the quiet period."""
     before, after = (_status(alert(lag={"atLeast": 1}), [match("a", lag={P0: behind, P1: 0})]) for behind in (5, 6))
     assert before != after
-    assert not needs_write(before, after, NOW + timedelta(minutes=1))
+    assert not needs_write(before, after, NOW + timedelta(seconds=30))
 
 
 def test_sample_entries() -> None:
@@ -510,6 +527,12 @@ def test_sample_entries() -> None:
         "unchangedSince": since,
         "markedSince": timestamp(NOW - timedelta(hours=24)),
         "dueTime": timestamp(NOW),
+        "lag": 5,
+        "partitions": 2,
+        "offsets": [
+            {"topic": "invoices", "partition": 1, "committedOffset": 20, "endOffset": 21},
+            {"topic": "orders", "partition": 0, "committedOffset": 10, "endOffset": 14},
+        ],
     }
     assert status["sample"] == [
         {**common, "group": "a", "reason": "BecameActive", "message": "its state is Stable now"},
@@ -646,15 +669,82 @@ def test_evidence_of_a_policy() -> None:
     (entry,) = build_status(asks, _NEW, named, [], snapshot(coverage=_covered()))["sample"]
     assert entry["lastClient"] == "client 'billing-7\\n' from 10.1.2.3 and 2 more"
     assert "unchangedSince" not in good["sample"][0]
-    kept = plan(asks, [refused("a", reasons.EVIDENCE_STALE)])
-    bad = build_status(asks, good, kept, [], snapshot(coverage=_covered(_STALE, 49)))
-    condition = _condition(bad, "EvidenceReady")
-    assert (condition["status"], condition["reason"], condition["message"]) == ("False", *astuple(_STALE))
-    assert _condition(bad, "Ready")["status"] == "True"
-    assert (bad["groupsByReason"], bad["groups"]["failed"]) == ([{"reason": "EvidenceStale", "count": 1}], 0)
-    assert needs_write(good, bad, NOW)
     plain = build_status(delete(), _NEW, plan(delete(), []), [], snapshot(coverage=_covered()))
     assert "EvidenceReady" not in _kinds(plain)
+
+
+_PASSING = {
+    *(reasons.EVIDENCE_MISSING, reasons.EVIDENCE_STALE, reasons.EVIDENCE_INCOMPLETE, reasons.EVIDENCE_UNREADABLE),
+    reasons.EVIDENCE_WENT_BACK,
+}
+
+
+@pytest.mark.parametrize("reason", sorted(EVIDENCE))
+@pytest.mark.parametrize(
+    ("covered", "kept", "known", "ready"),
+    [
+        pytest.param(0, 2, 0, False, id="nothing-covered"),
+        pytest.param(0, 0, 0, False, id="nothing-covered-and-no-group"),
+        pytest.param(49, 2, 0, False, id="no-selected-group"),
+        pytest.param(50, 2, 0, False, id="no-selected-group-of-whole-tables"),
+        pytest.param(49, 2, 1, True, id="some-groups"),
+        pytest.param(49, 0, 1, True, id="other-groups"),
+        pytest.param(50, 1, 1, True, id="some-groups-of-whole-tables"),
+    ],
+)
+def test_a_policy_without_evidence(reason: str, covered: int, kept: int, known: int, ready: bool) -> None:
+    """Ready means that it can judge: not where the tables answer for none of its groups. Stalled where only an edit
+    helps; kstatus and Argo CD take Stalled for failed, Reconciling for in progress. The condition, the gauge and the
+    Event name the same reason.
+    """
+    asks, why = idle(enforce=True), Refusal(reason, "because")
+    verdicts = [refused(f"a{number}", reason) for number in range(kept)]
+    verdicts += [Verdict(group(f"b{number}"), evidence(activity=activity(90)), None) for number in range(known)]
+    ran = plan(asks, verdicts)
+    seen = snapshot(coverage=_covered(why if covered < 50 else None, covered))
+    new = build_status(asks, _NEW, ran, [], seen)
+    condition = _condition(new, "EvidenceReady")
+    assert (condition["status"], condition["reason"]) == ("False", reason)
+    assert _condition(new, "Ready")["status"] == ("True" if ready else "False")
+    waits = "Reconciling" if reason in _PASSING else "Stalled"
+    assert _kinds(new) & {"Reconciling", "Stalled"} == (set() if ready else {waits})
+    assert ready or _condition(new, "Ready")["reason"] == _condition(new, waits)["reason"] == reason
+    assert has_evidence(ran, seen) is ready
+    assert needs_write(build_status(asks, _NEW, plan(asks, []), [], snapshot(coverage=_covered())), new, NOW)
+    assert new["groups"]["failed"] == 0
+
+
+def test_groups_that_stay_anyway_need_no_evidence() -> None:
+    """A policy whose groups are all protected can judge them."""
+    asks = idle(enforce=True)
+    status = build_status(asks, _NEW, plan(asks, [refused("a", reasons.PROTECTED)]), [], snapshot(coverage=_covered()))
+    assert (_condition(status, "Ready")["status"], _condition(status, "EvidenceReady")["status"]) == ("True", "True")
+
+
+@pytest.mark.parametrize(
+    ("days", "type_", "retention", "expected"),
+    [
+        pytest.param(30, GroupType.CLASSIC, timedelta(days=7), True, id="longer-than-the-retention"),
+        pytest.param(7, GroupType.CONSUMER, timedelta(days=7), True, id="with-grace"),
+        pytest.param(3, GroupType.CLASSIC, timedelta(days=7), False, id="shorter"),
+        pytest.param(30, GroupType.CLASSIC, NEVER, False, id="no-retention"),
+        pytest.param(30, GroupType.CLASSIC, None, False, id="not-known"),
+        pytest.param(30, GroupType.SHARE, timedelta(days=7), False, id="share"),
+    ],
+)
+def test_a_policy_that_may_never_match(
+    days: int, type_: GroupType, retention: timedelta | None, expected: bool
+) -> None:
+    """The condition has both times; it is there only while it is True, and leaves the policy Ready."""
+    policy = delete(unchangedFor=f"{24 * days}h")
+    stays = Verdict(group("a", type=type_), evidence(retention=retention), Refusal(reasons.EXPIRES_FIRST, ""))
+    status = _status(policy, [stays])
+    assert _condition(status, "Ready")["status"] == "True"
+    assert ("MayNeverMatch" in _kinds(status)) is expected
+    if expected:
+        condition = _condition(status, "MayNeverMatch")
+        assert condition["reason"] == reasons.EXPIRES_FIRST
+        assert "brokers delete its offsets after 168h (offsets.retention.minutes)" in condition["message"]
 
 
 def test_evidence_of_a_connection() -> None:
@@ -796,16 +886,18 @@ def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[S
     [
         pytest.param(_OLD, NOW + timedelta(hours=9), False, id="nothing"),
         pytest.param({**_OLD, "lastRunID": "b"}, NOW + timedelta(hours=9), False, id="run-alone"),
-        pytest.param(*_again([match("a"), refused("b")], timedelta(minutes=1)), False, id="time-alone"),
-        pytest.param(*_again([match("a"), refused("b")], timedelta(seconds=299)), False, id="time-just-before-5-min"),
-        pytest.param(*_again([match("a"), refused("b")], timedelta(minutes=5)), True, id="time-after-5-min"),
-        pytest.param(*_again([match("a"), refused("b", "CaughtUp")], timedelta(minutes=1)), False, id="reason-to-keep"),
+        pytest.param(*_again([match("a"), refused("b")], timedelta(seconds=30)), False, id="time-alone"),
+        pytest.param(*_again([match("a"), refused("b")], timedelta(seconds=59)), False, id="time-just-before-a-minute"),
+        pytest.param(*_again([match("a"), refused("b")], timedelta(minutes=1)), True, id="time-after-a-minute"),
         pytest.param(
-            *_again([match("a"), refused("b", "CaughtUp")], timedelta(minutes=5)), True, id="reason-after-5-min"
+            *_again([match("a"), refused("b", "CaughtUp")], timedelta(seconds=30)), False, id="reason-to-keep"
         ),
-        pytest.param(*_again([match("a"), *map(refused, "bcd")], timedelta(minutes=1)), False, id="more-groups-kept"),
         pytest.param(
-            *_again([match("a"), *map(refused, "bcd")], timedelta(minutes=6)), True, id="more-kept-after-5-min"
+            *_again([match("a"), refused("b", "CaughtUp")], timedelta(minutes=1)), True, id="reason-after-a-minute"
+        ),
+        pytest.param(*_again([match("a"), *map(refused, "bcd")], timedelta(seconds=30)), False, id="more-groups-kept"),
+        pytest.param(
+            *_again([match("a"), *map(refused, "bcd")], timedelta(minutes=2)), True, id="more-kept-after-a-minute"
         ),
         pytest.param(*_again([match("c"), refused("b")], timedelta(minutes=1)), True, id="another-match"),
         pytest.param(*_again([match("a"), match("b")], timedelta(minutes=1)), True, id="more-matches"),
@@ -820,7 +912,7 @@ def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[S
     ],
 )
 def test_needs_write(new: Status, now: datetime, write: bool) -> None:
-    """What people act on is written at once; times and what else changes all the time at most every 5 minutes."""
+    """What people act on is written at once; times and what else changes all the time at most once a minute."""
     assert needs_write(_OLD, new, now) is write
 
 
@@ -859,9 +951,9 @@ def test_needs_write_of_another_problem() -> None:
 def test_needs_write_of_connection(changes: dict[str, Any]) -> None:
     """What a connection knows of its cluster is written at once when it changes; the time of a scan is not."""
     old = build_connection_status(2, _NEW, _facts())
-    quiet = build_connection_status(2, old, _facts(snapshot=snapshot(taken_at=NOW + timedelta(minutes=1))))
-    assert not needs_write(old, quiet, NOW + timedelta(minutes=1))
-    assert needs_write(old, {**old, **changes}, NOW + timedelta(minutes=1))
+    quiet = build_connection_status(2, old, _facts(snapshot=snapshot(taken_at=NOW + timedelta(seconds=30))))
+    assert not needs_write(old, quiet, NOW + timedelta(seconds=30))
+    assert needs_write(old, {**old, **changes}, NOW + timedelta(seconds=30))
 
 
 def test_needs_write_of_first_status() -> None:

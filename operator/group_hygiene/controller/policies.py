@@ -283,7 +283,8 @@ class Policies:
         before = self._unreported[uid]
         self._unreported[uid] += done.deleted
         try:
-            self._services.metrics.policy_ran(plan, outcomes, self._clock.now().timestamp())
+            evidenced = status.has_evidence(plan, snapshot)
+            self._services.metrics.policy_ran(plan, outcomes, self._clock.now().timestamp(), evidenced)
             self._alerts.add_result(plan, outcomes, snapshot)
             new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot, before)
             written = self._writer.write(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new))

@@ -23,6 +23,8 @@ from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.telemetry.metrics import Metrics
 
+# Conditions that become Events, and their status that is a warning.
+_WARNS = {"Ready": "False", "EvidenceReady": "False", "MayNeverMatch": "True"}
 _NAMES_IN_EVENT, _TOPICS_IN_EVENT = 10, 3
 _WRITE_ATTEMPTS = 5
 _AGAIN_S = 10.0
@@ -95,7 +97,7 @@ class StatusWriter:
             # It was deleted since it was read, maybe after a conflict.
             return
         self._metrics.status_written(plural)
-        self._record_readiness(plural, obj, old, new)
+        self._record_conditions(plural, obj, old, new)
 
     def write_problem(self, plural: str, obj: Object, problem: Refusal, is_active: bool = True) -> None:
         """is_active: False for a policy that does not run until an object is edited, so that its marks end."""
@@ -104,15 +106,16 @@ class StatusWriter:
         previous = old if is_active else status.without_announcements(old)
         self.write(plural, obj, status.build_problem_status(generation, previous, problem, self._clock.now()))
 
-    def _record_readiness(self, plural: str, obj: Object, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        """Record an Event if the status or reason of the condition Ready changed."""
-        before, after = _ready(old), _ready(new)
-        if after is None or (before and (before["status"], before["reason"]) == (after["status"], after["reason"])):
-            return
-        warning = after["status"] != "True"
-        if before is None and not warning:
-            return
-        self._recorder.event(plural, obj, after["reason"], after["message"], warning)
+    def _record_conditions(self, plural: str, obj: Object, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """Record an Event if Ready's status or reason changed, and one for each other new warning of the run."""
+        had_ready, ready = _condition(old, "Ready"), _condition(new, "Ready")
+        for condition in status.changed_conditions(old, new):
+            kind, reason = condition["type"], condition["reason"]
+            warning = kind in _WARNS and condition["status"] == _WARNS[kind]
+            if kind == "Ready" and (warning or had_ready is not None):
+                self._recorder.event(plural, obj, reason, condition["message"], warning)
+            elif warning and (ready is None or ready["reason"] != reason):
+                self._recorder.event(plural, obj, reason, condition["message"], True)
 
     def record_changes(self, obj: Object, plan: Plan, outcomes: Sequence[Outcome]) -> bool:
         """Record the Events of the marks and deletions of one run. Returns whether an Event shows new marks."""
@@ -146,8 +149,7 @@ class StatusWriter:
                 f"{_counted(plan.policy, matched)} {verb}: {_names(plan, matched)}",
                 alert,
             )
-        blocked = next((c for c in before.get("conditions") or [] if c["type"] == "DeletionBlocked"), None)
-        ready = _ready(new)
+        blocked, ready = _condition(before, "DeletionBlocked"), _condition(new, "Ready")
         if plan.refusal is None or (ready is not None and ready["reason"] == plan.refusal.reason):
             # Ready is then False for the same reason, which already is an Event.
             return
@@ -161,8 +163,8 @@ def _matching(of: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
     return (of.get("groups") or {}).get("matched", 0), named
 
 
-def _ready(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return next((condition for condition in of.get("conditions") or [] if condition["type"] == "Ready"), None)
+def _condition(of: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    return next((condition for condition in of.get("conditions") or [] if condition["type"] == kind), None)
 
 
 def _counted(policy: Policy, groups: Sequence[str]) -> str:

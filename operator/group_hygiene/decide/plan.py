@@ -19,6 +19,7 @@ from msgspec import structs
 
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
+from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Verdict
@@ -37,17 +38,17 @@ FAILURES = frozenset(
         *(reasons.BACKUP_NOT_READABLE, reasons.DELETE_FAILED),
     }
 )
+# Reasons of groups that stay because a pipeline's tables don't answer what a policy asks.
+EVIDENCE = frozenset(
+    {
+        *(reasons.EVIDENCE_NOT_CONFIGURED, reasons.EVIDENCE_MISSING, reasons.EVIDENCE_STALE),
+        *(reasons.EVIDENCE_INCOMPLETE, reasons.EVIDENCE_OF_ANOTHER_CLUSTER, reasons.EVIDENCE_WENT_BACK),
+        reasons.EVIDENCE_UNREADABLE,
+    }
+)
 # Reasons of groups that could not be judged this time: their marks stay.
-_NOT_KNOWN = FAILURES | {
-    reasons.NO_START_OFFSET,
-    reasons.SUBSCRIPTION_UNKNOWN,
-    reasons.RECORD_UNREADABLE,
-    reasons.EVIDENCE_MISSING,
-    reasons.EVIDENCE_STALE,
-    reasons.EVIDENCE_INCOMPLETE,
-    reasons.EVIDENCE_OF_ANOTHER_CLUSTER,
-    reasons.EVIDENCE_WENT_BACK,
-    reasons.EVIDENCE_UNREADABLE,
+_NOT_KNOWN = (FAILURES | EVIDENCE - {reasons.EVIDENCE_NOT_CONFIGURED}) | {
+    *(reasons.NO_START_OFFSET, reasons.SUBSCRIPTION_UNKNOWN, reasons.RECORD_UNREADABLE),
 }
 # Reasons for not marking: without a ledger a mark can't be written; a wrong clock gives it a wrong date; and another
 # cluster has other groups.
@@ -70,6 +71,7 @@ class Verdicts(dict[str, Verdict]):
     These are the verdicts of matches and of `wanted` groups, and of each reason those of the first SHOWN ids; if
     `whole`, all. The order in which they are added does not matter. names: all ids that were judged. by_reason: how
     many groups don't match, by reason. unknown: ids of the groups that could not be judged now (`not_known`).
+    evidenced: whether a pipeline's tables answer for any of them.
     """
 
     def __init__(self, wanted: Container[str] = (), whole: bool = False) -> None:
@@ -79,6 +81,7 @@ class Verdicts(dict[str, Verdict]):
         self.names: list[str] = []
         self.by_reason: Counter[str] = Counter()
         self.unknown: list[str] = []
+        self.evidenced = False
 
     @classmethod
     def of(cls, verdicts: Iterable[Verdict]) -> Verdicts:
@@ -91,10 +94,11 @@ class Verdicts(dict[str, Verdict]):
     def add(self, verdict: Verdict) -> None:
         name = verdict.group.id
         self.names.append(name)
-        if verdict.refusal is None:
+        reason = verdict.refusal.reason if verdict.refusal is not None else None
+        self.evidenced |= isinstance(verdict.evidence.activity, Activity) and reason not in EVIDENCE
+        if reason is None:
             self[name] = verdict
             return
-        reason = verdict.refusal.reason
         self.by_reason[reason] += 1
         if not_known(verdict):
             self.unknown.append(name)
@@ -111,6 +115,7 @@ class Verdicts(dict[str, Verdict]):
     def changed(self, change: Callable[[Verdict], Verdict], groups: Container[str] | None = None) -> Verdicts:
         """The same with each verdict changed, which may not change its reason. groups: only these."""
         made = Verdicts()
+        made.evidenced = self.evidenced
         made.update({name: change(each) for name, each in self.items() if groups is None or name in groups})
         made.names = self.names if groups is None else [name for name in self.names if name in groups]
         made.unknown = self.unknown if groups is None else [name for name in self.unknown if name in groups]

@@ -21,7 +21,7 @@ from group_hygiene.status.conditions import (
 )
 from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
 from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
-from group_hygiene.status.of_policies import SAMPLE_SIZE, build_status, lag_entry, last_marked, warns_late
+from group_hygiene.status.of_policies import SAMPLE_SIZE, build_status, has_evidence, lag_entry, last_marked, warns_late
 from group_hygiene.status.patch import QUIET_PERIOD, RUN_ID, changed_conditions, merge_patch, needs_write, signed
 from group_hygiene.status.redaction import OWN, connection_not_ready, redact, redact_problem, redact_run
 
@@ -40,6 +40,7 @@ __all__ = [
     "build_suspended_status",
     "changed_conditions",
     "connection_not_ready",
+    "has_evidence",
     "is_alerting",
     "is_stalled",
     "lag_entry",

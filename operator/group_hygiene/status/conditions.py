@@ -16,7 +16,7 @@ from group_hygiene.spec.durations import timestamp
 # In their order in a status.
 TYPES = (
     *("Ready", "Reconciling", "Stalled", "DeletionBlocked", "LedgerReady", "EvidenceReady", "TopicsVisible"),
-    *("PatternsMatch", "Alerting", "AlertsDelivered"),
+    *("MayNeverMatch", "PatternsMatch", "Alerting", "AlertsDelivered"),
 )
 
 _PLACES = {kind: place for place, kind in enumerate(TYPES)}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from group_hygiene.decide.checks.used import latest
 from group_hygiene.decide.lag import lag_summary_of
-from group_hygiene.decide.plan import FAILURES, SHOWN, Plan
+from group_hygiene.decide.plan import EVIDENCE, FAILURES, SHOWN, Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity
+from group_hygiene.model.evidence import NEVER, Activity
+from group_hygiene.model.groups import Bounds, GroupType
 from group_hygiene.model.naming import id_shown, message_shown
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Snapshot
@@ -21,12 +24,14 @@ from group_hygiene.status.conditions import Conditions, Status, counted
 
 # Each reason's first SHOWN groups are known.
 SAMPLE_SIZE = SHOWN
-_TOPICS_SHOWN = 10
+_TOPICS_SHOWN, _OFFSETS_SHOWN = 10, 3
 # The reasons against deleting that may end without an edit.
 PASSING = frozenset(
     {
         *(reasons.SNAPSHOT_INCOMPLETE, reasons.OFFSETS_TOPIC_GROWN, reasons.TOTAL_UNKNOWN, reasons.TOPICS_UNKNOWN),
         *(reasons.LEDGER_UNAVAILABLE, reasons.LEDGER_FENCED),
+        *(reasons.EVIDENCE_MISSING, reasons.EVIDENCE_STALE, reasons.EVIDENCE_INCOMPLETE, reasons.EVIDENCE_UNREADABLE),
+        reasons.EVIDENCE_WENT_BACK,
     }
 )
 
@@ -50,6 +55,7 @@ def build_status(
     failed_outcomes = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.FAILED]
     conditions = Conditions(previous, policy.generation, now)
     blocked = plan.refusal if policy.enforced else None
+    lacking = lacking_evidence(plan, snapshot)
     if not snapshot.complete:
         conditions.not_ready(snapshot.refusal)
     elif blocked is not None and blocked.reason != reasons.LIMIT_EXCEEDED:
@@ -57,6 +63,8 @@ def build_status(
         conditions.not_ready(blocked, stalled=blocked.reason not in PASSING)
     elif failed or failed_outcomes:
         conditions.not_ready(_first_failure(plan, failed, failed_outcomes))
+    elif lacking is not None and lacking.of_all:
+        conditions.not_ready(lacking.why, stalled=lacking.why.reason not in PASSING)
     else:
         reason, message = _success(plan, outcomes, snapshot)
         conditions.ready(reason, message)
@@ -66,8 +74,13 @@ def build_status(
         shown = refusal or plan.outside
         reason, message = (shown.reason, shown.message) if shown else (reasons.NOT_BLOCKED, "")
         conditions.set("DeletionBlocked", refusal is not None, reason, message)
-    if policy.when.asks_evidence and snapshot.coverage is not None:
+    if lacking is not None:
+        conditions.set("EvidenceReady", False, lacking.why.reason, lacking.why.message)
+    elif policy.when.asks_evidence and snapshot.coverage is not None:
         conditions.evidence(snapshot.coverage)
+    never = may_never_match(plan)
+    if never is not None:
+        conditions.set("MayNeverMatch", True, never.reason, never.message)
     sample = _sample(plan, by_group)
     next_due = _next_due(plan)
     return {
@@ -107,6 +120,63 @@ def last_marked(status: Mapping[str, Any], policy: Policy) -> datetime | None:
         return date.astimezone(UTC) if date.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Why groups of a policy lack the tables' evidence. of_all: of all groups that need it, so that none can match."""
+
+    why: Refusal
+    of_all: bool
+
+
+def lacking_evidence(plan: Plan, snapshot: Snapshot) -> Lacking | None:
+    """Why the tables can't answer what the policy asks about its groups; None = it asks nothing, or they can.
+
+    Groups that stay for another reason need no evidence.
+    """
+    coverage = snapshot.coverage
+    if not plan.policy.when.asks_evidence or coverage is None:
+        return None
+    if coverage.problem is not None and not coverage.covered:
+        return Lacking(coverage.problem, of_all=True)
+    verdicts = plan.verdicts
+    lacking = sum(verdicts.by_reason[reason] for reason in EVIDENCE)
+    if not lacking:
+        return None if coverage.problem is None else Lacking(coverage.problem, of_all=False)
+    found = [
+        (name, each.refusal) for name, each in verdicts.items() if each.refusal and each.refusal.reason in EVIDENCE
+    ]
+    name, first = min(found, key=lambda one: one[0])
+    others = f" (and {lacking - 1} more groups)" if lacking > 1 else ""
+    return Lacking(Refusal(first.reason, f"group {name!r}: {first.message}{others}"), of_all=not verdicts.evidenced)
+
+
+def has_evidence(plan: Plan, snapshot: Snapshot) -> bool | None:
+    """Whether the tables can answer what the policy asks about any group; None = it asks nothing, or was not read."""
+    if not plan.policy.when.asks_evidence or snapshot.coverage is None:
+        return None
+    lacking = lacking_evidence(plan, snapshot)
+    return lacking is None or not lacking.of_all
+
+
+def may_never_match(plan: Plan) -> Refusal | None:
+    """Why brokers remove the offsets of unused groups before the policy acts; None = they don't, or it is not known.
+
+    Not of share groups, which brokers never remove.
+    """
+    policy, when = plan.policy, plan.policy.when
+    wanted = max(filter(None, (when.unchanged_for, when.idle_for)), default=None)
+    known = [each.evidence.retention for each in plan.verdicts.values() if each.group.type is not GroupType.SHARE]
+    retention = max(filter(None, known), default=NEVER)
+    if wanted is None or policy.action is Action.DELETE_OFFSETS or wanted + latest(policy) <= retention:
+        return None
+    name = "unchangedFor" if wanted == when.unchanged_for else "idleFor"
+    return Refusal(
+        reasons.EXPIRES_FIRST,
+        f"with {name}, the policy acts {format_duration(wanted + latest(policy))} after a group's last use, and "
+        f"brokers delete its offsets after {format_duration(retention)} (offsets.retention.minutes)",
+    )
 
 
 def warns_late(plan: Plan, snapshot: Snapshot) -> str | None:
@@ -244,8 +314,9 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
         entry["idleSince"] = timestamp(activity.idle_since)
     if isinstance(activity, Activity) and activity.last_client is not None:
         entry["lastClient"] = str(activity.last_client)
-    # Else a group in use would change the status at every scan.
-    entry |= lag_entry(verdict) if plan.policy.when.asks_bounds else {}
+    if verdict.matches or plan.policy.when.asks_bounds:
+        # Else a group in use would change the status at every scan.
+        entry |= lag_entry(verdict) | _offsets_entry(verdict)
     if verdict.expires is not None:
         entry["expiresTime"] = timestamp(verdict.expires)
     due_time, mark = plan.due_time(verdict.group.id), plan.marks.get(verdict.group.id)
@@ -253,6 +324,20 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
     if due_time is not None and not deleted:
         entry |= {"markedSince": timestamp(mark.since if mark else plan.at), "dueTime": timestamp(due_time)}
     return entry
+
+
+def _offsets_entry(verdict: Verdict) -> dict[str, Any]:
+    """How many partitions have a committed offset, and the first of them, with their ends as far as these are known."""
+    offsets, bounds = verdict.evidence.offsets, verdict.evidence.bounds or {}
+    if not isinstance(offsets, Mapping) or not offsets:
+        return {}
+    shown: list[dict[str, Any]] = []
+    for place in sorted(offsets)[:_OFFSETS_SHOWN]:
+        found = bounds.get(place)
+        end = {"endOffset": found.end} if isinstance(found, Bounds) else {}
+        topic = id_shown(place.topic)
+        shown.append({"topic": topic, "partition": place.partition, "committedOffset": offsets[place].offset} | end)
+    return {"partitions": len(offsets), "offsets": shown}
 
 
 def lag_entry(verdict: Verdict) -> dict[str, int]:

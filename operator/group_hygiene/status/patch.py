@@ -8,7 +8,7 @@ from typing import Any
 
 from group_hygiene.model import reasons
 
-QUIET_PERIOD = timedelta(minutes=5)
+QUIET_PERIOD = timedelta(minutes=1)
 RUN_ID = "lastRunID"
 # Conditions whose message says what is wrong.
 _EXPLAINING = ("Ready", "LedgerReady", "EvidenceReady", "TopicsVisible", "AlertsDelivered")
@@ -17,7 +17,7 @@ _COUNTING = (reasons.LIMIT_EXCEEDED, reasons.CLUSTER_TOO_SMALL)
 
 
 def needs_write(old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> bool:
-    """Whether to write the new status: at once if an important field changed, else at most every five minutes."""
+    """Whether to write the new status: at once if an important field changed, else at most once a minute."""
     if _important(old) != _important(new):
         return True
     if _without_run(old) == _without_run(new):

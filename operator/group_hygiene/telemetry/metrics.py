@@ -84,6 +84,12 @@ class Metrics:
         )
         self._blocked = gauge("group_hygiene_deletion_blocked", "1 while due groups may not be deleted", _POLICY)
         self._last_run = gauge("group_hygiene_policy_last_run_timestamp_seconds", "When a policy last ran", _POLICY)
+        self._evidenced = gauge(
+            "group_hygiene_policy_evidence_ready",
+            "1 while the pipeline's tables answer for any group of a policy with idleFor or expiresWithin, 0 while for "
+            "none; absent for other policies",
+            _POLICY,
+        )
         self._expiry = gauge(
             "group_hygiene_offsets_first_expiry_timestamp_seconds",
             "When brokers drop the first offset of all groups that match a policy with expiresWithin; absent while "
@@ -215,7 +221,10 @@ class Metrics:
             for reason in FAILURES:
                 self._outcomes.labels(*labels, str(OutcomeKind.FAILED), reason)
 
-    def policy_ran(self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float) -> None:
+    def policy_ran(
+        self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float, evidenced: bool | None = None
+    ) -> None:
+        """evidenced: as `status.has_evidence`."""
         labels = (plan.policy.namespace, plan.policy.name)
         matched = plan.matched
         self._matched.labels(*labels).set(len(matched))
@@ -231,6 +240,7 @@ class Metrics:
         _show(self._would_delete, labels, due if changes and not plan.policy.enforced else None)
         self._blocked.labels(*labels).set(plan.refusal is not None)
         self._last_run.labels(*labels).set(timestamp)
+        _show(self._evidenced, labels, evidenced)
         expiry = plan.next_expiry
         _show(self._expiry, labels, None if expiry is None else expiry.timestamp())
         self._skipped.remove_by_labels({"namespace": labels[0], "policy": labels[1]})
