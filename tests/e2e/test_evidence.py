@@ -218,6 +218,25 @@ def test_on_bad_evidence_everything_stays(place: Place) -> None:
     assert {f"{name}-old" for name in BAD} <= place.groups.names()
 
 
+def test_a_policy_without_tables_says_that_it_can_match_nothing(place: Place) -> None:
+    """Not Ready, Stalled, with an Event and a gauge; Ready once it asks what needs no tables."""
+    place.abandoned("bare-old")
+    place.world.namespace("bare")
+    asks = {"match": {"groups": ["bare-*"]}, "when": {"idleFor": "20s"}}
+    place.world.apply(connection("bare", place.groups.bootstrap), policy("bare", "p", **asks))
+    wait_for(lambda: place.evidence("bare") == "False EvidenceNotConfigured")
+    for kind, status in (("Ready", "False"), ("Stalled", "True")):
+        condition = place.world.condition("kgp", "bare", "p", kind)
+        assert condition is not None
+        assert (condition["status"], condition["reason"]) == (status, "EvidenceNotConfigured")
+    wait_for(lambda: any(event["reason"] == "EvidenceNotConfigured" for event in place.world.events("bare")))
+    series = 'group_hygiene_policy_evidence_ready{namespace="bare",policy="p"} '
+    wait_for(lambda: f"{series}0.0" in place.operator.http("/metrics")[1])
+    place.world.apply(policy("bare", "p", **asks | {"when": {"unchangedFor": "20s"}}))
+    place.world.wait_ready("kgp", "bare", "p", "Succeeded")
+    wait_for(lambda: series not in place.operator.http("/metrics")[1])
+
+
 def test_tables_that_were_replaced_by_older_ones_decide_nothing(place: Place) -> None:
     """Seen once as they were, older ones put in their place are known for what they are; newer ones decide again."""
     place.abandoned("back-old")

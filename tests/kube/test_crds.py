@@ -1077,6 +1077,11 @@ POLICY_STATUS = {
             "lastClient": "client 'billing-7' from 10.1.2.3 and 2 more",
             "lag": 2**40,
             "outOfRangePartitions": 2,
+            "partitions": 12,
+            "offsets": [
+                {"topic": "orders", "partition": 0, "committedOffset": 2**40, "endOffset": 2**41},
+                {"topic": "orders", "partition": 1, "committedOffset": 0},
+            ],
             "expiresTime": "2030-02-05T16:00:00Z",
             "markedSince": "2030-01-31T12:00:00Z",
             "dueTime": "2030-02-01T12:00:00Z",
@@ -1110,8 +1115,8 @@ CONNECTION_STATUS = {
         pytest.param(
             a_policy(DELETE, "columns"),
             POLICY_STATUS,
-            "NAME|CONNECTION|MODE|ACTION|MATCHED|MARKED|DUE|DELETED|READY|LAST RUN|AGE|WOULD DELETE|MESSAGE",
-            ["columns", "main", "DryRun", "Delete", "3", "4", "2", str(2**40), "True"],
+            "NAME|CONNECTION|MODE|ACTION|SUSPEND|MATCHED|WOULD DELETE|MARKED|DUE|DELETED|READY|LAST RUN|AGE|MESSAGE",
+            ["columns", "main", "DryRun", "Delete", "false", "3", "3", "4", "2", str(2**40), "True"],
             id="policy",
         ),
         pytest.param(
