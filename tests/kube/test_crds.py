@@ -21,7 +21,7 @@ Patch = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
 # A repository of its own, with kustomizations and kinds of others, is tested in test_gitops.py.
-EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.yaml") if "gitops" not in path.parts)
+EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.yaml") if not {"gitops", "admission"} & {*path.parts})
 PLURALS = {"KafkaConnection": "kafkaconnections", "GroupPolicy": "grouppolicies", "GroupRestore": "grouprestores"}
 
 SECRET = {"name": "hygiene", "key": "password"}

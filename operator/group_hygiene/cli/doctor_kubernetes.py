@@ -14,7 +14,7 @@ from group_hygiene.alerts.delivery import read_endpoint
 from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.options import Target
 from group_hygiene.controller import inspection
-from group_hygiene.controller.api import VERSION, Api, load_config
+from group_hygiene.controller.api import Api, load_config
 from group_hygiene.controller.leader import NAME as LEASE
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object, connection_of
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem, SpecError
@@ -23,7 +23,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.connection import Connection, Role, Settings, admit, grant, parse_connection, receivers_of
-from group_hygiene.spec.crds import PLURALS, fields_of, fields_of_schema, load_crd
+from group_hygiene.spec.crds import PLURALS, VERSION, fields_of, fields_of_schema, load_crd
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.secret import SecretRef

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from group_hygiene.cli.documents import read_documents
-from group_hygiene.cli.validation import API_VERSION, Violation, violations, without_nulls
+from group_hygiene.cli.validation import Violation, violations, without_nulls
 from group_hygiene.errors import SpecError, UsageError
 from group_hygiene.model.naming import printable
 from group_hygiene.restore.grouprestore import parse_restore
 from group_hygiene.spec.connection import Connection, parse_connection
-from group_hygiene.spec.crds import PLURALS
+from group_hygiene.spec.crds import API_VERSION, PLURALS
 from group_hygiene.spec.policy import Policy, parse_policy
 
 _Path = tuple[str | int, ...]

@@ -12,7 +12,6 @@ from group_hygiene.cli.options import PlanOptions, Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up, owner_line, pattern_line, programs_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
-from group_hygiene.cli.validation import API_VERSION
 from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
 from group_hygiene.decide.plan import FAILURES, Conditions, Plan, Verdicts, make_plan, max_deletions
@@ -28,7 +27,7 @@ from group_hygiene.reconcile import Context, LedgerNeed, Memory, Observation, ob
 from group_hygiene.spec.access import Grant
 from group_hygiene.spec.catalogue import likely_program
 from group_hygiene.spec.connection import ActivitySpec, Connection, admit, grant
-from group_hygiene.spec.crds import PLURALS
+from group_hygiene.spec.crds import API_VERSION, PLURALS
 from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.status import lag_entry, warns_late
@@ -386,16 +385,19 @@ def _row(policy: Policy, name: str, verdict: Verdict, now: datetime) -> tuple[Ce
 
 
 def _found(verdict: Verdict) -> str | None:
-    """The part of a match that is known: topics, lag, range or expiry."""
+    """Why a group matches, as far as it is known: topics, since when it is idle, lag, range and expiry."""
     if verdict.topics:
         return f"offsets of {', '.join(sorted(verdict.topics))}"
-    found, expires = lag_entry(verdict), expiry(verdict)
-    if not found:
-        return expires
-    outside = (
-        f", {found['outOfRangePartitions']} of its offsets are out of range" if "outOfRangePartitions" in found else ""
-    )
-    return "; ".join(filter(None, [f"{found['lag']} records wait for it{outside}", expires]))
+    found, activity = lag_entry(verdict), verdict.evidence.activity
+    idle = activity.idle_since if isinstance(activity, Activity) else None
+    outside = found.get("outOfRangePartitions")
+    parts = [
+        f"idle since {timestamp(idle)}" if idle else None,
+        f"{found['lag']} records wait for it" if found else None,
+        f"{outside} of its offsets are out of range" if outside else None,
+        expiry(verdict),
+    ]
+    return "; ".join(filter(None, parts)) or None
 
 
 def expiry(verdict: Verdict) -> str | None:

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 import jsonschema
 
-from group_hygiene.spec.crds import fields_of_schema, load_crd
-
-API_VERSION = "grouphygiene.io/v1alpha1"
+from group_hygiene.spec.crds import VERSION, fields_of_schema, load_crd
 
 _NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _METADATA_FIELDS = (
@@ -84,7 +82,7 @@ def _validator(kind: str) -> Any:
 
 def _schema(kind: str) -> dict[str, Any]:
     versions = load_crd(kind)["spec"]["versions"]
-    version = next(v for v in versions if v["name"] == API_VERSION.partition("/")[2])
+    version = next(v for v in versions if v["name"] == VERSION)
     schema = _strict(version["schema"]["openAPIV3Schema"])
     schema["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": _METADATA}
     schema["required"] = [*schema.get("required", ()), "metadata"]

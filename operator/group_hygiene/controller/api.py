@@ -25,10 +25,9 @@ from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.spec.crds import fields_of_schema, spec_fields
+from group_hygiene.spec.crds import GROUP, VERSION, fields_of_schema, spec_fields
 from group_hygiene.spec.secret import SecretRef
 
-GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore"}
 _MERGE_PATCH = "application/merge-patch+json"
 _LEASES = ("coordination.k8s.io", "v1")

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, cast
 
 import kopf
 
-from group_hygiene.controller.api import GROUP, KINDS, SCHEMAS_S, VERSION, Api, load_config, own_namespace
+from group_hygiene.controller.api import KINDS, SCHEMAS_S, Api, load_config, own_namespace
 from group_hygiene.controller.guard import Grants, parsed
 from group_hygiene.controller.health import Health
 from group_hygiene.controller.leader import DURATION_S, Leader
@@ -44,6 +44,7 @@ from group_hygiene.network.egress import Egress
 from group_hygiene.process import memory
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.crds import GROUP, VERSION
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.telemetry.metrics import Metrics
 

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import kubernetes.client
 
-from group_hygiene.controller.api import GROUP, KINDS
+from group_hygiene.controller.api import KINDS
 from group_hygiene.controller.claims import KEDA
 from group_hygiene.controller.objects import Object
 from group_hygiene.controller.requests import TIMEOUT_S, call
 from group_hygiene.errors import ApiError, NotFound
+from group_hygiene.spec.crds import GROUP
 
 _NAME_LABEL, _NAME = "app.kubernetes.io/name", "group-hygiene"
 _EVENTS, _NAMESPACES, _LEASES = ("", "events"), ("", "namespaces"), ("coordination.k8s.io", "leases")

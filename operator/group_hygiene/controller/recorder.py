@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from group_hygiene.controller.api import GROUP, KINDS, VERSION, Api
+from group_hygiene.controller.api import KINDS, Api
 from group_hygiene.errors import ApiError, Conflict
 from group_hygiene.model.naming import message_shown
 from group_hygiene.process import runs
+from group_hygiene.spec.crds import API_VERSION, GROUP
 from group_hygiene.spec.durations import timestamp
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Recorder:
         body = {
             "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
             "involvedObject": {
-                "apiVersion": f"{GROUP}/{VERSION}",
+                "apiVersion": API_VERSION,
                 "kind": KINDS[plural],
                 "namespace": namespace,
                 "name": metadata["name"],

@@ -18,6 +18,7 @@ import kopf
 
 from group_hygiene import USER_AGENT
 from group_hygiene.model.naming import message_shown
+from group_hygiene.spec.crds import GROUP
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Watches:
                 return response
             problem = f"{verb} {plural} {where}: the API server answers {response.status} {response.reason}"
             if response.status == 403:
-                problem = f"no permission to {verb} {plural}.grouphygiene.io {where}"
+                problem = f"no permission to {verb} {plural}.{GROUP} {where}"
             if self._problems.get(plural) != problem:
                 log.warning("%s; trying again", message_shown(problem))
             self._problems[plural] = problem

@@ -77,7 +77,8 @@ class Fetched(NamedTuple):
 
     stable: the offset of the first record of an open transaction, or the end; no committed record is behind it.
     end: the offset after the last record that all in-sync replicas have (high watermark). hidden: batches whose records
-    are missing (`fetch_readable`). markers: among the records. start: the first offset of the log.
+    are missing (`fetch_readable`). markers: among the records. start: the first offset of the log. leader_epoch: of the
+    last batch before `position`; NO_LEADER_EPOCH = there is none, or it is damaged.
     """
 
     records: list[Record]
@@ -87,6 +88,7 @@ class Fetched(NamedTuple):
     hidden: list[Hidden]
     markers: list[Marker]
     start: int
+    leader_epoch: int
 
 
 class RawFetched(NamedTuple):
@@ -386,7 +388,7 @@ def _fetch_error(answer: Response) -> int:
 
 
 def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
-    start = position
+    start, epoch = position, NO_LEADER_EPOCH
     records: list[Record] = []
     hidden: list[Hidden] = []
     markers: list[Marker] = []
@@ -414,10 +416,12 @@ def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
         if why:
             hidden.append(Hidden(batch.base_offset, why))
         position = max(position + bool(damage), then)
+        epoch = NO_LEADER_EPOCH if damage else batch.leader_epoch
         if unpacking.is_enough(size):
             break
     return Fetched(
-        *(records, position, data.last_stable_offset, data.high_watermark, hidden, markers, data.log_start_offset)
+        *(records, position, data.last_stable_offset, data.high_watermark, hidden, markers),
+        *(data.log_start_offset, epoch),
     )
 
 

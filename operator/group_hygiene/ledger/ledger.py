@@ -13,6 +13,7 @@ from typing import NoReturn
 from group_hygiene.errors import LedgerFenced, LedgerProblem
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.offsets import start_offsets
 from group_hygiene.kafka.partition import Fetched, Leader, Record, fetch_readable
 from group_hygiene.ledger import topic as ledger_topic
@@ -23,7 +24,7 @@ from group_hygiene.ledger.writer import MOVED, Pair, State, Writer, Written
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, Entry, Key, Owner, Removal
-from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
 
 _CALL_SECONDS = 20.0
 # How long reads wait for another client's open transaction.
@@ -87,6 +88,8 @@ class Ledger:
         self._writer = Writer(self._leader, settings.writer, settings.transaction_timeout)
         # The offset of the next read; None = the first record.
         self._position: int | None = None
+        # The leader epoch of the last batch before it.
+        self._epoch = NO_LEADER_EPOCH
         self._empty = True
         # The first offset of the log.
         self._log_start = 0
@@ -134,12 +137,15 @@ class Ledger:
         other = stale or topic.id != self._topic.id or not self._continue(deadline, until, check)
         self._topic = topic
         if other:
+            if self._writer.state is State.READY:
+                # What the broker knew of this producer may be gone, too.
+                self._begin(deadline)
             self._forget()
             self._continue(deadline)
         self._check_owner()
         if other:
             # Callers must not continue with the former contents.
-            why = "has records that could not be read before" if stale else "was recreated, with the ledger in it"
+            why = "has records that could not be read before" if stale else "was recreated, or lost its last records"
             raise LedgerProblem(f"the topic {self._settings.topic} {why}: it is read again")
 
     def check_settings(self, deadline: Deadline) -> None:
@@ -340,7 +346,8 @@ class Ledger:
     def _continue(
         self, deadline: Deadline, until: Deadline | None = None, check: Callable[[Record], None] | None = None
     ) -> bool:
-        """Read to the end; False = the log ends before the position, so it is another one."""
+        """Read to the end; False = the log is another one, or no longer has all that was read of it."""
+        before, epoch = self._position, self._epoch
         if self._position is None:
             self._position = self._start(deadline)
         try:
@@ -349,10 +356,22 @@ class Ledger:
                     self._take(record.key, record.value)
                     if check is not None:
                         check(record)
-                self._position = fetched.position
+                if fetched.position > self._position:
+                    self._position, self._epoch = fetched.position, fetched.leader_epoch
         except _OutOfRange:
             return False
-        return True
+        return before is None or not self._is_cut_off(before, epoch, deadline)
+
+    def _is_cut_off(self, position: int, epoch: int, deadline: Deadline) -> bool:
+        """Whether the log lost records before `position`, by a power failure or an unclean election (KIP-320).
+
+        Asked after a read: the log had all that was read before, and so no other records at offsets read before.
+        """
+        place = self._leader.partition
+        end = epoch_ends(self._client, {place: epoch}, deadline).get(place)
+        if isinstance(end, Fault):
+            raise LedgerProblem(_cannot(self._settings, "read", end))
+        return end is not None and end < position
 
     def _fetches(self, position: int, deadline: Deadline, until: Deadline | None = None) -> Iterator[Fetched]:
         """Answers from `position` to the end of the log as it is at the first of them.
@@ -382,7 +401,8 @@ class Ledger:
                 if stuck.left <= 0 and position < end:
                     raise _Hidden(
                         f"a transaction has been open in the topic {self._settings.topic} since offset "
-                        f"{fetched.stable}: later records can't be read before it ends",
+                        f"{fetched.stable}: later records can't be read before it ends; if it does not within minutes, "
+                        "end it by kafka-transactions.sh abort",
                         stable=fetched.stable,
                     )
 
@@ -443,7 +463,7 @@ class Ledger:
     def _forget(self) -> None:
         self.contents = Contents()
         self._is_stale = False
-        self._position = None
+        self._position, self._epoch = None, NO_LEADER_EPOCH
         self._log_start = 0
         self._empty = True
         self._owner_problem = ""

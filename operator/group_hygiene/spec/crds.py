@@ -9,6 +9,9 @@ from typing import Any
 
 import yaml
 
+# Also in the CRDs themselves, and in what grants rights on them.
+GROUP, VERSION = "grouphygiene.io", "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
 PLURALS = {"GroupPolicy": "grouppolicies", "KafkaConnection": "kafkaconnections", "GroupRestore": "grouprestores"}
 
 

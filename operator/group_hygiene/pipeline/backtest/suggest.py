@@ -17,6 +17,7 @@ from group_hygiene.pipeline.backtest.lives import extent
 from group_hygiene.pipeline.backtest.run import Backtest, Terms, Tried, backtest
 from group_hygiene.pipeline.backtest.trial import MATCH
 from group_hygiene.report.findings import Findings, Growth, Suggestion
+from group_hygiene.spec.crds import API_VERSION
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import parse_policy
 
@@ -82,7 +83,7 @@ def _policies(patterns: Sequence[Growth]) -> list[dict[str, Any]]:
         while name in made:
             name = f"{name}-{number}"
         made[name] = {
-            "apiVersion": "grouphygiene.io/v1alpha1",
+            "apiVersion": API_VERSION,
             "kind": "GroupPolicy",
             "metadata": {"name": name, "namespace": "kafka"},
             "spec": {
