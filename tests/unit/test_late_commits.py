@@ -31,7 +31,12 @@ def _end(producer: int, commits: bool = True) -> Marker:
         pytest.param([_commit(5)], {}, 0, id="not-deleted"),
         pytest.param([_commit(5), _GONE, _commit(None, _OTHER)], {}, 0, id="another-partition-was-deleted"),
         pytest.param([_commit(None), _commit(7)], {}, 0, id="committed-after-the-deletion"),
-        pytest.param([_commit(5), _commit(None), _commit(7), _commit(None)], {_PLACE: 5}, 0, id="deleted-twice"),
+        pytest.param([_commit(5), _commit(None), _commit(7), _commit(None)], {_PLACE: 7}, 0, id="deleted-twice"),
+        pytest.param(
+            [_commit(5), _commit(None), _commit(None), _GONE], {_PLACE: 5}, 0, id="deleted-twice-and-no-commit"
+        ),
+        pytest.param([_commit(None), (_commit(7), 1), _end(1), _commit(None)], {_PLACE: 7}, 0, id="ended-in-between"),
+        pytest.param([(_commit(5), 1), _commit(None), _end(1), _GONE], {}, 0, id="ended-and-not-deleted"),
         pytest.param([(_commit(5), 1), _end(1), _commit(None)], {_PLACE: 5}, 0, id="in-a-transaction"),
         pytest.param([(_commit(5), 1), _end(1, False), _commit(None)], {}, 0, id="aborted"),
         pytest.param([(_commit(5), 1), _commit(None), _end(1)], {}, 1, id="open-at-the-deletion"),
@@ -44,7 +49,7 @@ def _end(producer: int, commits: bool = True) -> Marker:
 def test_what_was_deleted(
     log: list[Commit | GroupState | Marker | tuple[Commit, int]], late: dict[Partition, int], still_open: int
 ) -> None:
-    """The last commit before the first tombstone; a transaction that is open then is counted."""
+    """The last commit before a tombstone; a transaction that is open at the last one is counted."""
     of_group = GroupLog()
     for each in log:
         if isinstance(each, Marker):

@@ -15,10 +15,11 @@ from group_hygiene.model.groups import CommittedOffset, Fault, Partition
 
 
 class Late(NamedTuple):
-    """What a group committed before the first tombstone of each offset. Pure.
+    """What a group committed before the tombstones of its offsets. Pure.
 
-    offsets: the last commit of each. open: the number of transactions that had offsets for it and had not ended at its
-    first tombstone: brokers drop these with the group.
+    offsets: the last commit of each that a tombstone ended; the deletion of a large group leaves several tombstones.
+    open: the number of transactions that had offsets for it and had not ended at its last tombstone: brokers drop these
+    with the group.
     """
 
     offsets: Mapping[Partition, CommittedOffset]
@@ -35,20 +36,21 @@ class GroupLog:
         self.first: Commit | GroupState | None = None
         self._latest: dict[Partition, CommittedOffset] = {}
         self._pending: dict[int, dict[Partition, CommittedOffset]] = {}
-        self._late: dict[Partition, CommittedOffset | None] = {}
-        self._open: int | None = None
+        self._late: dict[Partition, CommittedOffset] = {}
+        self._open = 0
 
     def take(self, record: Commit | GroupState, producer: int | None) -> None:
         """producer: of its transaction."""
         self.first = self.first or record
-        if record.gone and self._open is None:
+        if record.gone:
             self._open = len(self._pending)
         if isinstance(record, GroupState):
             return
         place = Partition(record.topic, record.partition)
         if record.offset is None:
             # A tombstone in a transaction does not occur.
-            self._late.setdefault(place, self._latest.get(place))
+            if place in self._latest:
+                self._late[place] = self._latest.pop(place)
             return
         offset = CommittedOffset(record.offset, record.leader_epoch, record.metadata)
         into = self._latest if producer is None else self._pending.setdefault(producer, {})
@@ -61,8 +63,7 @@ class GroupLog:
             self._latest |= pending
 
     def late(self) -> Late:
-        found = {place: offset for place, offset in self._late.items() if offset is not None}
-        return Late(found, self._open or 0)
+        return Late(self._late, self._open)
 
 
 class LateCommits:
