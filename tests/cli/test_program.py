@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import click
 import pytest
 
+from group_hygiene import __version__
 from group_hygiene.cli import main, output
 from group_hygiene.model.groups import GroupState
 from sandbox.kafka import KafkaCluster
@@ -317,3 +319,54 @@ def test_the_pipeline_ends_without_continuous(name: str, arguments: list[str], c
     command = group.commands[name]
     given = ["--bootstrap-server", "kafka:9092", "--warehouse", "/data/hygiene", *arguments]
     assert command.make_context(name, given).params["continuous"] is continuous
+
+
+def test_version(run: Run) -> None:
+    """That of the package, as with `--version`; those of the CRDs and of Python are separate."""
+    answer = run("version", "-o", "json")
+    assert answer.json == {
+        "version": __version__,
+        "apiVersion": "grouphygiene.io/v1alpha1",
+        "pythonVersion": platform.python_version(),
+    }
+    assert run("version").out.splitlines()[1].split() == ["group-hygiene", __version__]
+    assert run("--version").out.split()[-1] == __version__
+
+
+@pytest.mark.parametrize(("form", "separator"), [("table", None), ("wide", None), ("csv", ",")])
+def test_no_headers(run: Run, form: str, separator: str | None) -> None:
+    """Rows alone, for scripts."""
+    with_titles = run("version", "-o", form) if form != "wide" else run("catalogue", "-o", form)
+    without = run(*(["version"] if form != "wide" else ["catalogue"]), "-o", form, "--no-headers")
+    assert with_titles.out.splitlines()[1:] == without.out.splitlines()
+    assert with_titles.out.split(separator)[0] in ("COMPONENT", "PROGRAM")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(["-n", "team", "list", "--connection", "main"], "no file /no/file", id="before"),
+        pytest.param(["--namespace=team", "alert", "test", "main"], "no file /no/file", id="subcommand"),
+        pytest.param(["-n", "team", "list"], "--namespace must only be given with --connection", id="no-connection"),
+        pytest.param(["-n", "team", "crds"], "No such option", id="command-without-namespaces"),
+        pytest.param(["-n", "Team", "operator"], "'Team' is not a valid name of a namespace", id="operator"),
+    ],
+)
+def test_namespace_before_the_command(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    """As after it, also in its errors: a command that would ignore a namespace refuses it."""
+    monkeypatch.setitem(os.environ, "KUBECONFIG", "/no/file")
+    answer = run(*arguments)
+    assert answer.code == 1
+    assert says in answer.err
+
+
+def test_namespace_after_the_command_wins(run: Run) -> None:
+    """As in kubectl, and in every answer that shows it."""
+    manifest = "{apiVersion: grouphygiene.io/v1alpha1, kind: GroupPolicy, metadata: {name: a}, spec: {connectionRef: "
+    manifest += "{name: main}, match: {groups: ['*']}, action: Alert}}"
+    command = ["plan", "--validate-only", "-o", "name", "-f", "-"]
+    before = run("-n", "team", *command, stdin=manifest)
+    assert before.out == "GroupPolicy team/a\n", before.err
+    assert run("-n", "team", *command, "-n", "other", stdin=manifest).out == "GroupPolicy other/a\n"

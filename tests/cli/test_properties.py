@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import stat
+import subprocess
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from group_hygiene.errors import UsageError
+from group_hygiene.kafka.tls import client_context
 from group_hygiene.spec.client_properties import parse_client_properties
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Tls
 from group_hygiene.spec.jaas import IAM_HANDLER, IAM_OAUTH_HANDLER
@@ -26,12 +31,19 @@ FILES = {
     "ca.pem": f"# our authority\n{CERTIFICATE}",
     "both.pem": KEY + CERTIFICATE,
     "locked.pem": ENCRYPTED + CERTIFICATE,
+    "a.jks": "\x7f",
 }
 
 
-def parse(properties: Mapping[str, str]) -> tuple[Tls | None, Sasl | None]:
+def read(name: str) -> str:
+    return Path(name).read_text("ascii", errors="ignore")
+
+
+def parse(
+    properties: Mapping[str, str], read_file: Callable[[str], str] = FILES.__getitem__
+) -> tuple[Tls | None, Sasl | None]:
     text = "".join(f"{name}={value}\n" for name, value in properties.items())
-    parsed = parse_client_properties(text, FILES.__getitem__)
+    parsed = parse_client_properties(text, read_file)
     return parsed.tls, parsed.sasl
 
 
@@ -142,10 +154,23 @@ def test_supported(properties: dict[str, str], tls: Tls | None, login: Sasl | No
         pytest.param({"security.protocol": "TLS"}, "security.protocol must be one of PLAINTEXT, SSL", id="protocol"),
         pytest.param(ssl(truststore_location="a.jks"), "truststore.type JKS, Kafka's default, is not supp", id="jks"),
         pytest.param(
-            ssl(keystore_type="PKCS12", keystore_location="a"), "ssl.keystore.type PKCS12 is not supported", id="pkcs12"
+            ssl(keystore_type="PKCS12", keystore_location="a.jks"),
+            "ssl.keystore.type PKCS12 is not supported",
+            id="pkcs12",
         ),
-        pytest.param(ssl(truststore_password=PASSWORD), "ssl.truststore.password is for JKS", id="store-password"),
-        pytest.param(ssl(key_password=PASSWORD), "ssl.key.password is not supported", id="key-password"),
+        pytest.param(
+            ssl(truststore_type="PEM", truststore_location="ca.pem", truststore_password=PASSWORD),
+            "ssl.truststore.password is for JKS",
+            id="store-password",
+        ),
+        pytest.param(
+            ssl(keystore_type="PEM", keystore_location="both.pem", key_password=PASSWORD),
+            "ssl.key.password is not supported",
+            id="key-password",
+        ),
+        pytest.param(
+            ssl(truststore_location="ca.pem"), "ca.pem is PEM: set ssl.truststore.type=PEM", id="pem-without-its-type"
+        ),
         pytest.param(
             ssl(keystore_type="PEM", keystore_location="locked.pem"), "must be PEM without a password", id="locked-key"
         ),
@@ -206,3 +231,89 @@ def test_secrets_are_not_shown() -> None:
         FILES.__getitem__,
     )
     assert PASSWORD not in f"{parsed} {parsed!r}"
+
+
+@pytest.mark.parametrize("kind", ["JKS", "PKCS12"])
+@pytest.mark.parametrize("store", ["truststore", "keystore"])
+def test_the_error_converts_a_store(tmp_path: Path, store: str, kind: str) -> None:
+    """Its lines, in a shell, make a PEM file of a store of Java's own tool; its properties are then supported."""
+    file, pem = tmp_path / "my store", tmp_path / "my store.pem"
+    java = ["keytool", "-storepass", PASSWORD, "-storetype", kind, "-keystore", str(file), "-alias", "me"]
+    run = partial(subprocess.run, check=True, capture_output=True, start_new_session=True)
+    run([*java, "-genkeypair", "-dname", "CN=me", "-keyalg", "EC", "-keypass", PASSWORD])
+    if store == "truststore":
+        certificate = run([*java, "-exportcert", "-rfc"]).stdout
+        file.unlink()
+        run([*java, "-importcert", "-noprompt"], input=certificate)
+    passwords = {f"ssl.{store}.password": PASSWORD, "ssl.key.password": PASSWORD}
+    properties = {"security.protocol": "SSL", f"ssl.{store}.location": str(file), f"ssl.{store}.type": kind}
+    with pytest.raises(UsageError) as raised:
+        parse(properties | passwords, read)
+    assert PASSWORD not in str(raised.value)
+    _, *lines, last = str(raised.value).splitlines()
+    for line in lines:
+        # Without a terminal, both tools read passwords from stdin.
+        run(["sh", "-c", line], input=f"{PASSWORD}\n".encode() * 3)
+    stores = f"ssl.{store}.type=PEM and ssl.{store}.location={pem}"
+    assert last == f"and set {stores}, without ssl.{store}.password and ssl.key.password"
+    converted = {"security.protocol": "SSL", f"ssl.{store}.location": str(pem), f"ssl.{store}.type": "PEM"}
+    tls, _ = parse(converted, read)
+    assert tls is not None
+    client_context(tls)
+    if store == "keystore":
+        assert tls.private_key is not None
+        assert stat.S_IMODE(pem.stat().st_mode) == 0o600
+
+
+CLUSTERS = """
+clusters = prod, prod.eu
+ssl.truststore.type=PEM
+ssl.truststore.location=ca.pem
+client.id=x
+prod.bootstrap.servers=a:1
+prod.security.protocol=SSL
+prod.eu.bootstrap.servers=b:1, b:2
+prod.eu.ssl.truststore.location=both.pem
+prod.eu.security.protocol=SSL
+test.bootstrap.servers=c:1
+prod->test.enabled=true
+"""
+
+
+@pytest.mark.parametrize(
+    ("cluster", "servers", "tls"),
+    [
+        pytest.param("prod", ("a:1",), Tls(ca=CERTIFICATE), id="shared"),
+        pytest.param("prod.eu", ("b:1", "b:2"), Tls(ca=CERTIFICATE), id="name-with-a-dot"),
+        pytest.param("test", ("c:1",), None, id="plain-text"),
+        pytest.param(None, (), None, id="none"),
+    ],
+)
+def test_one_of_several_clusters(cluster: str | None, servers: tuple[str, ...], tls: Tls | None) -> None:
+    """As in MirrorMaker 2: a property with the cluster's name wins; those of other clusters have no effect."""
+    files: list[str] = []
+
+    def noted(name: str) -> str:
+        files.append(name)
+        return FILES[name]
+
+    parsed = parse_client_properties(CLUSTERS, noted, cluster)
+    assert (parsed.bootstrap_servers, parsed.tls) == (servers, tls)
+    assert parsed.clusters == ("prod", "prod.eu", "test")
+    if cluster is not None:
+        assert parsed.ignored == ("client.id", "prod->test.enabled")
+    assert files == {"prod": ["ca.pem"], "prod.eu": ["both.pem"]}.get(cluster or "", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(CLUSTERS, "it has no cluster 'dev' (dev.bootstrap.servers), only prod, prod.eu, test", id="other"),
+        pytest.param("bootstrap.servers=a:1\n", "it has no cluster 'dev' (dev.bootstrap.servers)", id="one-cluster"),
+    ],
+)
+def test_an_unknown_cluster(text: str, says: str) -> None:
+    """Never the brokers of another one, or those without a name."""
+    with pytest.raises(UsageError) as raised:
+        parse_client_properties(text, FILES.__getitem__, "dev")
+    assert str(raised.value) == says

@@ -88,6 +88,22 @@ def test_command_config_lets_us_in(run: Run, secure: KafkaCluster, properties: P
         assert PASSWORD not in answer.out + answer.err
 
 
+def test_one_cluster_of_a_file(
+    run: Run, secure: KafkaCluster, properties: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--cluster` wins over the environment's servers, which may be another cluster's; without it, names are listed."""
+    monkeypatch.setitem(os.environ, "GROUP_HYGIENE_COMMAND_CONFIG", str(properties))
+    lines = [f"here.{line}" for line in properties.read_text().replace("\\\n", "").splitlines()]
+    servers = [f"here.bootstrap.servers={secure.bootstrap_servers}", "there.bootstrap.servers=127.0.0.1:1"]
+    properties.write_text("\n".join([*lines, *servers]))
+    unnamed = run("offsets", "mine")
+    assert (unnamed.code, f"{properties} has here, there: give --cluster NAME" in unnamed.err) == (1, True)
+    monkeypatch.setitem(os.environ, "GROUP_HYGIENE_BOOTSTRAP_SERVER", "127.0.0.1:1")
+    answer = run("offsets", "mine", "--cluster", "here", "-o", "name")
+    assert (answer.code, answer.out) == (0, "mine\n"), answer.err
+    assert PASSWORD not in answer.err + run("offsets", "mine", "--cluster", "there", "-v").err
+
+
 def test_what_may_not_be_seen_is_said(run: Run, secure: KafkaCluster, properties: Path) -> None:
     """Without DESCRIBE on the cluster brokers leave groups out silently: an error. So is a group that is denied."""
     where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
@@ -192,6 +208,17 @@ def test_failing_to_get_in(
         ),
         pytest.param(["--bootstrap-server", "a:1", "--connection", "b"], "can't be given together", id="both"),
         pytest.param(["--command-config", "/no/file"], "/no/file can't be read", id="no-file"),
+        pytest.param(["--cluster", "a"], "--cluster must only be given with --command-config", id="cluster-of-no-file"),
+        pytest.param(
+            ["--cluster", "a", "--command-config", "f", "--bootstrap-server", "a:1"],
+            "--cluster and --bootstrap-server can't be given together",
+            id="cluster-and-server",
+        ),
+        pytest.param(
+            ["--cluster", "a", "--command-config", "f", "--connection", "c"],
+            "--cluster and --connection can't be given together",
+            id="cluster-and-connection",
+        ),
         pytest.param(["--bootstrap-server", "a:1", "-n", "b"], "--namespace must only be given with", id="namespace"),
         pytest.param(["--bootstrap-server", "a:1", "--timeout", "1w"], "is not a duration like 30d", id="timeout"),
         pytest.param(["--match", ""], "'--match': '' must not be empty", id="empty-pattern"),

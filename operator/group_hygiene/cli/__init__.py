@@ -12,6 +12,7 @@ offsets, `keep` writes to the ledger; the others only read.
     doctor_command      arguments and help of doctor
     crds_command        the command crds
     completion_command  the command completion
+    version_command     the command version
     pipeline_commands   arguments and help of pipeline
     options             options that several commands share
     spark_options       options of the commands that start Spark
@@ -22,6 +23,7 @@ offsets, `keep` writes to the ledger; the others only read.
     manifests           parses documents as policies and connections, and collects all errors
     names               group ids as lines of text
     output              tables, CSV, JSON, YAML, names, notes and progress
+    watch               the rows that changed, again and again
     layout              groups, members and partitions as rows and as JSON
     groups              list, describe and offsets
     plans               plan

@@ -27,6 +27,7 @@ from group_hygiene.cli.options import (
     output_option,
     target_options,
     user_name,
+    watch_options,
 )
 from group_hygiene.model.groups import GroupState, GroupType
 from group_hygiene.spec.connection import ActivitySpec
@@ -89,10 +90,11 @@ class ListOptions:
 @click.option(
     "--lag", is_flag=True, help="Show the lag of each group. Reads the offsets of all groups that are listed."
 )
+@watch_options
 @output_option
 @target_options
 @grouped("chosen", ListOptions)
-def list_(target: Target, output: str, chosen: ListOptions) -> int:
+def list_(target: Target, output: str, chosen: ListOptions, every: timedelta | None) -> int:
     """List the groups of a cluster with their state and type. In any state, and of all types.
 
     \b
@@ -101,16 +103,17 @@ def list_(target: Target, output: str, chosen: ListOptions) -> int:
       group-hygiene list --state Empty,Dead --match 'perf-consumer-*' -o name
       group-hygiene list --regex 'perf-consumer-[0-9]+' --sort-by coordinator -o csv
       group-hygiene list --state Stable --sort-by lag
+      group-hygiene list --state Empty --watch
       group-hygiene list --type Consumer --connection main -n kafka -o json
 
     Exit codes: 0 all groups are listed, 1 an error, or groups may be missing; the list has all groups that were found.
     """
     from group_hygiene.cli import groups
-    from group_hygiene.cli import output as out
+    from group_hygiene.cli.watch import show_each
 
-    states, types = flattened(chosen.states), flattened(chosen.types)
+    selected = flattened(chosen.states), flattened(chosen.types), chosen.fits()
     lag = chosen.lag or chosen.sort_by == "lag"
-    return out.show(groups.list_groups(target, states, types, chosen.fits(), chosen.sort_by, lag), output)
+    return show_each(lambda: groups.list_groups(target, *selected, chosen.sort_by, lag), output, every)
 
 
 @click.command()
@@ -165,11 +168,17 @@ def offsets(target: Target, output: str, names: tuple[str, ...]) -> int:
 @click.option("--detailed-exitcode", is_flag=True, help="Exit with 2 instead of 0 if a group matches.")
 @click.option("--summary", is_flag=True, help="Show only the summary of each policy, without its groups.")
 @click.option("--validate-only", is_flag=True, help="Only validate the files. Needs no Kafka.")
+@watch_options
 @output_option
 @target_options
 @grouped("options", PlanOptions)
 def plan(
-    target: Target, output: str, files: tuple[str, ...], activity: ActivitySpec | None, options: PlanOptions
+    target: Target,
+    output: str,
+    files: tuple[str, ...],
+    activity: ActivitySpec | None,
+    options: PlanOptions,
+    every: timedelta | None,
 ) -> int:
     """Show the effect of GroupPolicies before they are applied. Changes nothing, and needs no Kubernetes.
 
@@ -191,10 +200,10 @@ def plan(
     Exit codes: 0 planned or valid, 1 an error, or groups may be missing. With --detailed-exitcode: 0 no group matches,
     2 at least one group matches and would be reported or deleted.
     """
-    from group_hygiene.cli import output as out
     from group_hygiene.cli import plans
+    from group_hygiene.cli.watch import show_each
 
-    return out.show(plans.plan(target, files, activity, options), output)
+    return show_each(lambda: plans.plan(target, files, activity, options), output, every)
 
 
 @click.command()

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from group_hygiene.cli.names import text_of
-from group_hygiene.cli.output import printable, set_verbose
+from group_hygiene.cli.output import printable, set_flag
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
 from group_hygiene.spec.durations import parse_duration
@@ -33,11 +33,15 @@ _NO_NAMESPACE = "default"
 # A string of Kafka's protocol has its length in an int16.
 _TEXT_MAX = 32_767
 _SHOWN = 80
+_WATCH_EVERY = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster that the user specified: by addresses and properties, or by a KafkaConnection's name."""
+    """The cluster that the user specified: by addresses and properties, or by a KafkaConnection's name.
+
+    cluster: the one of several in `command_config`.
+    """
 
     bootstrap_servers: tuple[str, ...] = ()
     command_config: Path | None = None
@@ -46,6 +50,7 @@ class Target:
     timeout: timedelta | None = None
     context: str | None = None
     kubeconfig: Path | None = None
+    cluster: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,15 +256,21 @@ _TARGET_OPTIONS = (
         "the supported ones).",
     ),
     click.option(
+        "--cluster",
+        metavar="NAME",
+        help="One of several clusters in the file of --command-config, whose properties begin with its name and a dot, "
+        "as in MirrorMaker 2's: NAME.bootstrap.servers. They win over those without a name.",
+    ),
+    click.option(
         "--connection",
         metavar="NAME",
-        help="Use a KafkaConnection of the Kubernetes cluster and its Secrets, instead of these two options.",
+        help="Use a KafkaConnection of the Kubernetes cluster and its Secrets, instead of these options.",
     ),
     click.option(
         "-n",
         "--namespace",
         metavar="NAME",
-        help="Namespace of --connection, and of objects in files without a namespace.  "
+        help="Namespace of --connection, and of objects in files without a namespace; also before the command.  "
         "[default: with --connection that of the kubeconfig's current context, else `default`]",
     ),
     *_KUBECONFIG_OPTIONS,
@@ -268,7 +279,7 @@ _TARGET_OPTIONS = (
         "--verbose",
         is_flag=True,
         expose_value=False,
-        callback=set_verbose,
+        callback=set_flag,
         help="Show each step with its time on stderr. `explain` also shows each check.",
     ),
     click.option(
@@ -278,6 +289,14 @@ _TARGET_OPTIONS = (
         "[default: the connection's, else 30s]",
     ),
 )
+
+
+def _refuse_with(option: str, *others: str) -> None:
+    """Raise UsageError if the command line also has one of the other options."""
+    context = click.get_current_context()
+    for name in others:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{option} and --{name.replace('_', '-')} can't be given together", context)
 
 
 def target_options(command: F) -> F:
@@ -293,13 +312,15 @@ def target_options(command: F) -> F:
         **others: Any,
     ) -> Any:
         command_context = click.get_current_context()
-        context, kubeconfig = others.pop("context"), others.pop("kubeconfig")
+        context, kubeconfig, cluster = (others.pop(name) for name in ("context", "kubeconfig", "cluster"))
+        # A flag takes precedence over environment variables.
+        if cluster is not None:
+            _refuse_with("cluster", "bootstrap_server", "connection")
+            bootstrap_server = None
+            if command_config is None:
+                raise click.UsageError("--cluster must only be given with --command-config")
         if connection is not None:
-            for name in ("bootstrap_server", "command_config"):
-                if command_context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-                    option = name.replace("_", "-")
-                    raise click.UsageError(f"--connection and --{option} can't be given together", command_context)
-            # A flag takes precedence over environment variables.
+            _refuse_with("connection", "bootstrap_server", "command_config")
             bootstrap_server, command_config = None, None
             if namespace is None:
                 from group_hygiene.cli.kubeconfig import current_namespace
@@ -317,6 +338,7 @@ def target_options(command: F) -> F:
             timeout,
             context,
             kubeconfig,
+            cluster,
         )
         return command(target=target, **others)
 
@@ -340,8 +362,15 @@ def grouped(name: str, record: type) -> Callable[[F], F]:
 
 
 def _format_option(command: F, formats: Sequence[str], text: str) -> F:
+    headers = click.option(
+        "--no-headers",
+        is_flag=True,
+        expose_value=False,
+        callback=set_flag,
+        help="Show rows of tables, and of csv, without the titles of columns.",
+    )
     kind = click.Choice(formats)
-    return click.option("-o", "--output", type=kind, default="table", show_default=True, help=text)(command)
+    return click.option("-o", "--output", type=kind, default="table", show_default=True, help=text)(headers(command))
 
 
 def output_option(command: F) -> F:
@@ -395,6 +424,34 @@ def file_option(command: F) -> F:
         metavar="FILE",
         help="YAML file with GroupPolicies, a folder of such files, or - for stdin; repeatable.",
     )(command)
+
+
+def watch_options(command: F) -> F:
+    """Add `--watch` and `--interval`; the command gets the interval as `every`, None = show one answer."""
+
+    @functools.wraps(command)
+    def wrapped(watch: bool, interval: timedelta | None, **others: Any) -> Any:
+        if interval is not None and not watch:
+            raise click.UsageError("--interval must only be given with --watch")
+        if watch and others["output"] not in ("table", "wide"):
+            raise click.UsageError("--watch prints rows: only -o table and -o wide can be given with it")
+        if watch and "-" in others.get("files", ()):
+            raise click.UsageError("--watch reads the files again each time: -f - can't be given with it")
+        return command(every=(interval or _WATCH_EVERY) if watch else None, **others)
+
+    option = click.option(
+        "-w",
+        "--watch",
+        is_flag=True,
+        help="After the first answer, go on to print rows that were added, changed or deleted, until Ctrl-C.",
+    )
+    interval = click.option(
+        "--interval",
+        type=Duration("1s", "1d"),
+        metavar="DURATION",
+        help="With --watch: time between two reads of the cluster, from 1s to 1d.  [default: 10s]",
+    )
+    return option(interval(wrapped))  # type: ignore[return-value]
 
 
 def activity_option(command: F) -> F:

@@ -20,7 +20,7 @@ from group_hygiene.model import naming
 
 _PROGRESS_AFTER_S = 1.0
 _WIDTH_MAX = 150
-_VERBOSE = "group_hygiene.verbose"
+_META = "group_hygiene."
 _COLOURS = {
     "Stable": "green",
     "Empty": "yellow",
@@ -86,7 +86,7 @@ def show(report: Report, output_format: str) -> int:
     for text in report.notes:
         note(text)
     for text in report.errors:
-        click.echo(f"Error: {printable(text)}", err=True)
+        print_error(text)
     return 1 if report.errors else report.exit_code
 
 
@@ -107,7 +107,7 @@ def _print(report: Report, output_format: str) -> None:
             if output_format == "csv":
                 _write_csv(table)
             else:
-                _show_table(table, output_format == "wide")
+                show_table(table, output_format == "wide")
 
 
 def note(text: str) -> None:
@@ -115,19 +115,27 @@ def note(text: str) -> None:
     click.echo(f"Note: {printable(text)}", err=True)
 
 
+def print_error(text: str) -> None:
+    click.echo(f"Error: {printable(text)}", err=True)
+
+
 def printable(text: str) -> str:
     """Like `naming.printable`; an empty text is shown as quotes."""
     return naming.printable(text) or '""'
 
 
-def set_verbose(context: click.Context, _: click.Parameter, verbose: bool) -> None:
-    """The callback of the option -v."""
-    context.meta[_VERBOSE] = verbose
+def set_flag(context: click.Context, option: click.Parameter, value: bool) -> None:
+    """The callback of options of the output alone: -v, --no-headers."""
+    context.meta[f"{_META}{option.name}"] = value
 
 
 def is_verbose() -> bool:
+    return _is_set("verbose")
+
+
+def _is_set(name: str) -> bool:
     context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(_VERBOSE))
+    return context is not None and bool(context.meta.get(f"{_META}{name}"))
 
 
 @contextmanager
@@ -169,11 +177,12 @@ def _coloured() -> bool:
 
 
 def _write_csv(table: Table) -> None:
-    """All columns, with their titles (RFC 4180); an empty field is no value. The heading is left out."""
+    """All columns (RFC 4180); an empty field is no value. The heading is left out."""
     if not table.columns:
         return
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(column.title for column in table.columns)
+    if not _is_set("no_headers"):
+        writer.writerow(column.title for column in table.columns)
     writer.writerows(map(_csv_cell, row) for row in table.rows)
 
 
@@ -184,20 +193,23 @@ def _csv_cell(cell: Cell) -> Cell:
     return f"'{printable(cell)}" if cell.startswith(_FORMULAS) else printable(cell)
 
 
-def _show_table(table: Table, wide: bool) -> None:
+def show_table(table: Table, wide: bool, titles: bool = True, beside: Sequence[Sequence[Cell]] = ()) -> None:
+    """beside: rows that are shown at another time; the columns are as wide as for these."""
     for line in table.heading:
         mark = _MARK_COLOURS.get(line[:1]) if _coloured() else None
         text = printable(line)
         click.echo(text if mark is None else click.style(text[:1], fg=mark) + text[1:], color=mark is not None)
     chosen = [index for index, column in enumerate(table.columns) if wide or not column.wide]
     columns = [table.columns[index] for index in chosen]
-    rows = [["-" if row[i] is None else printable(str(row[i])) for i in chosen] for row in table.rows]
-    if not rows:
+    if not table.rows:
         return
+    every = [["-" if row[i] is None else printable(str(row[i])) for i in chosen] for row in (*table.rows, *beside)]
+    rows = every[: len(table.rows)]
     # A longer text only moves the rest of its own row: an id may have 32,767 characters.
-    widths = [max(len(c.title), *(min(len(row[i]), _WIDTH_MAX) for row in rows)) for i, c in enumerate(columns)]
+    widths = [max(len(c.title), *(min(len(row[i]), _WIDTH_MAX) for row in every)) for i, c in enumerate(columns)]
     colours = _coloured()
-    click.echo(_line([column.title for column in columns], columns, widths, colours=False))
+    if titles and not _is_set("no_headers"):
+        click.echo(_line([column.title for column in columns], columns, widths, colours=False))
     for row in rows:
         click.echo(_line(row, columns, widths, colours), color=colours)
 

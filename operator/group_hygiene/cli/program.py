@@ -26,6 +26,7 @@ from group_hygiene.cli import (
     deletion_commands,
     doctor_command,
     pipeline_commands,
+    version_command,
 )
 from group_hygiene.cli.options import Namespace
 from group_hygiene.errors import HygieneError
@@ -54,6 +55,17 @@ class Program(click.Group):
         if os.path.basename(sys.argv[0]).startswith("kubectl-"):
             prog_name = prog_name or "kubectl group-hygiene"
         self._run(args, prog_name, complete_var, extra)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A namespace before the command is the command's own: one that has none refuses it, as after its name."""
+        name, command, rest = super().resolve_command(ctx, args)
+        given = ctx.params.get("namespace")
+        if given is not None:
+            place = 1 if isinstance(command, click.Group) else 0
+            rest = [*rest[:place], "--namespace", given, *rest[place:]]
+        return name, command, rest
 
     def _run(
         self, args: Sequence[str] | None, name: str | None, complete_var: str | None, extra: dict[str, Any]
@@ -94,13 +106,14 @@ class Program(click.Group):
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, prog_name="group-hygiene")
-def main() -> None:
+@click.option("-n", "--namespace", metavar="NAME", help="The option of the command with this name.")
+def main(namespace: str | None) -> None:
     """Find Kafka consumer groups that no client uses, prove it, and only then delete them.
 
     \b
     Examples:
       group-hygiene list --bootstrap-server kafka:9092 --state Empty
-      group-hygiene describe billing --members --connection main -n kafka
+      group-hygiene -n kafka describe billing --members --connection main
       group-hygiene plan -f policies/
 
     Only `operator`, `delete`, `delete-offsets` and `restore` change groups. `keep` writes to the
@@ -232,7 +245,7 @@ for command in (
     *(deletion_commands.delete, deletion_commands.delete_offsets),
     *(alert_commands.alert, doctor_command.doctor),
     *(pipeline_commands.pipeline, backtest_commands.backtest, backtest_commands.report, crds_command.crds),
-    completion_command.completion,
+    *(completion_command.completion, version_command.version),
     commands.catalogue,
 ):
     main.add_command(command)

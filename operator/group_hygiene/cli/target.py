@@ -181,7 +181,9 @@ def names_cluster(target: Target) -> bool:
     """Whether the options alone specify a cluster. Raises UsageError for an invalid properties file."""
     if target.bootstrap_servers or target.connection is not None:
         return True
-    return target.command_config is not None and bool(_read_properties(target.command_config).bootstrap_servers)
+    return target.command_config is not None and bool(
+        _read_properties(target.command_config, target.cluster).bootstrap_servers
+    )
 
 
 def read_settings(target: Target, document: Connection | None) -> tuple[Connection, Settings]:
@@ -190,7 +192,7 @@ def read_settings(target: Target, document: Connection | None) -> tuple[Connecti
     The author of the KafkaConnection may be someone else, as in a pull request: a login goes only to brokers that the
     options or the properties name.
     """
-    properties = None if target.command_config is None else _read_properties(target.command_config)
+    properties = None if target.command_config is None else _read_properties(target.command_config, target.cluster)
     if properties is not None and properties.ignored:
         note(f"{target.command_config}: ignored: {', '.join(properties.ignored)}")
     servers = target.bootstrap_servers or (properties.bootstrap_servers if properties else ())
@@ -203,6 +205,9 @@ def read_settings(target: Target, document: Connection | None) -> tuple[Connecti
                 f"a file names: add bootstrap.servers to {target.command_config}, or give --bootstrap-server"
             )
         servers = document.bootstrap_servers
+    if not servers and properties is not None and properties.clusters:
+        names = ", ".join(properties.clusters)
+        raise UsageError(f"which Kafka cluster? {target.command_config} has {names}: give --cluster NAME")
     if not servers:
         raise UsageError(
             "which Kafka cluster? Give --bootstrap-server host:port (or set GROUP_HYGIENE_BOOTSTRAP_SERVER), "
@@ -225,7 +230,7 @@ def _region(servers: Sequence[str]) -> str:
     return found
 
 
-def _read_properties(path: Path) -> ClientProperties:
+def _read_properties(path: Path, cluster: str | None) -> ClientProperties:
     def read_file(name: str) -> str:
         try:
             # CA bundles have comments in any encoding.
@@ -239,7 +244,7 @@ def _read_properties(path: Path) -> ClientProperties:
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from error
     try:
-        return parse_client_properties(text, read_file)
+        return parse_client_properties(text, read_file, cluster)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
 

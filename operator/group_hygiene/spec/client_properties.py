@@ -7,7 +7,8 @@ ignored; no message shows a value, which may be a secret.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import javaproperties
@@ -26,10 +27,11 @@ _PROTOCOLS = {
     "SASL_PLAINTEXT": (False, True),
     "SASL_SSL": (True, True),
 }
+_SERVERS = "bootstrap.servers"
 _CALLBACKS = "sasl.client.callback.handler.class"
 _USED = frozenset(
     {
-        "bootstrap.servers",
+        _SERVERS,
         "security.protocol",
         "sasl.mechanism",
         "sasl.jaas.config",
@@ -50,12 +52,15 @@ _USED = frozenset(
     }
 )
 _NO_STORE_PASSWORD = "is for JKS and PKCS12: a PEM store has no password"
-_UNSUPPORTED = {
-    "config.providers": "is not supported: write the values themselves, or use --connection",
-    "ssl.engine.factory.class": "is not supported: Java classes can't be loaded here",
+# Of stores of these types, which are refused first.
+_STORE_PASSWORDS = {
     "ssl.key.password": "is not supported: the private key must be PEM without a password",
     "ssl.keystore.password": _NO_STORE_PASSWORD,
     "ssl.truststore.password": _NO_STORE_PASSWORD,
+}
+_UNSUPPORTED = {
+    "config.providers": "is not supported: write the values themselves, or use --connection",
+    "ssl.engine.factory.class": "is not supported: Java classes can't be loaded here",
 }
 _NO_CLASSES = "is not supported: Java classes can't be loaded here"
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
@@ -63,12 +68,16 @@ _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOT
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """The parsed properties. `ignored`: the sorted names of those that have no effect here."""
+    """The parsed properties. ignored: the sorted names of those that have no effect here.
+
+    clusters: see `clusters_of`.
+    """
 
     bootstrap_servers: tuple[str, ...]
     tls: Tls | None
     sasl: Sasl | None
     ignored: tuple[str, ...]
+    clusters: tuple[str, ...] = ()
 
     @property
     def has_login(self) -> bool:
@@ -76,9 +85,18 @@ class ClientProperties:
         return self.sasl is not None or (self.tls is not None and self.tls.private_key is not None)
 
 
-def parse_client_properties(text: str, read_file: ReadFile) -> ClientProperties:
-    """The text of a properties file as ClientProperties. Raises UsageError, which names the property."""
+def parse_client_properties(text: str, read_file: ReadFile, cluster: str | None = None) -> ClientProperties:
+    """The text of a properties file as ClientProperties. Raises UsageError, which names the property.
+
+    cluster: the one of several clusters in the file; None = properties without a name.
+    """
     properties = _read(text)
+    clusters = clusters_of(properties)
+    if cluster is not None:
+        if cluster not in clusters:
+            known = f", only {', '.join(clusters)}" if clusters else ""
+            raise UsageError(f"it has no cluster {cluster!r} ({cluster}.{_SERVERS}){known}")
+        properties = _of_cluster(properties, clusters, cluster)
     for name, why in _UNSUPPORTED.items():
         if name in properties:
             raise UsageError(f"{name} {why}")
@@ -88,7 +106,7 @@ def parse_client_properties(text: str, read_file: ReadFile) -> ClientProperties:
     if protocol not in _PROTOCOLS:
         raise UsageError(f"security.protocol must be one of {', '.join(_PROTOCOLS)}")
     with_tls, with_sasl = _PROTOCOLS[protocol]
-    servers = [server.strip() for server in properties.get("bootstrap.servers", "").split(",")]
+    servers = [server.strip() for server in properties.get(_SERVERS, "").split(",")]
     tls = _tls(properties, read_file) if with_tls else None
     sasl = _sasl(properties, with_tls) if with_sasl else None
     if sasl is not None and sasl.msk is not None and tls is not None and not tls.verify_hostname:
@@ -98,7 +116,26 @@ def parse_client_properties(text: str, read_file: ReadFile) -> ClientProperties:
         tls=tls,
         sasl=sasl,
         ignored=tuple(sorted(properties.keys() - _USED)),
+        clusters=clusters,
     )
+
+
+def clusters_of(properties: Iterable[str]) -> tuple[str, ...]:
+    """The names of the clusters in a file of several, as in MirrorMaker 2's: those with NAME.bootstrap.servers."""
+    return tuple(sorted(each.removesuffix(f".{_SERVERS}") for each in properties if each.endswith(f".{_SERVERS}")))
+
+
+def _of_cluster(properties: Mapping[str, str], clusters: Iterable[str], cluster: str) -> dict[str, str]:
+    """The properties of one cluster, without its name; else those that have no cluster's name."""
+    shared, own = dict[str, str](), dict[str, str]()
+    for name, value in properties.items():
+        # The longest, as a name may have dots.
+        owner = max((each for each in clusters if name.startswith(f"{each}.")), key=len, default="")
+        if owner == cluster:
+            own[name.removeprefix(f"{cluster}.")] = value
+        elif not owner and name != "clusters":
+            shared[name] = value
+    return shared | own
 
 
 def _read(text: str) -> dict[str, str]:
@@ -136,10 +173,33 @@ def _store(properties: Mapping[str, str], store: str, inline: str, read_file: Re
     kind = properties.get(f"{store}.type", "JKS").upper()
     if kind != "PEM":
         default = "" if f"{store}.type" in properties else ", Kafka's default,"
-        raise UsageError(f"{store}.type {kind}{default} is not supported: set {store}.type=PEM and use PEM texts")
+        advice = f"set {store}.type=PEM" if text or not location else _conversion(store, kind, location, read_file)
+        raise UsageError(f"{store}.type {kind}{default} is not supported: {advice}")
+    for name, why in _STORE_PASSWORDS.items():
+        if name in properties:
+            raise UsageError(f"{name} {why}")
     if text and location:
         raise UsageError(f"{store}.location must not be given with {inline}")
     return text or read_file(location or "")
+
+
+def _conversion(store: str, kind: str, location: str, read_file: ReadFile) -> str:
+    """How to make a PEM file of a store of another type: the lines for a shell, and the properties."""
+    if "-----BEGIN " in read_file(location):
+        return f"{location} is PEM: set {store}.type=PEM"
+    pem = f"{location}.pem"
+    source, made = shlex.quote(location), shlex.quote(pem)
+    lines = [f"keytool -list -rfc -keystore {source} > {made}"]
+    if store == "ssl.keystore":
+        pkcs12 = source
+        lines = []
+        if kind != "PKCS12":
+            pkcs12 = shlex.quote(f"{location}.p12")
+            lines.append(f"keytool -importkeystore -srckeystore {source} -destkeystore {pkcs12} -deststoretype PKCS12")
+        # The private key gets no password: only this user may read it.
+        lines.append(f"(umask 077; openssl pkcs12 -in {pkcs12} -nodes -out {made})")
+    properties = f"{store}.type=PEM and {store}.location={pem}, without {store}.password and ssl.key.password"
+    return "\n".join(["convert it by", *lines, f"and set {properties}"])
 
 
 def _blocks(text: str, kind: str, where: str) -> str:

@@ -1,0 +1,60 @@
+"""`--watch`: reports again and again, and rows that changed, as `kubectl get --watch --output-watch-events` prints."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+from group_hygiene.cli.output import Column, Report, Table, note, print_error, show, show_table
+from group_hygiene.errors import HygieneError
+
+_EVENT = Column("EVENT")
+
+
+def show_each(make: Callable[[], Report], output: str, every: timedelta | None) -> int:
+    """Show one report, and with `every` the changes after each such time, until the user interrupts it.
+
+    output: table or wide, with `every`. If a later report fails, the error is shown, and the next one is made.
+    """
+    if every is None:
+        return show(make(), output)
+    report, known, noted, failed = make(), dict[str, Table](), set[str](), set[str]()
+    while True:
+        for table in report.tables:
+            # A policy's heading begins with its name; the rest changes.
+            name = next(iter(table.heading), "")
+            known[name] = _show_changes(known.get(name), table, output == "wide", complete=not report.errors)
+        sys.stdout.flush()
+        for text in report.notes:
+            if text not in noted:
+                note(text)
+        for text in report.errors:
+            if text not in failed:
+                print_error(text)
+        noted, failed = noted.union(report.notes), set(report.errors)
+        time.sleep(every.total_seconds())
+        try:
+            report = make()
+        except HygieneError as error:
+            report = Report({}, (), (), errors=[str(error)])
+
+
+def _show_changes(before: Table | None, after: Table, wide: bool, complete: bool) -> Table:
+    """Show the heading and the rows that changed, with their events; returns the table that is known now.
+
+    A row is known by its first cell. complete: False = rows that are missing may exist.
+    """
+    old = {row[0]: row for row in before.rows} if before else {}
+    new = {row[0]: row for row in after.rows}
+    gone = {name: row for name, row in old.items() if name not in new}
+    rows = [("MODIFIED" if name in old else "ADDED", *row) for name, row in new.items() if old.get(name) != row]
+    if complete:
+        rows += [("DELETED", *row) for row in gone.values()]
+    if before is None or rows or before.heading != after.heading:
+        columns = (_EVENT, *after.columns) if after.columns else ()
+        beside = [("MODIFIED", *row) for row in after.rows]
+        show_table(replace(after, columns=columns, rows=rows), wide, titles=not old, beside=beside)
+    return after if complete else replace(after, rows=[*after.rows, *gone.values()])
