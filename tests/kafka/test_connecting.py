@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from group_hygiene.errors import AuthenticationFailed, Unreachable
+from group_hygiene.errors import AuthenticationFailed, TLSFailed, Unreachable
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.probe import probe
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
@@ -27,6 +27,7 @@ pytestmark = [
 # What a token endpoint has at most, whatever the timeout.
 OF_ITS_OWN = 10
 PLAIN = Sasl(Mechanism.PLAIN, "user", Hidden("secret"))
+SCRAM = Sasl(Mechanism.SCRAM_SHA_512, "user", Hidden("secret"))
 NO_ANSWER, NOTHING = "accepts connections but gives no answer within 1 s", "no answer within 1 s"
 
 
@@ -117,3 +118,20 @@ def test_a_slow_token_endpoint_keeps_the_timeout(silent: str) -> None:
     with pytest.raises(AuthenticationFailed, match="does not answer"):
         connect(Settings((silent,), None, Sasl(Mechanism.OAUTHBEARER, oauth=oauth), timedelta(seconds=1)))
     assert time.monotonic() - before < OF_ITS_OWN
+
+
+@pytest.mark.parametrize(
+    ("tls", "sasl", "says"),
+    [
+        pytest.param(Tls(), None, "speaks Kafka without TLS: name the port of a listener with TLS", id="tls"),
+        pytest.param(Tls(), SCRAM, "speaks Kafka without TLS: name the port of a listener with TLS", id="tls-and-sasl"),
+        pytest.param(None, SCRAM, "the listener has no SASL: name the port of a listener with SASL", id="scram"),
+        pytest.param(None, PLAIN, "the listener has no SASL: name the port of a listener with SASL", id="plain"),
+    ],
+)
+def test_a_listener_without_what_the_client_uses(
+    kafka: KafkaCluster, tls: Tls | None, sasl: Sasl | None, says: str
+) -> None:
+    """The cause and what to do, for a real broker whose listener is plain text. No password was sent."""
+    with pytest.raises((TLSFailed, AuthenticationFailed), match=says):
+        connect(Settings((kafka.bootstrap_servers,), tls, sasl, timedelta(seconds=30)))

@@ -45,6 +45,10 @@ R = TypeVar("R")
 CLIENT_ID = "group-hygiene"
 _IN_FLIGHT_PER_BROKER = 4
 _ENDED_IN_SASL = "it ended the connection (wrong username, password or mechanism?)"
+_NO_SASL = (
+    "the listener has no SASL: name the port of a listener with SASL, or connect without a login (no spec.sasl, or "
+    "security.protocol PLAINTEXT or SSL)"
+)
 _BACKOFF_START, _BACKOFF_CAP = 0.1, 2.0
 _POLL_S = 0.01
 _SCRAM_ITERATIONS_MIN = 4096
@@ -575,6 +579,8 @@ def _explain(
     for error in errors:
         if isinstance(error, _WeakScram):
             return AuthenticationFailed(f"the broker was not sent a login: {error.args[0]}")
+        if isinstance(error, kafka_errors.IllegalSaslStateError):
+            return AuthenticationFailed(_NO_SASL)
         if isinstance(error, refused):
             user = f"as {settings.sasl.username!r} " if settings.sasl and settings.sasl.username else ""
             text = ", ".join(str(arg) for arg in error.args) or type(error).__name__

@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from group_hygiene.errors import ConnectError, TLSFailed
 
 UNRESOLVED = "does not resolve"
+_NO_TLS = (
+    "speaks Kafka without TLS: name the port of a listener with TLS, or connect without TLS (no spec.tls, or "
+    "security.protocol PLAINTEXT or SASL_PLAINTEXT)"
+)
 _MAX_S, _MIN_S = 3.0, 1.0
 # ApiVersions, version 0, correlation 1, without a client id: a Kafka broker answers it before authentication.
 _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
@@ -55,8 +59,12 @@ def _probe(server: str, context: ssl.SSLContext | None, with_sasl: bool, seconds
                 return f"speaks TLS but does not answer Kafka requests (does it want {wants}?)"
     except ssl.SSLCertVerificationError as error:
         return TLSFailed(f"{server}: the certificate is not trusted: {error.verify_message}")
-    except ssl.SSLError as error:
-        return TLSFailed(f"{server}: the TLS handshake fails: {error.reason or error}")
+    except (ssl.SSLError, ConnectionError) as error:
+        if connected and context is not None and _is_plain(host, int(port), end):
+            return TLSFailed(f"{server} {_NO_TLS}")
+        if isinstance(error, ssl.SSLError):
+            return TLSFailed(f"{server}: the TLS handshake fails: {error.reason or error}")
+        return (error.strerror or str(error)).lower()
     except socket.gaierror:
         return f"the name {host} {UNRESOLVED}"
     except TimeoutError:
@@ -68,13 +76,27 @@ def _probe(server: str, context: ssl.SSLContext | None, with_sasl: bool, seconds
         return "that can't be a host name and port"
 
 
-def _plain(raw: socket.socket, with_sasl: bool) -> str:
+def _is_plain(host: str, port: int, end: float) -> bool:
+    """Whether the listener speaks Kafka without TLS."""
+    seconds = max(0.1, end - time.monotonic())
+    try:
+        with socket.create_connection((host, port), timeout=seconds) as raw:
+            return _speaks_kafka(raw)
+    except OSError:
+        return False
+
+
+def _speaks_kafka(raw: socket.socket) -> bool:
     raw.sendall(_API_VERSIONS)
     try:
         answer = raw.recv(8)
     except ConnectionError:
-        answer = b""
-    if answer[4:] == _API_VERSIONS[8:12]:
+        return False
+    return answer[4:] == _API_VERSIONS[8:12]
+
+
+def _plain(raw: socket.socket, with_sasl: bool) -> str:
+    if _speaks_kafka(raw):
         return "speaks Kafka but refuses connections" + ("" if with_sasl else " without SASL, it seems")
     wants = "TLS" if with_sasl else "TLS or SASL"
     return f"accepts connections but does not speak Kafka in plain text (does it want {wants}?)"
