@@ -176,11 +176,15 @@ lock: ## update the pins of all dependencies, in requirements.lock and in those 
 clean: ## remove the virtual environment and the files that tools created (the cache outside the checkout stays)
 	rm -rf $(VENV) .sandbox .worlds build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis operator/*.egg-info
 
+# A dot per package, as pip prints hundreds of lines. Its errors go to stderr.
+PACKAGES = $(shell grep -c '^[a-z]' requirements.lock)
+PROGRESS = while read -r word _; do case $$word in Collecting) printf .;; Installing) printf '\n%s\n' 'installing them';; esac; done
+
 $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "python3 is missing: install Python 3.11 or newer (Debian: apt install python3 python3-venv; macOS: brew install python)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, this is $$($(PYTHON) -V): set PYTHON=python3.11"; exit 1; }
-	@echo "setting up $(VENV) (once)"
+	@echo "setting up $(VENV) (once, some minutes): $(PACKAGES) packages"
 	@[ "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V)" ] || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
-	@$(BIN)/pip install -q --require-hashes -r requirements.lock
+	@set -o pipefail; $(BIN)/pip install --require-hashes -r requirements.lock | $(PROGRESS)
 	@$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	@touch $@

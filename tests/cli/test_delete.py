@@ -77,6 +77,10 @@ def test_a_group_in_use_is_refused(on_ledger: Run, make: Maker, ledger: Ledger) 
     make.join(group, topic, commit=at(topic, 2))
     answer = on_ledger("delete", group, absent, "--force", "-o", "json")
     assert (answer.code, results(answer)) == (1, {group: "NotEmpty", absent: "Gone"})
+    assert len(answer.json["errors"]) == 2
+    table = on_ledger("delete", group, absent, "--force")
+    assert (table.code, (table.out + table.err).count(absent)) == (1, 1)
+    assert table.err.endswith("\nError: 2 groups failed: see REASON and MESSAGE in the table\n")
     ledger.read_on(soon())
     assert not ledger.contents.marks
 

@@ -117,6 +117,7 @@ def test_an_api_server_that_does_not_answer(process: Run, tmp_path: Path, monkey
     assert (nowhere.code, nowhere.json["exitCode"]) == (10, 10)
     (check,) = nowhere.json["checks"]
     assert check["found"].startswith("ApiServerError: no Kubernetes API server is configured ")
+    assert check["found"].endswith(f": there is no file {tmp_path / 'none'}")
 
 
 def test_a_malformed_kubeconfig(process: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,13 +292,17 @@ def test_restore_of_a_policy(on_ledger: Run, client: Client, ledger: Ledger, mak
 
 
 def test_restore_of_active_group_fails(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:
-    """It says what to do, and commits nothing."""
+    """It says what to do, once, and commits nothing."""
     topic, group = make.topic(records=5), make.name()
     ledger.write(deleted(client, group, topic))
     make.join(group, topic)
     answer = on_ledger("restore", group)
     assert answer.code == 1
-    assert f"Error: group {group}: GroupActive: its state is Stable: stop its members first" in answer.err
+    assert (answer.out + answer.err).count("its state is Stable: stop its members first") == 1
+    assert answer.err == "Error: 1 group failed: see REASON and MESSAGE in the table\n"
+    as_json = on_ledger("restore", group, "-o", "json")
+    says = f"group {group}: GroupActive: its state is Stable: stop its members first"
+    assert (as_json.json["errors"], as_json.err) == ([says], f"Error: {says}\n")
     assert kafka_offsets.committed_offsets(client, {group: None}, soon())[group] == {}
 
 

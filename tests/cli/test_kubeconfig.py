@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from group_hygiene.cli.kubeconfig import current_namespace
+from group_hygiene.controller.api import load_config
+from group_hygiene.errors import HygieneError
 
 
 def config(current: str | None, **namespaces: str | None) -> dict[str, Any]:
@@ -72,3 +74,14 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError):
         Path("~").expanduser()
     assert current_namespace() == "default"
+
+
+def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
+    """Its path, and of one without content what the library says."""
+    absent, empty = tmp_path / "absent", tmp_path / "empty"
+    empty.write_text("{}")
+    with pytest.raises(HygieneError, match=f"there is no file {absent}$"):
+        load_config(file=absent)
+    with pytest.raises(HygieneError) as raised:
+        load_config(file=empty)
+    assert "there is no file" not in str(raised.value)

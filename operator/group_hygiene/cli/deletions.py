@@ -67,11 +67,11 @@ def delete(
         if stop is not None:
             results |= dict.fromkeys(matching, _refused(stop))
     done = _WOULD_DELETE if preview else OutcomeKind.DELETED
-    errors = [
+    refused = [
         f"group {printable(n)}: {r.reason}: {r.message}" for n, r in results.items() if r.kind != done or n in partly
     ]
     skipped = {verdict.refusal.reason for verdict in judged.verdicts.values() if verdict.refusal}
-    errors += protection_errors(judged.observation.protections, skipped)
+    errors = refused + protection_errors(judged.observation.protections, skipped)
     document = {
         "preview": preview,
         "groups": [
@@ -82,7 +82,8 @@ def delete(
         "errors": errors,
     }
     table = Table(_COLUMNS, [_row(judged, name, result) for name, result in results.items()])
-    return Report(document, [name for name, result in results.items() if result.kind == done], [table], (), errors)
+    deleted = [name for name, result in results.items() if result.kind == done]
+    return Report(document, deleted, [table], (), errors, in_rows=refused)
 
 
 def _notes(session: Session, chosen: DeleteOptions) -> list[str]:

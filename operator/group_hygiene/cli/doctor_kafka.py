@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from group_hygiene.cli.doctor_kubernetes import Kubernetes
 
 _GROUPS_ASKED = 200
-_DOC = "the page on Kafka permissions"
-_ATTEST = "if the service can't: topicVisibility: Attested (the page on Kafka services)"
+_DOC = "docs/kafka-permissions.md"
+_ATTEST = "if the service can't: topicVisibility: Attested (docs/kafka-services.md)"
 _AGAIN = "run doctor again"
 # Ends of the brokers' names -> the service's name in docs/kafka-services.md.
 _SERVICES = {

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TextIO, TypeVar
@@ -30,6 +30,7 @@ _COLOURS = {
 }
 # Also of full width, which some spreadsheets accept.
 _FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+_TABLES = {"table", "wide", "csv"}
 # The first character of a line, by its result.
 MARKS = {"Ok": "✓", "Warning": "!", "Failed": "✗"}
 _MARK_COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
@@ -68,7 +69,8 @@ class Table:
 class Report:
     """The output of a command in all formats.
 
-    errors: failures to read data; with any the exit code is 1. notes: additional information.
+    errors: failures; with any the exit code is 1. notes: additional information. in_rows: the errors of groups that the
+    tables show in the groups' rows: with tables they are only counted.
     """
 
     document: Mapping[str, Any]
@@ -77,6 +79,7 @@ class Report:
     notes: Sequence[str] = field(default_factory=tuple)
     errors: Sequence[str] = field(default_factory=tuple)
     exit_code: int = 0
+    in_rows: Collection[str] = ()
 
 
 def show(report: Report, output_format: str) -> int:
@@ -85,8 +88,13 @@ def show(report: Report, output_format: str) -> int:
     sys.stdout.flush()
     for text in report.notes:
         note(text)
+    shown = report.in_rows if output_format in _TABLES else ()
     for text in report.errors:
-        print_error(text)
+        if text not in shown:
+            print_error(text)
+    if shown:
+        count = "1 group" if len(shown) == 1 else f"{len(shown):,} groups"
+        print_error(f"{count} failed: see REASON and MESSAGE in the table")
     return 1 if report.errors else report.exit_code
 
 

@@ -38,13 +38,15 @@ def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic
     opening = Opening(LedgerNeed.SHOW if preview else LedgerNeed.WRITE, topic, any_topic=True)
     with open_cluster_and_ledger(target, opening) as (_, executor), working("restoring"):
         results = restore(executor, request, preview)
-    errors = [f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not Kind.RESTORED]
+    failed = [f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not Kind.RESTORED]
+    errors = [*failed]
     if not results:
         errors.append(f"the ledger has no backup of a group that {request.policy} deleted since then")
     document = {"preview": preview, "groups": [_document(result) for result in results], "errors": errors}
     partitions = [(result.group, partition) for result in results for partition in result.partitions]
     tables = [Table.of(results, _GROUPS), Table.of(partitions, _PARTITIONS)]
-    return Report(document, [r.group for r in results if r.kind is Kind.RESTORED], tables, (), errors)
+    restored = [r.group for r in results if r.kind is Kind.RESTORED]
+    return Report(document, restored, tables, (), errors, in_rows=failed)
 
 
 def _document(result: GroupResult) -> dict[str, Any]:

@@ -58,7 +58,10 @@ def load_config(
         else:
             kubernetes.config.load_kube_config(None if file is None else str(file), context)
     except kubernetes.config.ConfigException as error:
-        message = f"no Kubernetes API server is configured (set KUBECONFIG, or run in a pod): {error}"
+        names = [str(file)] if file else (os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
+        missing = [name for name in filter(None, names) if not os.path.isfile(os.path.expanduser(name))]
+        found = f"there is no file {', '.join(missing)}" if missing else str(error)
+        message = f"no Kubernetes API server is configured (set KUBECONFIG, or run in a pod): {found}"
         raise HygieneError(message, reasons.API_SERVER_ERROR) from error
     except Exception as error:
         # The library does not catch what a malformed file leads to. The text may contain its credentials.
