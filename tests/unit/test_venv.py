@@ -33,4 +33,8 @@ def test_progress(tmp_path: Path, fails: bool, printed: str) -> None:
     assert first.startswith(f"setting up {tmp_path} (once")
     assert int(first.split()[-2]) > 100
     assert rest == printed
-    assert (done.returncode != 0, "no matching distribution" in done.stderr, stamp.exists()) == (fails, fails, not fails)
+    assert (done.returncode != 0, "no matching distribution" in done.stderr, stamp.exists()) == (
+        fails,
+        fails,
+        not fails,
+    )
