@@ -236,6 +236,7 @@ def test_keep_is_removed(on_ledger: Run, ledger: Ledger, make: Maker) -> None:
         pytest.param(("restore", "a", "--at", "noon"), "is not a time like", id="restore-noon"),
         pytest.param(("restore", "a", "--at", "2030-01-31T12:00:00"), "has no time zone", id="restore-no-zone"),
         pytest.param(("history", "--since", "soon"), "is not a duration like", id="history-since"),
+        pytest.param(("history", "--policy", "unused"), "--policy must be NAMESPACE/NAME", id="history-policy"),
     ],
 )
 def test_what_makes_no_sense_is_refused(run: Run, arguments: tuple[str, ...], says: str) -> None:
@@ -383,6 +384,17 @@ def test_history_tells_all(on_ledger: Run, client: Client, ledger: Ledger, make:
     assert (events["kept"]["until"], events["kept"]["message"]) == (until, "needed")
     assert on_ledger("history", "kept", "marked", "-o", "name").out.split() == ["marked", "kept"]
     assert yaml.safe_load(on_ledger("history", "whole", "-o", "yaml").out)["events"][0]["reason"] == "Deleted"
+
+
+def test_history_of_a_policy(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+    """Its marks and deletions, and no entry of another policy or of a user."""
+    topic = make.topic()
+    marked = Mark(policy_uid="v", group="marked", policy="kafka/other", digest="d", since=NOW, due=LATER)
+    request = KeepRequest(group="kept", until=LATER, why="needed", by="me", at=NOW)
+    ledger.write([*deleted(client, "whole", topic), marked, request])
+    assert on_ledger("history", "--policy", "kafka/unused", "-o", "name").out == "whole\n"
+    assert on_ledger("history", "--policy", "kafka/other", "--since", "7d", "-o", "name").out == "marked\n"
+    assert on_ledger("history", "whole", "--policy", "kafka/other").out == "no entries\n"
 
 
 def test_history_since(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:

@@ -231,11 +231,19 @@ def explain(target: Target, output: str, name: str, files: tuple[str, ...], acti
 @click.command()
 @click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
 @click.option("--since", type=Duration(), metavar="DURATION", help="Only entries of the last 7d, 12h, ...")
+@click.option(
+    "--policy", metavar="NAMESPACE/NAME", help="Only entries of this GroupPolicy: marks, deletions, restores."
+)
 @ledger_option
 @output_option
 @target_options
 def history(
-    target: Target, output: str, names: tuple[str, ...], since: timedelta | None, ledger_topic: str | None
+    target: Target,
+    output: str,
+    names: tuple[str, ...],
+    since: timedelta | None,
+    policy: str | None,
+    ledger_topic: str | None,
 ) -> int:
     """Show the recorded actions on groups. Marks, deletions, refusals, restores and keep requests, with their reasons.
 
@@ -245,13 +253,16 @@ def history(
     Examples:
       group-hygiene history --since 7d --bootstrap-server kafka:9092
       group-hygiene history billing --connection main -n kafka -o yaml
+      group-hygiene history --policy kafka/unused --since 7d
 
     Exit codes: 0 all entries are shown, 1 an error, or an entry can't be read; the others are shown.
     """
     from group_hygiene.cli import history as ledger_history
     from group_hygiene.cli import output as out
 
-    return out.show(ledger_history.history(target, names, since, ledger_topic), output)
+    if policy is not None and policy.count("/") != 1:
+        raise click.UsageError("--policy must be NAMESPACE/NAME")
+    return out.show(ledger_history.history(target, names, since, ledger_topic, policy), output)
 
 
 @dataclass(frozen=True, slots=True)

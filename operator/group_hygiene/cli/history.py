@@ -126,8 +126,13 @@ def open_executor(session: Session, opening: Opening) -> Executor:
     return Executor(context, guard)
 
 
-def history(target: Target, groups: Sequence[str], since: timedelta | None, topic: str | None) -> Report:
-    """The events of the groups (none = all), newest first; keep requests in their current state."""
+def history(
+    target: Target, groups: Sequence[str], since: timedelta | None, topic: str | None, policy: str | None = None
+) -> Report:
+    """The events of the groups (none = all), newest first; keep requests in their current state.
+
+    policy: only events by this GroupPolicy, as namespace/name.
+    """
     named = frozenset(groups)
 
     def wanted(key: Key) -> bool:
@@ -141,7 +146,11 @@ def history(target: Target, groups: Sequence[str], since: timedelta | None, topi
         contents = journal.contents
     first = None if since is None else now - since
     shown = sorted(
-        (e for e in events if first is None or e.at >= first or (e.until is not None and e.until > now)),
+        (
+            e
+            for e in events
+            if (first is None or e.at >= first or (e.until is not None and e.until > now)) and policy in (None, e.by)
+        ),
         key=lambda event: (event.at, event.group),
         reverse=True,
     )
