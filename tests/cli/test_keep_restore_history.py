@@ -313,7 +313,7 @@ def test_restore_leaves_what_is_committed(on_ledger: Run, client: Client, ledger
     ledger.write(deleted(client, group, topic))
     make.simple(group, at(topic, 1))
     answer = on_ledger("restore", group)
-    assert (answer.code, "AlreadyCommitted" in answer.err) == (1, True)
+    assert (answer.code, "AlreadyCommitted" in answer.out) == (1, True)
     assert kafka_offsets.committed_offsets(client, {group: None}, soon())[group] == at(topic, 1)
 
 
@@ -349,7 +349,7 @@ def test_records_that_a_client_with_latest_skipped(
     skipped = on_ledger("restore", group)
     assert (
         skipped.code,
-        "--overwrite-later (overwriteLater of a GroupRestore) replaces later offsets" in skipped.err,
+        "--overwrite-later (overwriteLater of a GroupRestore) replaces later offsets" in skipped.out,
     ) == (1, True)
     preview = on_ledger("restore", group, "--overwrite-later", "--preview")
     assert (preview.code, "records from 2 on are delivered again" in preview.out) == (0, True)
