@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import subprocess
 from collections.abc import Callable, Mapping
@@ -317,3 +318,19 @@ def test_an_unknown_cluster(text: str, says: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_client_properties(text, FILES.__getitem__, "dev")
     assert str(raised.value) == says
+
+
+def test_the_documented_files() -> None:
+    """Each example of the reference is supported, and has no property without effect."""
+    page = (Path(__file__).parents[2] / "docs" / "cli-reference.md").read_text()
+    blocks = re.findall(r"^```properties\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    scram, mutual, clusters = (
+        parse_client_properties(block, lambda _: KEY + CERTIFICATE, "prod" if "prod." in block else None)
+        for block in blocks
+    )
+    assert not any((scram.ignored, mutual.ignored, clusters.ignored))
+    assert scram.sasl is not None
+    assert mutual.tls is not None
+    assert mutual.tls.private_key is not None
+    assert clusters.bootstrap_servers == ("kafka.example.com:9094",)
+    assert clusters.tls == Tls(ca=CERTIFICATE)
