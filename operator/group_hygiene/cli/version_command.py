@@ -26,7 +26,7 @@ def version(output: str) -> int:
     Exit codes: 0 done, 1 an error.
     """
     from group_hygiene.cli import output as out
-    from group_hygiene.cli.validation import API_VERSION
+    from group_hygiene.spec.crds import API_VERSION
 
     found = {"version": __version__, "apiVersion": API_VERSION, "pythonVersion": platform.python_version()}
     columns = (out.Column("COMPONENT"), out.Column("VERSION"))
