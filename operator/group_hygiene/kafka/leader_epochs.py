@@ -45,6 +45,16 @@ def epoch_ends(client: Client, epochs: Mapping[Partition, int], deadline: Deadli
     return retrying(sorted(asked), attempt, deadline) if asked else {}
 
 
+def is_cut_off(client: Client, place: Partition, position: int, epoch: int, deadline: Deadline) -> bool | Fault:
+    """Whether the log lost records before `position`, by a power failure or an unclean election.
+
+    epoch: leader epoch of the last batch before it; NO_LEADER_EPOCH = not known, and then False. To be asked after a
+    read from `position` on: no other records were at offsets that were read before.
+    """
+    end = epoch_ends(client, {place: epoch}, deadline).get(place, position)
+    return end if isinstance(end, Fault) else end < position
+
+
 def _request(places: list[Partition], epochs: Mapping[Partition, int]) -> Any:
     topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     partition_class = topic_class.OffsetForLeaderPartition

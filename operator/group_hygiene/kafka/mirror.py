@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable
 
 from group_hygiene.kafka.client import TOO_MUCH, Client, Deadline
 from group_hygiene.kafka.cluster import partition_counts, topic_ids
+from group_hygiene.kafka.leader_epochs import is_cut_off
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
 from group_hygiene.kafka.partition import Leader, fetch
-from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
 
 # A quarter of a million ids: each takes this many bytes beside its characters.
 _MOST_BYTES, _OBJECT_BYTES = 32 << 20, 100
@@ -42,8 +43,9 @@ class Checkpoints:
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
-        # By topic id, as a recreated topic is unread. Below 2.8, without ids, an end before our position shows it.
-        self._positions: dict[tuple[str, Partition], int] = {}
+        # By topic id, as a recreated topic is unread. Below 2.8, without ids, an end before our position shows it, or
+        # the leader epoch of the last batch before that position.
+        self._positions: dict[tuple[str, Partition], tuple[int, int]] = {}
         self._groups: set[str] = set()
         self._bytes = 0
 
@@ -65,12 +67,15 @@ class Checkpoints:
 
     def _read(self, client: Client, key: tuple[str, Partition], end: int, deadline: Deadline) -> Fault | None:
         _, place = key
-        leader, position = Leader(client, place), self._positions.get(key)
-        if position is None or position > end:
+        leader, known = Leader(client, place), self._positions.get(key)
+        if known is None or known[0] > end:
+            known = None
             start = start_offsets(client, [place], deadline)[place]
             if isinstance(start, Fault):
                 return start
-            position = start
+            position, epoch = start, NO_LEADER_EPOCH
+        else:
+            position, epoch = known
         while position < end:
             answer = fetch(leader, position, deadline)
             if isinstance(answer, Fault):
@@ -83,8 +88,17 @@ class Checkpoints:
                 return Fault(TOO_MUCH, f"checkpoints name more groups than {self._most_bytes} bytes hold")
             if answer.position == position and answer.stable < end:
                 return Fault("UNSTABLE_OFFSET_COMMIT", f"a transaction is open in topic {place.topic}")
-            position = answer.position if answer.position > position else end
-        self._positions[key] = position
+            if answer.position > position:
+                position, epoch = answer.position, answer.leader_epoch
+            else:
+                position = end
+        lost = known is not None and is_cut_off(client, place, *known, deadline)
+        if isinstance(lost, Fault):
+            return lost
+        if lost:
+            del self._positions[key]
+            return self._read(client, key, end, deadline)
+        self._positions[key] = (position, epoch)
         return None
 
     def _remember(self, groups: Iterable[str]) -> None:

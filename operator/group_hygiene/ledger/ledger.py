@@ -13,7 +13,7 @@ from typing import NoReturn
 from group_hygiene.errors import LedgerFenced, LedgerProblem
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.leader_epochs import epoch_ends
+from group_hygiene.kafka.leader_epochs import is_cut_off
 from group_hygiene.kafka.offsets import start_offsets
 from group_hygiene.kafka.partition import Fetched, Leader, Record, fetch_readable
 from group_hygiene.ledger import topic as ledger_topic
@@ -360,18 +360,12 @@ class Ledger:
                     self._position, self._epoch = fetched.position, fetched.leader_epoch
         except _OutOfRange:
             return False
-        return before is None or not self._is_cut_off(before, epoch, deadline)
-
-    def _is_cut_off(self, position: int, epoch: int, deadline: Deadline) -> bool:
-        """Whether the log lost records before `position`, by a power failure or an unclean election (KIP-320).
-
-        Asked after a read: the log had all that was read before, and so no other records at offsets read before.
-        """
-        place = self._leader.partition
-        end = epoch_ends(self._client, {place: epoch}, deadline).get(place)
-        if isinstance(end, Fault):
-            raise LedgerProblem(_cannot(self._settings, "read", end))
-        return end is not None and end < position
+        if before is None:
+            return True
+        cut_off = is_cut_off(self._client, self._leader.partition, before, epoch, deadline)
+        if isinstance(cut_off, Fault):
+            raise LedgerProblem(_cannot(self._settings, "read", cut_off))
+        return not cut_off
 
     def _fetches(self, position: int, deadline: Deadline, until: Deadline | None = None) -> Iterator[Fetched]:
         """Answers from `position` to the end of the log as it is at the first of them.

@@ -1,4 +1,4 @@
-"""A ledger that lost its last records by a power failure: what is written in their place is not overlooked."""
+"""A log that lost its last records by a power failure: what is written in their place is not overlooked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from group_hygiene.kafka.client import connect
+from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.ledger.settings import COMMAND_LINE
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
@@ -53,3 +54,24 @@ def test_what_is_written_over_lost_records_is_read(written: int) -> None:
             assert set(ledger.contents.keeps) == {f"kept-{number}" for number in range(written)}
             ledger.write([mark("g-4")])
             assert set(ledger.contents.marks["uid-1"]) == {"g-1", "g-4"}
+
+
+@pytest.mark.parametrize("written", [1, 2, 5])
+def test_checkpoints_in_the_place_of_lost_ones_are_read(written: int) -> None:
+    """However long the log is by now; what was read before stays known."""
+    with KafkaCluster(config={"log.flush.offset.checkpoint.interval.ms": "600000"}) as kafka:
+        settings = Settings(tuple(kafka.bootstrap_servers.split(",")))
+        with closing(connect(settings)) as client, closing(Maker(kafka.plaintext_bootstrap)) as make:
+            topic, checkpoints = make.topic(f"{make.name('source')}.checkpoints.internal", partitions=1), Checkpoints()
+            for name in ("old-1", "old-2", "old-3"):
+                make.checkpoints(topic, [name])
+            assert checkpoints.read(client, [topic], soon()) == {"old-1", "old-2", "old-3"}
+            kafka.kill_broker(1)
+            cut(next((kafka.log(1).parent / "data").rglob(f"{topic}-0/*.log")), 2)
+            kafka.start_broker(1)
+        # The library's producers don't survive the broker.
+        with closing(connect(settings)) as client, closing(Maker(kafka.plaintext_bootstrap)) as make:
+            new = [f"new-{number}" for number in range(written)]
+            for name in new:
+                make.checkpoints(topic, [name])
+            assert checkpoints.read(client, [topic], soon()) == {"old-1", "old-2", "old-3", *new}
