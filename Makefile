@@ -146,8 +146,8 @@ outside: $(STAMP) ## run the demo's checks on an existing Kafka and Kubernetes (
 images: ## build both images with podman or docker, about 3 minutes (options: see deploy/images/build.sh)
 	@deploy/images/build.sh
 
-chart: ## copy the CRDs and the rules into the chart
-	@cp crds/*.yaml deploy/helm/group-hygiene/files/crds/ && cp deploy/prometheus/rules.yaml deploy/helm/group-hygiene/files/
+chart: ## copy the CRDs, the rules and the dashboard into the chart
+	@cp crds/*.yaml deploy/helm/group-hygiene/files/crds/ && cp deploy/prometheus/rules.yaml deploy/grafana/dashboard.json deploy/helm/group-hygiene/files/
 
 images-check: $(STAMP) ## test the pipeline's image step by step in an empty folder, and the files for kind, about 5 minutes
 	@$(BIN)/python -m sandbox prepare

@@ -33,8 +33,9 @@ def chosen(name: str) -> list[str]:
 
 @cache
 def rendered(*options: str) -> str:
-    """`helm template` of a release, without the kinds."""
-    done = helm("template", RELEASE, CHART, "--namespace", NAMESPACE, *IMAGE, "--set", "crds.enabled=false", *options)
+    """`helm template` of a release, without the CRDs and what `helm test` creates."""
+    without = ("--skip-tests", "--set", "crds.enabled=false")
+    done = helm("template", RELEASE, CHART, "--namespace", NAMESPACE, *IMAGE, *without, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

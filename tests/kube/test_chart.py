@@ -132,6 +132,12 @@ def _refusal(server: ApiServer, spec: Mapping[str, Any]) -> str | None:
         pytest.param(["image.repository=https://a/b"], "at '/image/repository': 'https://a/b' does not", id="scheme"),
         pytest.param(["pipeline.image.repository=a/b@sha256:1"], "at '/pipeline/image/repository'", id="digest-twice"),
         pytest.param(["fullnameOverride=My_Name"], "at '/fullnameOverride': 'My_Name' does not match", id="name"),
+        pytest.param(["podDisruptionBudget.minAvailable=half"], "at '/podDisruptionBudget/minAvailable'", id="budget"),
+        pytest.param(["livenessProbe.successThreshold=2"], "properties 'successThreshold' not allowed", id="probe"),
+        pytest.param(["strategy.type=Canary"], "at '/strategy/type': value must be one of", id="strategy"),
+        pytest.param(["operator.logFormat=xml"], "at '/operator/logFormat': value must be one of", id="log"),
+        pytest.param(["commonLabels.a=1"], "at '/commonLabels/a': got number, want string", id="label"),
+        pytest.param(["topologySpreadConstraints[0].maxSkew=1"], "missing properties 'topologyKey'", id="spread"),
         pytest.param(["serviceAccount.name=a_b"], "at '/serviceAccount/name': 'a_b' does not match", id="account"),
     ],
 )
@@ -462,6 +468,7 @@ def test_the_chart_holds_files_and_no_links() -> None:
     assert [path for path in CHART.rglob("*") if path.is_symlink()] == []
     copies = {CHART / "files" / "crds" / file.name: file for file in CRDS.glob("*.yaml")}
     copies[CHART / "files" / "rules.yaml"] = ROOT / "deploy" / "prometheus" / "rules.yaml"
+    copies[CHART / "files" / "dashboard.json"] = ROOT / "deploy" / "grafana" / "dashboard.json"
     assert {path for path in (CHART / "files").rglob("*") if path.is_file()} == copies.keys()
     assert [path.name for path, source in copies.items() if path.read_bytes() != source.read_bytes()] == []
 

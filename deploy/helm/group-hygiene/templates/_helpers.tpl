@@ -10,20 +10,49 @@
 {{- end -}}
 
 {{- define "group-hygiene.selector" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
-{{- define "group-hygiene.commonLabels" -}}
+{{- define "group-hygiene.pipelineSelector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}-pipeline
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end -}}
+
+{{- define "group-hygiene.testSelector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}-test
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end -}}
+
+{{/*
+The metadata of an object; labels and annotations of values replace none of the chart's. Call with a dict of the root and the
+name; if needed with the namespace, more labels and annotations, and as `labelled` the helper of another component's selector.
+*/}}
+{{- define "group-hygiene.metadata" -}}
+{{- $labels := include (.labelled | default "group-hygiene.selector") .root | fromYaml -}}
+{{- $labels = merge $labels (include "group-hygiene.chartLabels" .root | fromYaml) (.labels | default dict) -}}
+name: {{ .name | quote }}
+{{- with .namespace }}
+namespace: {{ . | quote }}
+{{- end }}
+labels: {{- merge $labels (.root.Values.commonLabels | default dict) | toYaml | nindent 2 }}
+{{- with merge (dict) (.annotations | default dict) (.root.Values.commonAnnotations | default dict) }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The labels of pods. Call with a dict of the root and the labels of values, and `labelled` as above. */}}
+{{- define "group-hygiene.podLabels" -}}
+{{- $labels := include (.labelled | default "group-hygiene.selector") .root | fromYaml -}}
+{{- $labels = set $labels "app.kubernetes.io/part-of" "group-hygiene" -}}
+{{- merge $labels (.labels | default dict) (.root.Values.commonLabels | default dict) | toYaml -}}
+{{- end -}}
+
+{{- define "group-hygiene.chartLabels" -}}
 app.kubernetes.io/part-of: group-hygiene
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
-{{- end -}}
-
-{{- define "group-hygiene.labels" -}}
-{{ include "group-hygiene.selector" . }}
-{{ include "group-hygiene.commonLabels" . }}
 {{- end -}}
 
 {{/* Call with a dict of an image's values, the default tag, and the name of the value with its repository. */}}
@@ -122,12 +151,6 @@ subjects:
 {{- $name = printf "%s-%s" (regexReplaceAll "[-.]+$" (trunc 43 $name) "") (sha256sum $name | trunc 8) -}}
 {{- end -}}
 {{- $name -}}
-{{- end -}}
-
-{{- define "group-hygiene.pipelineLabels" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}-pipeline
-app.kubernetes.io/instance: {{ .Release.Name }}
-{{ include "group-hygiene.commonLabels" . }}
 {{- end -}}
 
 {{/*
