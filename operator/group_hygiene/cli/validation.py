@@ -77,10 +77,11 @@ def violations(obj: Mapping[str, Any]) -> list[Violation]:
 @functools.cache
 def _validator(kind: str) -> Any:
     validator = jsonschema.validators.extend(jsonschema.Draft7Validator, {"x-kubernetes-validations": _check_rules})
-    return validator(_schema(kind))
+    return validator(schema_of(kind))
 
 
-def _schema(kind: str) -> dict[str, Any]:
+def schema_of(kind: str) -> dict[str, Any]:
+    """The schema of a kind's objects, as JSON Schema with the extensions of Kubernetes; unknown fields are refused."""
     versions = load_crd(kind)["spec"]["versions"]
     version = next(v for v in versions if v["name"] == VERSION)
     schema = _strict(version["schema"]["openAPIV3Schema"])
