@@ -7,6 +7,7 @@
 #   CA=FILE            certificates to trust while building, as PEM: those of a company's proxy
 #   MAVEN_SETTINGS=FILE    a settings.xml, for a mirror of Maven's repository
 #   PIP_CONFIG=FILE    a pip.conf, for another index of Python packages
+#   SOURCE_URL=URL, HOME_URL=URL    the repository and the site of docs/, for the images' labels
 #   OPTIONS="--network host"    more options of the engine's `build`
 # HTTPS_PROXY and similar variables are passed on. Files that may hold a token are secrets of the build: they are in no layer,
 # and in no list of processes.
@@ -26,7 +27,10 @@ if [ "${1:-}" = --source ]; then
 fi
 engine=${ENGINE:-$(command -v podman || command -v docker || true)}
 [ -n "$engine" ] || { echo "neither podman nor docker is there: install one, or name yours as ENGINE" >&2; exit 1; }
-tag=${TAG:-$(sed -n 's/^__version__ = "\(.*\)"/\1/p' operator/group_hygiene/__init__.py)}
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' operator/group_hygiene/__init__.py)
+tag=${TAG:-$version}
+# Empty outside of a checkout; of changed files it ends with -dirty.
+revision=$(git describe --always --dirty --abbrev=40 --exclude '*' 2> /dev/null || true)
 base=${BASE:-debian:bookworm-slim}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -78,7 +82,9 @@ else
   echo "base: $base, made of Debian's packages, since no registry gives debian:bookworm-slim"
 fi
 
-options=(--build-arg "BASE=$base" --build-arg "UPDATES=$(date -u +%F)" --label "group-hygiene.source=$source")
+options=(--build-arg "BASE=$base" --build-arg "UPDATES=$(date -u +%F)" --label "group-hygiene.source=$source"
+  --build-arg "VERSION=$version" --build-arg "REVISION=$revision"
+  --build-arg "SOURCE_URL=${SOURCE_URL:-}" --build-arg "HOME_URL=${HOME_URL:-}")
 case $(basename "$engine") in
   # Below what any user may have; crun refuses the control groups of some machines.
   podman)

@@ -16,7 +16,6 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=pip /src/deploy/images/step
 # The same Python: the virtual environment is a link to it.
 FROM ${BASE}
 ARG UPDATES=
-LABEL org.opencontainers.image.title="kafka-group-hygiene" org.opencontainers.image.licenses="Apache-2.0"
 COPY deploy/images/steps.sh /src/deploy/images/steps.sh
 RUN --mount=type=secret,id=ca /src/deploy/images/steps.sh packages python3 ca-certificates
 COPY --from=build /opt/group-hygiene /opt/group-hygiene
@@ -24,3 +23,14 @@ ENV PATH=/opt/group-hygiene/bin:$PATH
 USER 65532:65532
 ENTRYPOINT ["group-hygiene"]
 CMD ["operator"]
+# Last, as each commit has other values. SOURCE_URL: the repository; HOME_URL: the site of docs/.
+ARG VERSION=
+ARG REVISION=
+ARG SOURCE_URL=
+ARG HOME_URL=
+LABEL org.opencontainers.image.title="kafka-group-hygiene" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE_URL}" \
+      org.opencontainers.image.url="${HOME_URL}"

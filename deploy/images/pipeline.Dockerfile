@@ -19,7 +19,6 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=pip /src/deploy/images/step
 
 FROM ${BASE}
 ARG UPDATES=
-LABEL org.opencontainers.image.title="kafka-group-hygiene-pipeline" org.opencontainers.image.licenses="Apache-2.0"
 COPY deploy/images/steps.sh /src/deploy/images/steps.sh
 RUN --mount=type=secret,id=ca /src/deploy/images/steps.sh packages python3 openjdk-17-jre-headless libnss-wrapper tini ca-certificates
 COPY deploy/images/entrypoint.sh /opt/group-hygiene/entrypoint.sh
@@ -34,3 +33,14 @@ WORKDIR /tmp
 USER 65532:65532
 ENTRYPOINT ["/opt/group-hygiene/entrypoint.sh"]
 CMD ["group-hygiene", "pipeline", "--help"]
+# Last, as each commit has other values. SOURCE_URL: the repository; HOME_URL: the site of docs/.
+ARG VERSION=
+ARG REVISION=
+ARG SOURCE_URL=
+ARG HOME_URL=
+LABEL org.opencontainers.image.title="kafka-group-hygiene-pipeline" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE_URL}" \
+      org.opencontainers.image.url="${HOME_URL}"

@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
+from group_hygiene import __version__
 from tests.dockerfile import IMAGES, ROOT, instructions
 
 _ENGINE = """#!/usr/bin/env bash
@@ -159,6 +161,38 @@ def test_the_label_tells_the_sources_apart(tmp_path: Path) -> None:
 def _source(root: Path) -> str:
     script = root / "deploy" / "images" / "build.sh"
     return subprocess.run([script, "--source"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize("file", sorted(IMAGES.glob("*.Dockerfile")), ids=lambda file: file.name)
+def test_labels_say_where_an_image_comes_from(tmp_path: Path, file: Path) -> None:
+    """Version, commit, repository and site, by build arguments; they are last, so that a commit costs no layer."""
+    found = instructions(file)
+    last = max(index for index, (name, _) in enumerate(found) if name in ("RUN", "COPY"))
+    (labels,) = [rest for name, rest in found[last:] if name == "LABEL"]
+    given = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="\$\{(\w+)\}"', labels))
+    assert given == {"version": "VERSION", "revision": "REVISION", "source": "SOURCE_URL", "url": "HOME_URL"}
+    assert {f"{name}=" for name in given.values()} == {rest for name, rest in found[last:] if name == "ARG"}
+    urls = {"SOURCE_URL": "https://git.example.com/a/b", "HOME_URL": "https://docs.example.com"}
+    options = Build(tmp_path, [], [_SLIM], TAG="mine", **urls).options
+    arguments = dict(re.findall(r"--build-arg (\w+)=(\S*)", options))
+    assert arguments.items() >= {**urls, "VERSION": __version__}.items()
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", arguments["REVISION"])
+
+
+@pytest.mark.parametrize("file", sorted(IMAGES.glob("*.Dockerfile")), ids=lambda file: file.name)
+def test_a_release_gives_the_same_arguments(file: Path) -> None:
+    """Each argument without a default has a value in release.yml, but for the date of updates, as it uses no cache."""
+    (step,) = [
+        step
+        for step in yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]["images"][
+            "steps"
+        ]
+        if "build-args" in step.get("with", {})
+    ]
+    given = {line.partition("=")[0] for line in step["with"]["build-args"].splitlines()}
+    needed = {rest.removesuffix("=") for name, rest in instructions(file) if name == "ARG" and rest.endswith("=")}
+    assert given == needed - {"UPDATES"}
+    assert step["with"]["no-cache"] is True
 
 
 def test_files_are_relative_to_the_caller(tmp_path: Path) -> None:
