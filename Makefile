@@ -140,6 +140,17 @@ dist: $(STAMP) ## build the wheel and the source distribution into dist/
 	@$(BIN)/python -c 'import setuptools.build_meta as backend; backend.build_sdist("dist")' > build/sdist.log
 	@rm -rf build && ls dist
 
+install-yaml: ## write dist/install.yaml, the CRDs and an operator of all namespaces (make install-yaml IMAGE=registry.example.com/group-hygiene:0.2.0)
+	@[ -n "$(IMAGE)" ] || { echo "set IMAGE, the operator's image"; exit 1; }
+	@mkdir -p dist && set -o pipefail && { \
+	  echo "# kubectl apply --server-side --force-conflicts -f install.yaml: the CRDs, and an operator of all namespaces. It reads Secrets"; \
+	  echo "# only where you bind the ClusterRole group-hygiene-secrets. kubectl delete -f install.yaml deletes the CRDs with all policies."; \
+	  cat crds/*.yaml && echo --- && kubectl kustomize deploy/kustomize/overlays/cluster-wide; \
+	} | sed 's|image: REPLACE-WITH-YOUR-REGISTRY/.*|image: $(IMAGE)|' > dist/install.yaml
+
+schemas: $(STAMP) ## write a JSON Schema of each CRD into dist/schemas/, for editors and kubeconform
+	@PYTHONPATH=operator:. $(BIN)/python -m docsite.json_schema dist/schemas
+
 outside: $(STAMP) ## run the demo's checks on an existing Kafka and Kubernetes (make outside OUTSIDE="--help")
 	@$(BIN)/python -m sandbox.outside $(OUTSIDE)
 
