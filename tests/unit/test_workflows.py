@@ -6,12 +6,16 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from readme_renderer import markdown
+from trove_classifiers import classifiers
 
 from sandbox.actionlint import lint
 from sandbox.helm import helm, program
@@ -45,12 +49,18 @@ def test_they_say_that_they_never_ran(file: Path) -> None:
     assert re.search(r"[Nn]ever run", header)
 
 
-@pytest.mark.parametrize("file", WORKFLOWS)
-def test_actions_are_pinned_by_version(file: Path) -> None:
-    """By a full version, not by a branch. An action's owner may still move the tag: only a commit would hold it."""
-    used = [step["uses"] for step in _steps(file) if "uses" in step]
-    assert used
-    assert [action for action in used if not re.fullmatch(r"[\w./-]+@v\d+\.\d+\.\d+", action)] == []
+def test_actions_are_pinned_by_commit() -> None:
+    """With the full version in a comment, and one commit for each version: an action's owner may move a tag."""
+    commits: dict[str, set[str]] = {}
+    for file in FILES:
+        used = [step["uses"] for step in _steps(file) if "uses" in step]
+        assert used
+        pinned = re.findall(r"uses: ([\w./-]+)@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)$", file.read_text(), re.MULTILINE)
+        assert [f"{action}@{commit}" for action, commit, _ in pinned] == used
+        for action, commit, version in pinned:
+            commits.setdefault(f"{action}@{version}", set()).add(commit)
+    assert [version for version, found in commits.items() if len(found) > 1] == []
+    assert len(set().union(*commits.values())) == len(commits)
 
 
 @pytest.mark.parametrize("file", WORKFLOWS)
@@ -60,7 +70,7 @@ def test_what_they_run_is_there(file: Path) -> None:
     for step in _steps(file):
         script = step.get("run", "")
         assert set(re.findall(r"\bmake ([a-z-]+)", script)) <= targets
-        for path in re.findall(r"(?:^|\s)(\.ci/\S+|deploy/(?:images|kind)/\S+|\S+-config\.yaml)", script):
+        for path in re.findall(r"(?:^|\s)(\.ci/\S+|deploy/(?:(?:images|kind)/|release)\S+|\S+-config\.yaml)", script):
             assert (ROOT / path).is_file()
         shell = re.sub(r"\$\{\{.*?\}\}", "x", script)
         assert subprocess.run(["bash", "-n"], input=shell, text=True, check=False).returncode == 0
@@ -95,38 +105,132 @@ def test_a_job_with_a_node_is_found() -> None:
     assert [param.id for param in _jobs_with_a_node()] == ["check.yml: check"]
 
 
-def test_the_released_chart_asks_for_the_released_images(tmp_path: Path) -> None:
+_GITHUB = {
+    "GITHUB_SERVER_URL": "https://git.example.com",
+    "GITHUB_REPOSITORY": "Some-Owner/hygiene",
+    "GITHUB_REPOSITORY_OWNER": "Some-Owner",
+}
+_SOURCE = "https://git.example.com/Some-Owner/hygiene"
+EACH_HOME = pytest.mark.parametrize("home", [HOME_URL, ""], ids=["site", "no-site"])
+
+
+def _run_step(job: str, words: str, folder: Path, **variables: str) -> None:
+    """Run the step of release.yml whose script has these words, in this folder."""
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    (script,) = [step["run"] for step in jobs[job]["steps"] if words in step.get("run", "")]
+    environment = {**os.environ, **_GITHUB, **variables, "HOME": str(folder)}
+    environment["PATH"] = f"{program().parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@EACH_HOME
+def test_the_released_chart_asks_for_the_released_images(tmp_path: Path, home: str) -> None:
     """The step that packs it, really run: images are those that were pushed, links lead to the published docs."""
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
-    (packing,) = [step["run"] for step in jobs["chart"]["steps"] if "helm package" in step.get("run", "")]
     shutil.copytree(ROOT / "deploy" / "helm", tmp_path / "deploy" / "helm")
-    settings = {
-        "REGISTRY": "ghcr.io",
-        "GITHUB_REPOSITORY_OWNER": "Some-Owner",
-        "VERSION": "1.2.3",
-        "HOME_URL": HOME_URL,
-    }
-    environment = {**os.environ, **settings, "PATH": f"{program().parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    subprocess.run(["bash", "-ec", packing], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    shutil.copy(ROOT / "deploy" / "release.py", tmp_path / "deploy" / "release.py")
+    _run_step("chart", "helm package", tmp_path, REGISTRY="ghcr.io", VERSION="1.2.3", HOME_URL=home)
     chart = tmp_path / "deploy" / "helm" / "group-hygiene"
-    assert yaml.safe_load((chart / "Chart.yaml").read_text())["home"] == HOME_URL
+    metadata = yaml.safe_load((chart / "Chart.yaml").read_text())
+    assert (metadata["home"], metadata.get("icon")) == (home or _SOURCE, f"{home}/icon.svg" if home else None)
+    assert (metadata["sources"], [each["name"] for each in metadata["maintainers"]]) == ([_SOURCE], ["Some-Owner"])
     rules = yaml.safe_load((chart / "values.yaml").read_text())["monitoring"]["rules"]
-    assert rules["runbookUrl"] == f"{HOME_URL}/runbook.html"
+    assert rules["runbookUrl"] == (f"{home}/runbook.html" if home else "docs/runbook.md")
+    _assert_absolute((chart / "README.md").read_text(), home, "1.2.3")
+    linted = helm("lint", "--strict", tmp_path / "group-hygiene-1.2.3.tgz")
+    assert ("icon is recommended" in linted.stdout, linted.returncode) == (not home, 0)
     pipeline = "{namespace: kafka, name: main, warehouse: x, secrets: []}"
     connections = tmp_path / "values.yaml"
     connections.write_text(f"pipeline: {{enabled: true, connections: [{pipeline}]}}")
     done = helm("template", "x", tmp_path / "group-hygiene-1.2.3.tgz", "--values", connections)
-    assert set(re.findall(r"image: (\S+)", done.stdout)) == {
-        f"ghcr.io/some-owner/{entry['name']}:1.2.3" for entry in jobs["images"]["strategy"]["matrix"]["include"]
-    }
+    images = {f"ghcr.io/some-owner/{entry['name']}:1.2.3" for entry in jobs["images"]["strategy"]["matrix"]["include"]}
+    assert set(re.findall(r"image: (\S+)", done.stdout)) == images
+    annotated = yaml.safe_load(metadata["annotations"]["artifacthub.io/images"])
+    assert {entry["image"] for entry in annotated} == images
     (tags,) = [step["with"]["tags"] for step in jobs["images"]["steps"] if "tags" in step.get("with", {})]
     assert tags.startswith("${{ env.REGISTRY }}/${{ steps.owner.outputs.owner }}/${{ matrix.name }}:")
 
 
+def _assert_absolute(markdown: str, home: str, version: str) -> None:
+    """Each link leads to the published docs, to this version of a file that is there, or to somewhere else."""
+    links = re.findall(r"\]\(([^)\s]+)\)", markdown)
+    assert len(links) > 10
+    for link in links:
+        if home and link.startswith(home):
+            path = "docs" + link.removeprefix(home).partition("#")[0].replace(".html", ".md")
+        elif link.startswith(_SOURCE):
+            path = link.removeprefix(f"{_SOURCE}/blob/v{version}/").partition("#")[0]
+            assert not (home and re.match(r"docs/.*[.]md$", path))
+        else:
+            assert re.match(r"https://|#", link), link
+            continue
+        assert (ROOT / path).exists(), link
+
+
+@EACH_HOME
+def test_the_page_of_the_package(tmp_path: Path, home: str) -> None:
+    """PyPI renders the long description of the wheel, its links are absolute, and the addresses are known."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", "deploy/release.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(
+        ROOT / "operator", tmp_path / "operator", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info")
+    )
+    _run_step("wheel", "release.py", tmp_path, GITHUB_REF_NAME="v1.2.3", HOME_URL=home)
+    build = "import setuptools.build_meta as backend; print(backend.prepare_metadata_for_build_wheel('made'))"
+    (tmp_path / "made").mkdir()
+    subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, check=True)
+    (folder,) = (tmp_path / "made").glob("*.dist-info")
+    metadata = PathDistribution(folder).metadata
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    description = str(metadata.get_payload())
+    _assert_absolute(description, home, "1.2.3")
+    page = markdown.render(description)
+    assert page is not None
+    assert re.findall(r'href="(?!https://|#)[^"]*"', page) == []
+    urls = dict(entry.split(", ") for entry in metadata.get_all("Project-URL") or [])
+    assert urls == {
+        "Homepage": home or _SOURCE,
+        "Source": _SOURCE,
+        "Changelog": f"{_SOURCE}/blob/v1.2.3/CHANGELOG.md",
+        **({"Documentation": f"{home}/index.html"} if home else {}),
+    }
+    # PyPI refuses a version with a classifier that it does not know.
+    assert set(metadata.get_all("Classifier") or []) <= classifiers
+
+
+def test_what_artifact_hub_reads() -> None:
+    """The CRDs of the chart, and a file that says where its id comes from."""
+    chart = ROOT / "deploy" / "helm" / "group-hygiene"
+    annotations = yaml.safe_load((chart / "Chart.yaml").read_text())["annotations"]
+    crds = [yaml.safe_load(file.read_text()) for file in sorted((chart / "files" / "crds").glob("*.yaml"))]
+    named = yaml.safe_load(annotations["artifacthub.io/crds"])
+    assert [(each["name"], each["kind"], each["version"]) for each in named] == [
+        (crd["metadata"]["name"], crd["spec"]["names"]["kind"], crd["spec"]["versions"][0]["name"]) for crd in crds
+    ]
+    assert yaml.safe_load((chart.parent / "artifacthub-repo.yml").read_text()).keys() == {"repositoryID", "owners"}
+
+
 def test_a_release_hands_out_no_more_than_is_needed() -> None:
-    """GitHub's token goes to GitHub's registry only; only PyPI is shown an identity, and when all else is there."""
+    """GitHub's token goes to GitHub alone; an identity is shown to PyPI, when all else is there, and for signatures."""
     text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
     assert text.count("secrets.GITHUB_TOKEN") == text.count("(env.REGISTRY == 'ghcr.io' && secrets.GITHUB_TOKEN)") == 2
     jobs = yaml.safe_load(text)["jobs"]
-    assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == ["pypi"]
-    assert set(jobs["pypi"]["needs"]) == {"wheel", "images", "chart"}
+    writes = {
+        name: {right for right, level in job.get("permissions", {}).items() if level == "write"}
+        for name, job in jobs.items()
+    }
+    assert {name: rights for name, rights in writes.items() if rights} == {
+        "images": {"packages", "id-token"},
+        "chart": {"packages", "id-token"},
+        "release": {"contents", "id-token"},
+        "pypi": {"id-token"},
+    }
+    signs = {
+        name for name, job in jobs.items() for step in job.get("steps", []) if "cosign sign" in step.get("run", "")
+    }
+    assert signs == writes.keys() - {"check", "wheel", "pypi"}
+    assert set(jobs["pypi"]["needs"]) == {"wheel", "images", "chart", "release"}
