@@ -137,7 +137,10 @@ def test_the_commands_of_the_readme_lead_to_ready_within_a_minute(
     ],
 )
 def test_the_chart_in_a_restricted_namespace(cluster: Cluster, values: list[str], user: int) -> None:
-    """Pod Security `restricted` lets its pods in, they run as a user without a name, and write to few namespaces."""
+    """Pod Security `restricted` lets its pods in, they run as a user without a name, and write to few namespaces.
+
+    `helm test` runs in a pod there, too, and leaves nothing.
+    """
     before = objects(cluster)
     cluster.kubectl("create", "namespace", release.NAME)
     cluster.kubectl("label", "namespace", release.NAME, "pod-security.kubernetes.io/enforce=restricted")
@@ -148,6 +151,7 @@ def test_the_chart_in_a_restricted_namespace(cluster: Cluster, values: list[str]
     cluster.kubectl("apply", "-f", QUICKSTART)
     _wait_ready(cluster)
     assert cluster.kubectl("exec", "-n", release.NAME, f"deploy/{release.NAME}", "--", "id", "-u").stdout == f"{user}\n"
+    release.run(cluster, "test", release.NAME)
     _assert_confined(cluster, before)
     release.uninstall(cluster)
     _assert_left(cluster, before, _CRDS | _USERS_OBJECTS | _NAMESPACE)
