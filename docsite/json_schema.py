@@ -1,7 +1,7 @@
 """A JSON Schema of each CRD, for editors and kubeconform: `python -m docsite.json_schema FOLDER`.
 
-Unknown fields are errors, as with `kubectl apply --validate=strict`. Rules in CEL are not part of it: the API server and
-`group-hygiene plan --validate-only` check these.
+Unknown fields are errors, as with `kubectl apply --validate=strict`. Rules in CEL are not part of it: the API server
+and `group-hygiene plan --validate-only` check these.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ _PIPELINE = {"pipeline": {"enabled": True, "connections": [_CONNECTION]}}
 _MONITORED = {"monitoring": {"monitor": "PodMonitor", "labels": {"release": "own"}, "rules": {"enabled": True}}}
 _TERM = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "kubernetes.io/hostname"}
 _SPREAD = {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+_HOSTS = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
 _SERVICE = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "{{ .Release.Name }}-extra"}}
 _TEXT = "apiVersion: v1\nkind: Secret\nmetadata: {name: '{{ include \"group-hygiene.fullname\" . }}-extra'}\n"
 
@@ -67,7 +69,7 @@ def _labels(found: list[Object], key: str) -> set[Any]:
 
 
 def _test_pod(found: list[Object]) -> Object:
-    return one(found, "Pod")["spec"]
+    return dict(one(found, "Pod")["spec"])
 
 
 Check = Callable[[list[Object]], Any]
@@ -119,9 +121,14 @@ CASES: dict[str, tuple[Object, Check, Any]] = {
         {"role": "a", "b": "c"},
     ),
     "null-for-mappings": (
-        {"commonLabels": None, "commonAnnotations": None, "podLabels": None, "podAnnotations": None},
-        lambda found: _pod(found)["containers"][0]["args"],
-        ["operator"],
+        dict.fromkeys(
+            (
+                *("commonLabels", "commonAnnotations", "deploymentAnnotations", "podLabels", "podAnnotations"),
+                *("strategy", "livenessProbe", "readinessProbe", "startupProbe", "podDisruptionBudget", "extraObjects"),
+            )
+        ),
+        lambda found: [_container(found)[probe] for probe in ("livenessProbe", "readinessProbe")],
+        [{"httpGet": {"path": path, "port": "http"}} for path in ("/healthz", "/readyz")],
     ),
     "log-of-json": (
         {"operator": {"logFormat": "json", "logLevel": "warning"}},
@@ -143,7 +150,7 @@ CASES: dict[str, tuple[Object, Check, Any]] = {
         ],
     ),
     "spread-over-zones": (
-        {"topologySpreadConstraints": [_SPREAD, {**_SPREAD, "labelSelector": {"matchLabels": {"a": "b"}}}]},
+        {"topologySpreadConstraints": [_SPREAD, {**_HOSTS, "labelSelector": {"matchLabels": {"a": "b"}}}]},
         lambda found: [
             sorted(entry["labelSelector"]["matchLabels"]) for entry in _pod(found)["topologySpreadConstraints"]
         ],
@@ -264,25 +271,28 @@ CASES: dict[str, tuple[Object, Check, Any]] = {
 }
 
 
-@cache
-def _rendered(name: str) -> str:
-    """The objects of a release with the values of this row, which Helm lints before. Without the CRDs, if it can be."""
-    values = {"crds": {"enabled": False}, **CASES[name][0]}
+def _helm(*arguments: str | Path, values: Object) -> str:
+    """What Helm prints for the chart with these values."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(json.dumps(values))
         file.flush()
-        options = ("--namespace", NAMESPACE, *(() if "image" in values else IMAGE), "--values", file.name)
-        linted = helm("lint", "--strict", CHART, *options)
-        assert linted.returncode == 0, linted.stdout + linted.stderr
-        done = helm("template", name, CHART, *options)
-    assert done.returncode == 0, done.stderr
+        image = () if "image" in values else IMAGE
+        done = helm(*arguments, CHART, "--namespace", NAMESPACE, *image, "--values", file.name)
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@cache
+def _rendered(name: str) -> str:
+    """The objects of a release with the values of this row; without the CRDs, unless the row is about them."""
+    return _helm("template", name, values={"crds": {"enabled": False}, **CASES[name][0]})
 
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_unusual_values(name: str) -> None:
     """Helm lints and renders them, and they are where they belong; no key stands twice in a mapping."""
-    _, check, expected = CASES[name]
+    values, check, expected = CASES[name]
+    _helm("lint", "--strict", values=values)
     assert check(objects(_rendered(name))) == expected
     for document in yaml.compose_all(_rendered(name), yaml.CSafeLoader):
         assert _twice(document) == []

@@ -187,7 +187,7 @@ def _workflow_commands() -> list[list[str]]:
     """Each call of the program in the workflows that users copy, in words."""
     calls: list[list[str]] = []
     for file in sorted([*(ROOT / "deploy").rglob("*.yml"), *(ROOT / "examples").rglob("*.yml")]):
-        for job in yaml.safe_load(file.read_text())["jobs"].values():
+        for job in yaml.safe_load(file.read_text()).get("jobs", {}).values():
             lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
             calls += [
                 shlex.split(line.partition("|")[0])

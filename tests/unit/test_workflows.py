@@ -186,7 +186,7 @@ def test_the_page_of_the_package(tmp_path: Path, home: str) -> None:
     (folder,) = (tmp_path / "made").glob("*.dist-info")
     metadata = PathDistribution(folder).metadata
     assert metadata["Description-Content-Type"] == "text/markdown"
-    description = str(metadata.get_payload())
+    description = metadata["Description"]
     _assert_absolute(description, home, "1.2.3")
     page = markdown.render(description)
     assert page is not None
