@@ -11,17 +11,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from group_hygiene.cli.validation import API_VERSION, schema_of
-from group_hygiene.spec.crds import PLURALS
+from group_hygiene.cli.validation import schema_of
+from group_hygiene.spec.crds import API_VERSION, GROUP, PLURALS, VERSION
 
 
 def write(folder: Path) -> None:
     """Write one file for each kind, by the names that kubeconform and the CRDs catalog use."""
-    group, _, version = API_VERSION.partition("/")
-    (folder / group).mkdir(parents=True, exist_ok=True)
+    (folder / GROUP).mkdir(parents=True, exist_ok=True)
     for kind in PLURALS:
         text = json.dumps(json_schema(kind), indent=2, ensure_ascii=False)
-        (folder / group / f"{kind.lower()}_{version}.json").write_text(f"{text}\n")
+        (folder / GROUP / f"{kind.lower()}_{VERSION}.json").write_text(f"{text}\n")
 
 
 def json_schema(kind: str) -> dict[str, Any]:

@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from docsite.json_schema import json_schema
-from group_hygiene.cli.validation import API_VERSION
-from group_hygiene.spec.crds import PLURALS
+from group_hygiene.spec.crds import API_VERSION, PLURALS
 
 ROOT = Path(__file__).parents[2]
 Object = dict[str, Any]
