@@ -69,9 +69,9 @@ def test_checkpoints_in_the_place_of_lost_ones_are_read(written: int) -> None:
             kafka.kill_broker(1)
             cut(next((kafka.log(1).parent / "data").rglob(f"{topic}-0/*.log")), 2)
             kafka.start_broker(1)
-        # The library's producers don't survive the broker.
-        with closing(connect(settings)) as client, closing(Maker(kafka.plaintext_bootstrap)) as make:
-            new = [f"new-{number}" for number in range(written)]
-            for name in new:
-                make.checkpoints(topic, [name])
-            assert checkpoints.read(client, [topic], soon()) == {"old-1", "old-2", "old-3", *new}
+            # One that never met the broker of before.
+            with closing(connect(settings)) as again, closing(Maker(kafka.plaintext_bootstrap)) as later:
+                new = [f"new-{number}" for number in range(written)]
+                for name in new:
+                    later.checkpoints(topic, [name])
+                assert checkpoints.read(again, [topic], soon()) == {"old-1", "old-2", "old-3", *new}
