@@ -60,7 +60,7 @@ def _regretted(story: Story, restored: str, answer: Answer) -> Check:
 
 
 def _reported(story: Story, answer: Answer) -> Check:
-    claim = f"the report is one file below 3 MB that names every group: {REPORT}"
+    claim = f"the report's page is below 3 MB and names every group: {REPORT}"
     if answer.code or not REPORT.is_file():
         return Check(claim, f"exit code {answer.code}: {' '.join(answer.errors[-3:])}")
     text = REPORT.read_text()
@@ -76,8 +76,8 @@ def _named(explained: Sequence[str]) -> Check:
     missing = []
     if not any("last used " in line and f"by client '{_CLIENT}' from 127.0.0.1" in line for line in explained):
         missing.append("explain")
-    # In HTML, quotes are escaped.
-    if f"{_CLIENT}&#39; from 127.0.0.1" not in text:
+    # In the JSON of a page, quotes are escaped.
+    if f"{_CLIENT}\\u0027 from 127.0.0.1" not in text:
         missing.append("the report")
     return Check(claim, f"not {' and not '.join(missing)}" if missing else "")
 

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from group_hygiene.cli.reports import _write
-from group_hygiene.report.charts import draw
-from group_hygiene.report.findings import Count, Findings, Growth, Row
+from group_hygiene.errors import UsageError
+from group_hygiene.report.charts import by_day, curve, draw, strips
+from group_hygiene.report.comparison import decode, encode
+from group_hygiene.report.findings import Findings
 from group_hygiene.report.page import render
-from group_hygiene.report.wording import duration, link, period, printable
+from group_hygiene.report.wording import duration, period, printable
 from tests.findings import HOSTILE, READ_AT, empty, rich, suggestion
 
 _MB = 1_000_000
@@ -75,13 +77,13 @@ def test_names_are_text_wherever_they_stand() -> None:
     page = _Elements(render(hostile))
     assert [tag for tag, _ in page.elements].count("script") == 2
     assert f'    groups: ["{HOSTILE[0]}"]' in "".join(page.texts["pre"])
-    for tag in ("span", "title", "option"):
+    for tag in ("span", "title"):
         assert HOSTILE[0] in page.texts[tag], tag
 
 
 def _rows(page: str) -> list[Any]:
-    rows: list[Any] = _data(page)["tables"]["groups-table"]["rows"]
-    return rows
+    """The groups of all rows of the page."""
+    return [row for unit in _data(page)["units"] for row in unit["rows"]]
 
 
 def test_nothing_invisible_comes_from_a_name() -> None:
@@ -89,7 +91,7 @@ def test_nothing_invisible_comes_from_a_name() -> None:
     page = render(rich(rows=40, names=HOSTILE))
     assert "\u202e" not in page
     assert [row[0] for row in _rows(page)].count("from-the-\\u202eright-to-left") == 1
-    assert "client 'two\\nlines' from 10.1.2.3" in [row[12] and row[12].partition(" and ")[0] for row in _rows(page)]
+    assert "client 'two\\nlines' from 10.1.2.3" in [row[5] and row[5].partition(" and ")[0] for row in _rows(page)]
     assert printable("a\n\x00\u200b\ue000é\U0001f389") == "a\\n\\x00\\u200b\\ue000é\U0001f389"
     assert printable("") == '""'
 
@@ -113,16 +115,27 @@ def test_the_page_stays_below_three_megabytes(letter: str) -> None:
     findings = rich(rows=5000, names=names)
     stale = [replace(s, group=names[n], topic=names[-n]) for n, s in enumerate(list(findings.stale) * 20)]
     suggestions = [suggestion(name) for name in names[:200]]
-    page = render(replace(findings, stale=stale, stale_total=len(stale), suggestions=suggestions))
+    page = render(replace(findings, stale=stale, stale_total=len(stale), suggestions=suggestions), "list.csv")
     size = len(page.encode())
     assert size < 3 * _MB
-    rows = len(_data(page)["tables"]["groups-table"]["rows"])
-    assert f"This page lists {rows:,} of 100,000 groups, the relevant ones." in _words(page)
-    assert "group-hygiene list" in page
-    if letter in "xé":
-        # Names of usual letters are all there.
-        assert (rows == 5000) == (letter == "x")
+    units = len(_data(page)["units"])
+    assert 50 < units < 5000
+    assert f"This page has {units:,} of 5,412 rows, those with the most idle offsets." in _words(page)
+    assert "All 100,000 groups are in the list beside this page." in _words(page)
     assert f"of {len(suggestions)} are shown." in _words(page)
+
+
+@pytest.mark.slow
+def test_groups_of_large_units_are_cut() -> None:
+    """The row says how many of its groups it lists."""
+    findings = rich(rows=5000)
+    names = [f"{n:05}".ljust(249, "é") for n in range(5000)]
+    long = replace(findings, rows=[replace(row, group=name) for row, name in zip(findings.rows, names, strict=True)])
+    page = render(long)
+    assert len(page.encode()) < 3 * _MB
+    first = _data(page)["units"][0]["rows"]
+    assert f"This page lists {len(first):,} of the groups, longest idle first." in _words(page)
+    assert len(_rows(page)) < 5000 == len(_rows(render(findings)))
 
 
 def test_the_same_findings_make_the_same_page() -> None:
@@ -136,28 +149,29 @@ def test_a_cluster_without_groups_has_a_page_of_sentences() -> None:
     page = render(empty())
     words, elements = _words(page), [tag for tag, _ in _Elements(page).elements]
     assert not {"svg", "table", "figure", "form", "aside"} & set(elements)
-    assert elements.count("section") == 7
+    assert elements.count("section") == 5
     for sentence in (
         "There are no groups",
         "The tables hold no group.",
-        "Patterns are found in the names of groups: there are none yet.",
-        "There are no idle groups",
-        "No offsets expire within a week",
-        "No idle group is known to have lag",
-        "No group in use has left a topic",
         "No policy to suggest",
+        "Nothing to draw",
+        "No offsets expire within a week",
+        "No group in use has left a topic",
         "not known",
+        "of unknown length",
     ):
         assert sentence in words, sentence
 
 
 @pytest.mark.slow
-def test_a_history_of_one_day_has_no_curve() -> None:
-    """All ids of one day: a sentence instead of a chart with one point."""
-    young = Growth("a-*", 5, 5, 5, {READ_AT.date(): 5}, True)
-    findings = replace(rich(rows=20), patterns=[young], others=0)
-    assert draw(findings)["growth"] == ""
-    assert "The history is too short for a curve" in _words(render(findings))
+def test_days_before_the_history_are_not_drawn() -> None:
+    """What was there before is not known; of one day there is no curve."""
+    findings = rich(rows=20)
+    assert "1 Sep 2026" in by_day(findings)
+    later = by_day(replace(findings, began=READ_AT - timedelta(days=3)))
+    assert "17 Nov 2026" in later
+    assert "Sep" not in later
+    assert by_day(replace(findings, began=READ_AT)) == ""
 
 
 @pytest.mark.slow
@@ -172,12 +186,13 @@ def test_notes_stand_at_the_top() -> None:
 
 def test_nothing_is_loaded() -> None:
     """No address outside of the page: only the names of XML's languages look like one."""
-    page = render(rich(rows=300, names=HOSTILE))
+    page = render(rich(rows=300, names=HOSTILE), "a list.csv")
     found = set(re.findall(r"""[\w:-]*=?["']?(?:https?:)?//[\w.][^\s"'<]*""", page))
     assert found == {'xmlns="http://www.w3.org/2000/svg'}
     elements = _Elements(page)
     assert set(elements.attributes("src", "srcset", "action", "data", "xlink:href", "style")) == set()
-    assert all(target.startswith("#") or target == "data:," for target in elements.attributes("href"))
+    others = {target for target in elements.attributes("href") if not target.startswith("#")}
+    assert others == {"data:,", "a%20list.csv"}
     assert not [name for _, attributes in elements.elements for name in attributes if name.startswith("on")]
     assert "url(" not in page
     assert "@import" not in page
@@ -212,83 +227,93 @@ def test_the_title_tells_how_many_are_idle(findings: Findings, title: str) -> No
     assert title in heading
 
 
+@pytest.mark.slow
+def test_bars_lead_to_their_rows() -> None:
+    """A chart's pieces have names, and those of a pattern are links to its row."""
+    findings = rich(rows=300, owners=True)
+    drawn = draw(findings)
+    assert set(drawn) == {"days", "owners", "units", "topics", "committers", "expiring"}
+    found = [
+        (attributes["aria-label"], attributes["href"])
+        for tag, attributes in _Elements(drawn["units"]).elements
+        if tag == "a"
+    ]
+    n, unit = max(enumerate(findings.units), key=lambda one: one[1].idle_offsets)
+    name = f"{unit.pattern} ({unit.owner})" if unit.owner else unit.pattern
+    assert (f"{name}: idle: {unit.idle_offsets:,} offsets", f"#unit-{n}") in found
+    assert all(name for name, _ in found)
+    assert {target for _, target in found} <= {f"#unit-{n}" for n in range(len(findings.units))}
+
+
+def test_a_curve_has_each_period_and_marks_the_suggested_one() -> None:
+    """Deletions and regrets of each idleFor; of a policy without trials there is none."""
+    made = suggestion("a-*")
+    svg = curve(made)
+    for wait, deleted, regret in made.tried:
+        assert f"idleFor {period(wait)}, deleted: {deleted:,} groups" in svg
+        assert f"idleFor {period(wait)}, used again later: {regret:,} group" in svg
+    assert svg.count("stroke-dasharray") == 1
+    assert curve(replace(made, idle_for=None)).count("stroke-dasharray") == 0
+    assert curve(replace(made, tried=made.tried[:1])) == ""
+
+
+def test_the_life_of_a_regretted_group_is_a_strip() -> None:
+    """The days of its commits, the deletion, and its next use."""
+    (life,) = suggestion("a-*").lives
+    svg = strips(suggestion("a-*"))
+    assert svg.count(f"{life.group}: commits, ") == len(life.used)
+    assert f"{life.group}: deleted, Sat 31 Oct" in svg
+    assert f"{life.group}: used again later, Wed 11 Nov" in svg
+    assert strips(replace(suggestion("a-*"), lives=())) == ""
+
+
+def test_a_policy_has_its_command_and_its_row_a_link() -> None:
+    """The file of the command is named as the policy; the row of the pattern leads to it."""
+    page = render(rich(rows=300))
+    assert "group-hygiene plan -f idle-groups.yaml --bootstrap-server kafka:9092" in _words(page)
+    assert '<a href="#policy-0">4 d</a>' in page
+    assert '<a href="#policy-2">none fits</a>' in page
+
+
+def test_what_idle_groups_cost() -> None:
+    """Their offsets, partitions and heap."""
+    findings = replace(rich(rows=100), idle=10, idle_offsets=1_048_576, offsets=2_000_000, left=77)
+    words = _words(render(findings))
+    for text in ("10 of 2,000", "1,048,576 of 2,000,000", "Partitions only they read 77", "2,400.0 MB"):
+        assert re.search(r"\s*".join(re.escape(text).split(r"\ ")), words), text
+
+
+def test_what_changed_since_an_earlier_report() -> None:
+    """Of all groups, and of each row that the earlier one had; another one is said to be new only if it had all."""
+    now = rich(rows=300)
+    old = replace(now, idle=now.idle - 30, groups=now.groups + 5, read_at=READ_AT - timedelta(days=7), others=0)
+    first, second, *rest = now.units
+    old = replace(old, units=[replace(first, idle=first.idle + 12), *rest])
+    before = decode(encode(old).encode(), "old.json")
+    page = render(now, before=before)
+    words = _words(page)
+    assert f"+30 idle groups (there were {old.idle:,})" in words
+    assert "\u22125 groups." in words
+    assert f"{now.came:,} groups came and {now.went:,} went; {now.cleaned:,} of these were deleted" in words
+    assert page.count('<small class="change">\u221212</small>') == 1
+    assert page.count("new here") == 1
+    assert "new here" not in render(now, before=decode(encode(replace(old, others=3)).encode(), "old.json"))
+    assert "Since the report of" not in _words(render(now))
+    assert second.key not in {unit.key for unit in before.units}
+
+
 @pytest.mark.parametrize(
-    ("days", "others", "title"),
+    ("text", "says"),
     [
-        pytest.param([6, 7, 0], 0, "5 new group ids in the last 7 days, 5 of them named a-*", id="all-are-known"),
-        pytest.param(
-            [6], 1, "At least 4 new group ids in the last 7 days, 4 of them named a-*", id="not-all-are-known"
-        ),
-        pytest.param([7, 20], 0, "No new group ids in the last 7 days", id="none"),
-        pytest.param(
-            [7], 3, "No new group ids in the last 7 days, of the patterns with the most groups", id="none-there"
-        ),
+        pytest.param("{", "old.json is not the JSON that", id="no-json"),
+        pytest.param("{}", "old.json is not the JSON that", id="other-json"),
+        pytest.param(encode(empty()).replace('"version": 1', '"version": 2'), "of another version", id="version"),
     ],
 )
-def test_the_title_of_growth_tells_how_many_are_new(days: list[int], others: int, title: str) -> None:
-    """In 7 days, of which today is one; of other patterns nobody knows."""
-    new = {READ_AT.date() - timedelta(days=n): {0: 1, 6: 4, 7: 9, 20: 2}[n] for n in days}
-    page = render(replace(empty(), patterns=[Growth("a-*", 20, 9, 0, new, True)], others=others))
-    section = page[page.index('<h2 id="growth-title"') :]
-    heading = re.sub(r"<[^>]*>", "", section[: section.index("</h2>")])
-    assert re.sub(r"\s+", " ", heading).strip() == title
-
-
-def test_lag_without_members_is_that_of_idle_groups() -> None:
-    """Idle for 7 days; of a group that is in use, or has read all, there is none to tell. Most records come first."""
-
-    def row(name: str, behind: int | None, days: int | None = 7) -> Row:
-        base = rich(rows=1).rows[0]
-        return replace(
-            base, group=name, behind=behind, idle_since=None if days is None else READ_AT - timedelta(days=days)
-        )
-
-    rows = [
-        row("little", 5),
-        row("none", 0),
-        row("not-known", None),
-        row("in-use", 50, None),
-        row("recent", 50, 6),
-        row("much", 700),
-    ]
-    tables = _data(render(replace(rich(rows=20), rows=rows)))["tables"]
-    assert [tables["groups-table"]["rows"][n][0] for n in tables["lag-table"]["rows"]] == ["much", "little"]
-
-
-@pytest.mark.slow
-def test_what_expires_next_comes_first() -> None:
-    """Each group that is counted on a day, with its date; of how many it is told where not all of them are listed."""
-
-    def row(name: str, hours: float, counted: bool = True) -> Row:
-        at = READ_AT + timedelta(hours=hours)
-        return replace(rich(rows=1).rows[0], group=name, expires=at, due=at.date() if counted else None)
-
-    rows = [row("a", 30), row("in-use", 1, counted=False), row("c", 2), row("b", 2)]
-    page = render(replace(rich(rows=20), rows=rows, expiring={READ_AT.date(): 5}))
-    tables = _data(page)["tables"]
-    assert [tables["groups-table"]["rows"][n][0] for n in tables["soon-table"]["rows"]] == ["b", "c", "a"]
-    shown = page[page.index('id="soon-table"') :]
-    assert "This page lists 3 of 5" in shown[: shown.index("</table>")]
-    assert "2 h" in shown[: shown.index("</table>")]
-
-
-@pytest.mark.slow
-def test_each_bar_leads_to_its_groups() -> None:
-    """A chart's pieces are links with names; what no row can show is none."""
-    findings = rich(rows=300)
-    drawn = draw(findings)
-    assert set(drawn) == {"age", "type", "growth", "patterns", "expiring"}
-    count = sum(c.groups for c in findings.counts if c.type == "Classic" and c.state == "Empty")
-    links = {
-        attributes["aria-label"]: attributes["href"]
-        for svg in drawn.values()
-        for tag, attributes in _Elements(svg).elements
-        if tag == "a"
-    }
-    assert links[f"Classic, Empty: {count:,} groups"] == "#groups?type=Classic&state=Empty"
-    assert "#groups?pattern=console-consumer-*&idle=yes" in links.values()
-    assert all(name and target and target.startswith("#groups?") for name, target in links.items())
-    assert not [name for name in links if name and ": gone:" in name]
+def test_a_file_that_is_no_earlier_report(text: str, says: str) -> None:
+    """An error names the file."""
+    with pytest.raises(UsageError, match=says):
+        decode(text.encode(), "old.json")
 
 
 def test_a_pattern_shows_the_program_that_its_groups_look_like() -> None:
@@ -297,12 +322,6 @@ def test_a_pattern_shows_the_program_that_its_groups_look_like() -> None:
     assert page.count("<small>looks like ") == 2
     for program in ("kafka-console-consumer without --group", "Kafka Connect"):
         assert f"<small>looks like {program}</small>" in page
-
-
-def test_an_unknown_state_is_drawn_too() -> None:
-    """What a later version of the tables may say is a bar as any other."""
-    findings = replace(rich(rows=20), counts=[Count("Novel", "Asleep", rich(rows=1).rows[0].age, 1)])
-    assert "Novel, Asleep: 1 group<" in draw(findings)["type"]
 
 
 @pytest.mark.parametrize(
@@ -326,22 +345,16 @@ def test_periods_are_shown_exactly(hours: float, text: str) -> None:
     assert period(timedelta(hours=hours)) == text
 
 
-def test_links_say_names_as_they_are() -> None:
-    """A star stays a star; what has a meaning in addresses is escaped."""
-    assert link(pattern="a-*", idle="yes") == "#groups?pattern=a-*&idle=yes"
-    assert link(pattern="a&b=c #+é") == "#groups?pattern=a%26b%3Dc%20%23%2B%C3%A9"
-
-
 def test_owners_are_shown_where_they_are_known() -> None:
-    """As a column and a filter; without owners there is neither."""
-    plain = rich(rows=40)
-    rows = [replace(row, owner="billing" if n % 2 else None) for n, row in enumerate(plain.rows)]
-    owned = render(replace(plain, rows=rows))
-    assert [row[13] for row in _rows(owned)] == [row.owner for row in rows]
+    """In the facts, as a column and as a filter; without owners there is none of these."""
+    owned = render(rich(rows=40, owners=True))
     assert 'id="filter-owner"' in owned
-    assert '<option value="billing">billing</option>' in owned
-    assert '<th scope="col" data-kind="client">Owner</th>' in owned
-    assert "Owner" not in _words(render(plain))
+    assert '<option value="a-team-with-a-long-name">a-team-with-a-long-name</option>' in owned
+    assert '<th scope="col" data-sort="1">Owner</th>' in owned
+    assert "a-team-with-a-long-name" in owned[: owned.index("<main")]
+    plain = render(rich(rows=40))
+    assert '<th scope="col" data-sort="1">' not in plain
+    assert 'id="filter-owner"' not in plain
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
@@ -354,7 +367,7 @@ def test_the_mode_of_a_report(tmp_path: Path, before: int | None, mask: int) -> 
         file.chmod(before)
     was = os.umask(mask)
     try:
-        _write(file, "new")
+        _write(file, b"new")
     finally:
         os.umask(was)
     assert file.read_text() == "new"

@@ -89,19 +89,27 @@ def backtest(output: str, **given: Any) -> int:
     metavar="FILE",
     help="YAML file with a KafkaConnection; the report shows its owners of groups.",
 )
+@click.option(
+    "--since",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="JSON file of an earlier report; the new one shows what changed since then.  [default: the last 7 days]",
+)
 @spark_options
 def report(**given: Any) -> int:
-    """Write a report on all groups. One HTML file, without references to other files or sites.
+    """Write a report on all groups: an HTML file that loads nothing, a CSV file and a JSON file of the same name.
 
-    Reads only the tables of `group-hygiene pipeline`: no Kafka, no Kubernetes. The report shows idle groups and since
-    when they are idle, offsets that expire within a week, patterns of names whose number of groups grows, and topics
-    that groups in use no longer read. It suggests policies that the command has tried on the past.
+    Reads only the tables of `group-hygiene pipeline`: no Kafka, no Kubernetes. The report shows what idle groups cost,
+    and policies that the command has tried on the past; groups by pattern of names, owner and program; offsets that
+    expire within a week, and topics that groups in use no longer read. The CSV file lists all groups. With the JSON
+    file, a later report shows what changed.
 
     \b
     Examples:
       group-hygiene report --warehouse /data/hygiene --output-file report.html
       group-hygiene report --warehouse s3a://bucket/hygiene --offsets-retention 30d --output-file report.html
       group-hygiene report --warehouse /data/hygiene --connection-file connection.yaml --output-file report.html
+      group-hygiene report --warehouse /data/hygiene --since report.json --output-file report.html
 
     Exit codes: 0 written, 1 an error.
     """

@@ -1,4 +1,7 @@
-"""`report`: the groups of a cluster as one HTML file. `pipeline` collects the data, `report` renders it."""
+"""`report`: the groups of a cluster as one HTML file, with a list and its numbers beside it.
+
+`pipeline` collects the data, `report` renders it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +33,34 @@ def report(given: Mapping[str, Any]) -> int:
         from group_hygiene.pipeline.activity.survey import survey
         from group_hygiene.pipeline.backtest.suggest import with_suggestions
         from group_hygiene.pipeline.session import Options
+        from group_hygiene.report import comparison
         from group_hygiene.report.page import render
     file = _writable(given["file"])
+    numbers, listing = _writable(file.with_suffix(".json")), _writable(file.with_suffix(".csv"))
+    if file in (numbers, listing):
+        raise UsageError(f"{file} is the name of a file beside the page: name it as --output-file {file.stem}.html")
+    before = None
+    if given["since"] is not None:
+        # Before it is replaced: it may be that of the same page.
+        before = comparison.decode(given["since"].read_bytes(), str(given["since"]))
     connection = read_connection_file(given["connection_file"])
     owners = NO_OWNERS if connection is None else connection.owners
     warehouse, progress = jobs.warehouse_uri(given["warehouse"]), progress_printer()
 
     def work(spark: Any) -> Any:
         progress("report: reading the current groups")
-        findings = survey(spark, warehouse, given["offsets_retention"])
-        rows = [replace(row, owner=owners.of(row.group) or None) for row in findings.rows]
-        findings = replace(findings, rows=rows)
+        since = None if before is None else before.read_at
+        findings = survey(spark, warehouse, given["offsets_retention"], owners, since)
+        if before is not None and before.cluster_id != findings.cluster_id:
+            raise UsageError(f"{given['since']} is of another cluster, {before.cluster_id!r}")
         progress(f"report: {findings.groups:,} groups; trying policies on their past")
         return with_suggestions(spark, warehouse, findings, progress)
 
     findings = jobs.once(Options(**given["spark"]), work, progress)
-    _write(file, render(findings))
-    progress(f"report: {file}, {file.stat().st_size / 1024:,.0f} KiB")
+    _write(listing, findings.listing)
+    _write(file, render(findings, listing.name, before).encode())
+    _write(numbers, comparison.encode(findings).encode())
+    progress(f"report: {file}, {file.stat().st_size / 1024:,.0f} KiB; {listing.name} and {numbers.name} beside it")
     for text in findings.notes:
         note(text)
     return 0
@@ -70,7 +83,7 @@ def _writable(named: Path) -> Path:
         raise UsageError(f"{named} can't be written: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _write(file: Path, text: str) -> None:
+def _write(file: Path, content: bytes) -> None:
     """Replace the file atomically: readers see the old one until the new one is complete.
 
     It keeps its mode; a new one has what the umask leaves.
@@ -78,10 +91,10 @@ def _write(file: Path, text: str) -> None:
     temporary = file.parent / f".report-{secrets.token_hex(8)}"
     try:
         mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else None
-        with open(os.open(temporary, _NEW, 0o666 if mode is None else 0o600), "w", encoding="utf-8") as opened:
+        with open(os.open(temporary, _NEW, 0o666 if mode is None else 0o600), "wb") as opened:
             if mode is not None:
                 os.fchmod(opened.fileno(), mode)
-            opened.write(text)
+            opened.write(content)
         temporary.replace(file)
     except OSError as error:
         temporary.unlink(missing_ok=True)

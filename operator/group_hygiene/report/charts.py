@@ -1,11 +1,10 @@
-"""Findings as charts: SVG texts with colours from the page's CSS, whose bars and lines link to the groups behind them.
+"""Findings as charts: SVG texts with colours from the page's CSS, whose bars may link to the unit behind them.
 
 Drawn 336 px wide, so that they are legible on a phone; without requests to the network.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -16,18 +15,19 @@ from xml.etree import ElementTree
 import altair as alt
 import vl_convert
 
-from group_hygiene.report.findings import Age, Findings, Growth
-from group_hygiene.report.wording import counted, link, number, printable, weekday
+from group_hygiene.report.findings import Findings, Share, Suggestion, Unit
+from group_hygiene.report.wording import counted, number, period, printable, weekday
 
 _WIDTH = 336
-# Patterns in the line chart and in the bar chart.
-_LINES = 5
-_PATTERNS = 10
+_BARS = 10
 # Only the browser knows the width of letters, so labels and cuts assume a wide font. Vega can cut names itself, but may
 # do so inside a character beyond U+FFFF, and then it draws nothing.
 _CHARACTER_WIDTH = 7.2
 _LONGEST = 40.0
-_STATES = {"Empty": "var(--accent)", "Active": "var(--live)", "Unknown": "var(--faint)", "Gone": "var(--faint)"}
+_IDLE, _OTHERS = "Idle 7 d or more", "Not idle"
+_BY_USE = {_IDLE: "var(--accent)", _OTHERS: "var(--live)"}
+_DELETED, _REGRET = "Deleted", "Used again later"
+_BY_END = {_DELETED: "var(--accent)", _REGRET: "var(--bad)"}
 _FONT = "system-ui, sans-serif"
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "{http://www.w3.org/1999/xlink}href"
@@ -35,154 +35,172 @@ _XLINK = "{http://www.w3.org/1999/xlink}href"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One part of a row's bar. groups: its length. description: shown with it. href: the target of a click."""
+    """One part of a row's bar. description: shown with the count. href: the target of a click."""
 
     row: str
     part: str
-    groups: int
+    count: int
     description: str
     href: str | None = None
 
 
 def draw(findings: Findings) -> dict[str, str]:
-    """SVG texts by name: `age`, `type`, `growth`, `patterns`, `expiring`; "" if there is nothing to draw."""
+    """SVG texts by name: `days`, `owners`, `units`, `topics`, `committers`, `expiring`; "" = nothing to draw."""
+    units = sorted(enumerate(findings.units), key=lambda one: -one[1].idle_offsets)[:_BARS]
+    of_units = [
+        (Share(unit_name(unit, with_owner=True), unit.idle_offsets, unit.offsets), f"#unit-{n}")
+        for n, unit in units
+        if unit.idle_offsets
+    ]
     return {
-        "age": by_age(findings),
-        "type": by_type(findings),
-        "growth": growth(findings),
-        "patterns": by_pattern(findings),
+        "days": by_day(findings),
+        "owners": _shares([(share, None) for share in findings.owners[:_BARS]], "group", "Groups by owner"),
+        "units": _shares(of_units, "offset", "Offsets by name pattern"),
+        "topics": _shares([(share, None) for share in findings.topics if share.idle], "offset", "Offsets by topic"),
+        "committers": _bars(
+            [Bar(printable(name), "", count, printable(name)) for name, count in findings.committers],
+            {"": "var(--live)"},
+            "commit",
+            "Groups with the most commits in 7 days",
+            above=True,
+        ),
         "expiring": expiring(findings),
     }
 
 
-def by_age(findings: Findings) -> str:
-    """Groups by the age of their last commit, each bar divided by state."""
-    bars = [
-        Bar(
-            age,
-            state,
-            sum(c.groups for c in findings.counts if (c.age, c.state) == (age, state)),
-            f"{state}, last commit {age}" if age is not Age.NEVER else f"{state}, {age}",
-            link(age=age, state=state),
-        )
-        for age in Age
-        for state in _states(findings)
+def unit_name(unit: Unit, with_owner: bool = False) -> str:
+    """The pattern; of groups without one, what they are."""
+    single = f"Single names of {unit.program}" if unit.program else "Single names"
+    name = printable(unit.pattern) if unit.pattern else single
+    return f"{name} ({unit.owner})" if with_owner and unit.owner else name
+
+
+def by_day(findings: Findings) -> str:
+    """Existing and idle groups by day, since the history began; "" if that is one day."""
+    days = [day for day in findings.days if findings.began is None or day.day >= findings.began.date()]
+    if len(days) < 2:
+        return ""
+    names = {"Existing groups": "var(--live)", _IDLE: "var(--accent)"}
+    points = [
+        {"x": _millis(day.day), "y": count, "part": part}
+        for day in days
+        for part, count in zip(names, (day.groups, day.idle), strict=True)
     ]
-    return _bars(bars, _states(findings), "Groups by the age of their last commit and by state")
+    ticks = [points[0]["x"], points[len(days) // 2 * 2]["x"], points[-1]["x"]]
+    x = (
+        alt.X("x:Q")
+        .scale(type="utc", domain=[ticks[0], ticks[-1]])
+        .axis(values=ticks, labelExpr="utcFormat(datum.value, '%-d %b %Y')", labelFlush=True, grid=False, title=None)
+    )
+    return _svg(_lines(points, x, names).properties(height=220), "Existing and idle groups by day")
 
 
-def by_type(findings: Findings) -> str:
-    """Groups by type, each bar divided by state."""
-    types = sorted({c.type for c in findings.counts})
-    bars = [
-        Bar(
-            kind,
-            state,
-            sum(c.groups for c in findings.counts if (c.type, c.state) == (kind, state)),
-            f"{kind}, {state}",
-            link(type=kind, state=state),
-        )
-        for kind in types
-        for state in _states(findings)
+def curve(suggestion: Suggestion) -> str:
+    """Deletions and regrets against idleFor, with a line at the one that is suggested; "" if only one was tried."""
+    if len(suggestion.tried) < 2:
+        return ""
+    waits = [period(wait) for wait, _, _ in suggestion.tried]
+    points = [
+        {
+            "x": wait,
+            "y": count,
+            "part": part,
+            "description": f"idleFor {wait}, {part.lower()}: {counted(count, 'group')}",
+        }
+        for wait, (_, *counts) in zip(waits, suggestion.tried, strict=True)
+        for part, count in zip(_BY_END, counts, strict=True)
     ]
-    return _bars(bars, _states(findings), "Groups by type and state")
+    x = alt.X("x:O", sort=waits).axis(labelAngle=0, grid=False, title=None, ticks=False, labelOverlap=False)
+    chart = _lines(points, x, _BY_END)
+    if suggestion.idle_for:
+        chosen = alt.InlineData(values=[{"x": period(suggestion.idle_for)}])
+        rule = alt.Chart(chosen).mark_rule(color="var(--ink)", strokeDash=[2, 3], aria=False).encode(x=x)
+        chart = alt.layer(rule, chart)
+    return _svg(chart.properties(height=170), f"Deletions and regrets of {printable(suggestion.pattern)} by idleFor")
 
 
-def by_pattern(findings: Findings) -> str:
-    """The patterns with the most groups ever, each bar divided by idle, not idle and gone."""
-    bars = []
-    for found in _most_seen(findings.patterns, _PATTERNS):
-        name = printable(found.pattern)
-        live, gone = found.there - found.idle, found.seen - found.there
-        bars += [
-            Bar(name, "Idle 7 d or more", found.idle, f"{name}: idle", link(pattern=name, idle="yes")),
-            Bar(name, "Not idle", live, f"{name}: not idle", link(pattern=name, idle="no")),
-            Bar(name, "Gone", gone, f"{name}: gone"),
+def strips(suggestion: Suggestion) -> str:
+    """The days on which some regretted groups committed, with the deletion and the next use; "" if there are none."""
+    marks = {"Commits": "var(--live)", _DELETED: "var(--accent)", _REGRET: "var(--bad)"}
+    points = []
+    for life in suggestion.lives:
+        name = printable(life.group)
+        ends = [("Commits", datetime.combine(day, time(12), UTC)) for day in life.used]
+        ends += [(_DELETED, life.deleted_at), (_REGRET, life.back_at)]
+        points += [
+            {
+                "row": name,
+                "name": _cut(name),
+                "x": int(at.timestamp() * 1000),
+                "part": part,
+                "description": f"{name}: {part.lower()}, {weekday(at.date())}",
+            }
+            for part, at in ends
         ]
-    colours = {"Idle 7 d or more": "var(--accent)", "Not idle": "var(--live)", "Gone": "var(--faint)"}
-    return _bars(bars, colours, "Group ids by name pattern: idle, not idle and gone", above=True)
+    if not points:
+        return ""
+    data = alt.InlineData(values=points)
+    x = (
+        alt.X("x:Q")
+        .scale(type="utc")
+        .axis(labelExpr="utcFormat(datum.value, '%-d %b')", grid=False, title=None, tickCount=4, labelFlush=True)
+    )
+    y = alt.Y("row:N", axis=None, scale=alt.Scale(padding=0))
+    shape = alt.Shape("part:N", legend=None).scale(domain=list(marks), range=["stroke", "cross", "circle"])
+    layers = [
+        alt.Chart(data)
+        .mark_point(size=70, filled=True, opacity=1, yOffset=8, angle=90, strokeWidth=2)
+        .encode(x=x, y=y, color=_colour(marks), shape=shape, description="description:N"),
+        alt.Chart(data)
+        .transform_aggregate(groupby=["row", "name"])
+        .mark_text(align="left", baseline="middle", yOffset=-9, color="var(--ink)")
+        .encode(x=alt.value(0), y=y, text="name:N", description="row:N"),
+    ]
+    return _svg(alt.layer(*layers).properties(height=44 * len(suggestion.lives) + 50), "Groups that were used again")
 
 
 def expiring(findings: Findings) -> str:
     """Groups that lose their first offsets within a week, by day, including days without any."""
-    if not any(findings.expiring.values()):
-        return ""
-    days = days_of_expiry(findings)
-    bars = [
-        Bar(weekday(day), "", findings.expiring.get(day, 0), f"{weekday(day)}: expiring", link(expires=f"{day}"))
-        for day in days
-    ]
-    return _bars(bars, {"": "var(--accent)"}, "Groups whose first offsets expire within a week, by day")
+    days = [findings.read_at.date() + timedelta(days=n) for n in range(8)]
+    bars = [Bar(weekday(day), "", findings.expiring.get(day, 0), f"{weekday(day)}: expiring") for day in days]
+    return _bars(bars, {"": "var(--accent)"}, "group", "Groups whose first offsets expire within a week, by day")
 
 
-def days_of_expiry(findings: Findings) -> list[date]:
-    """Each day from the read of the log to a week later."""
-    return [findings.read_at.date() + timedelta(days=n) for n in range(8)]
+def _shares(shares: Iterable[tuple[Share, str | None]], noun: str, title: str) -> str:
+    bars = []
+    for share, href in shares:
+        name = printable(share.name) if share.name else "No owner"
+        bars += [
+            Bar(name, _IDLE, share.idle, f"{name}: idle", href),
+            Bar(name, _OTHERS, share.all - share.idle, f"{name}: not idle", href),
+        ]
+    return _bars(bars, _BY_USE, noun, f"{title}: idle, and not", above=True)
 
 
-def growth(findings: Findings) -> str:
-    """Group ids seen so far, by day, of the patterns with the most; "" if all of them appeared on one day."""
-    shown = _most_seen(findings.patterns, _LINES)
-    first = min((day for found in shown for day in found.new), default=None)
-    last = findings.read_at.date()
-    if first is None or first >= last:
-        return ""
-    names = [printable(found.pattern) for found in shown]
-    places = [str(n) for n in range(len(names))]
-    points = [
-        {"day": _millis(day), "ids": ids, "place": place, "href": link(pattern=name), "description": description}
-        for place, name, found in zip(places, names, shown, strict=True)
-        for description in [f"{name}: {number(sum(found.new.values()))} ids by {weekday(last)}"]
-        for day, ids in _summed(found, first, last)
-    ]
-    days = [_millis(first), _millis(first + (last - first) / 2), _millis(last)]
-    marks = alt.Chart(alt.InlineData(values=points)).mark_line(interpolate="step-after", strokeWidth=2)
-    colours = alt.Scale(domain=places, range=[f"var(--line{n})" for n in range(1, _LINES + 1)])
-    dashes = alt.Scale(domain=places, range=[[1, 0], [6, 3], [2, 2], [10, 3], [8, 3, 2, 3]])
-    legend = alt.Legend(orient="bottom", columns=1, title=None, labelLimit=0, symbolType="stroke", symbolSize=240)
-    legend.labelExpr = f"{json.dumps([_cut(name) for name in names])}[datum.label]"
-    chart = marks.encode(
-        x=alt.X("day:Q")
-        .scale(type="utc", domain=[days[0], days[-1]])
-        .axis(values=days, labelExpr="utcFormat(datum.value, '%-d %b %Y')", labelFlush=True, grid=False, title=None),
-        y=alt.Y("ids:Q").axis(
-            tickCount=4, labelExpr="format(datum.value, '~s')", title=None, domain=False, ticks=False
-        ),
-        color=alt.Color("place:N", scale=colours, legend=legend),
-        strokeDash=alt.StrokeDash("place:N", scale=dashes, legend=legend),
-        href="href:N",
-        description="description:N",
-    )
-    return _svg(chart.properties(height=230 + 18 * len(names)), "Group ids seen so far, by day and name pattern")
+def _lines(points: Sequence[Mapping[str, Any]], x: alt.X, colours: Mapping[str, str]) -> Any:
+    """One line for each part, with its points if they have descriptions."""
+    y = alt.Y("y:Q").axis(tickCount=4, labelExpr="format(datum.value, '~s')", title=None, domain=False, ticks=False)
+    base = alt.Chart(alt.InlineData(values=list(points))).encode(x=x, y=y, color=_colour(colours))
+    line = base.mark_line(strokeWidth=2, aria=False)
+    dots = base.mark_point(filled=True, size=36, opacity=1).encode(description="description:N")
+    return alt.layer(line, *([dots] if "description" in points[0] else []))
 
 
-def _most_seen(patterns: Iterable[Growth], count: int) -> list[Growth]:
-    return sorted(patterns, key=lambda found: (-found.seen, found.pattern))[:count]
-
-
-def _summed(found: Growth, first: date, last: date) -> Iterable[tuple[date, int]]:
-    ids = 0
-    for day in sorted(found.new.keys() | {first, last}):
-        ids += found.new.get(day, 0)
-        yield day, ids
-
-
-def _states(findings: Findings) -> dict[str, str]:
-    """State -> colour: known states in their order, then others."""
-    there = {c.state for c in findings.counts}
-    known = [state for state in _STATES if state in there]
-    return {state: _STATES.get(state, "var(--faint)") for state in [*known, *sorted(there - set(known))]}
+def _colour(colours: Mapping[str, str], legend: bool = True) -> alt.Color:
+    shown = alt.Legend(orient="bottom", title=None, symbolType="square", columnPadding=14, offset=8)
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    return alt.Color("part:N", scale=scale, legend=shown if legend else None)
 
 
 def _millis(day: date) -> int:
     return int(datetime.combine(day, time(), UTC).timestamp() * 1000)
 
 
-def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bool = False) -> str:
+def _bars(bars: Sequence[Bar], colours: Mapping[str, str], noun: str, title: str, above: bool = False) -> str:
     """Rows of bars, each divided into parts, with its total at its end. above: the row's name is above its bar."""
     totals: dict[str, int] = {}
     for bar in bars:
-        totals[bar.row] = totals.get(bar.row, 0) + bar.groups
+        totals[bar.row] = totals.get(bar.row, 0) + bar.count
     if not any(totals.values()):
         return ""
     order = {part: n for n, part in enumerate(colours)}
@@ -190,31 +208,28 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
         {
             "row": bar.row,
             "part": bar.part,
-            "groups": bar.groups,
+            "count": bar.count,
             "order": order[bar.part],
             "href": bar.href,
-            "description": f"{bar.description}: {counted(bar.groups, 'group')}",
+            "description": f"{bar.description}: {counted(bar.count, noun)}",
         }
         for bar in bars
-        if bar.groups
+        if bar.count
     ]
-    ends = [{"row": row, "name": _cut(row), "groups": total, "text": number(total)} for row, total in totals.items()]
+    ends = [{"row": row, "name": _cut(row), "count": total, "text": number(total)} for row, total in totals.items()]
     room = 10 + _CHARACTER_WIDTH * max(map(len, totals))
     axis = alt.Axis(title=None, domain=False, ticks=False, labelPadding=8, labelLimit=0, minExtent=room)
     y = alt.Y("row:N", sort=list(totals), axis=None if above else axis, scale=alt.Scale(padding=0))
     # Leaves space for the number behind the longest bar.
-    x = alt.X("groups:Q", axis=None, scale=alt.Scale(domain=[0, max(totals.values()) * (1.2 if above else 1.35)]))
+    x = alt.X("count:Q", axis=None, scale=alt.Scale(domain=[0, max(totals.values()) * (1.25 if above else 1.35)]))
     down = 8 if above else 0
-    legend = alt.Legend(orient="bottom", title=None, symbolType="square", columnPadding=14, offset=8)
     layers: list[Any] = [
         alt.Chart(alt.InlineData(values=pieces))
         .mark_bar(height=14, yOffset=down, stroke="var(--surface)", strokeWidth=1)
         .encode(
             x=x,
             y=y,
-            color=alt.Color("part:N")
-            .scale(domain=list(colours), range=list(colours.values()))
-            .legend(legend if len(colours) > 1 else None),
+            color=_colour(colours, len(colours) > 1),
             order="order:Q",
             href="href:N",
             description="description:N",

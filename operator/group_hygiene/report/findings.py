@@ -8,72 +8,86 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from enum import StrEnum
-
-
-class Age(StrEnum):
-    """The age of a group's last commit when the log was read. In order."""
-
-    HOUR = "under an hour"
-    DAY = "under a day"
-    WEEK = "under 7 days"
-    MONTH = "under 30 days"
-    QUARTER = "under 90 days"
-    OLDER = "90 days or more"
-    NEVER = "no commit known"
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """Number of groups with this type and state (as in the table `activity`), and a last commit of this age."""
+class Unit:
+    """The groups of one name pattern, owner and program, including groups that are gone: the unit of work.
 
-    type: str
-    state: str
-    age: Age
-    groups: int
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """Groups whose names match one pattern (as in `match.groups`), including groups that are gone.
-
-    seen: all groups that were ever in the tables. there: of these, groups that exist now. idle: of these, groups that
-    are idle for 7 days or more. new: day -> groups that first appeared on it, without days of none. made: whether the
-    names seem generated: most of them have digits in place of the star.
+    pattern: as in `match.groups`; "" = names without similar ones. owner, program: "" = none. seen: all groups that
+    were ever in the tables. there: of these, groups that exist now. idle: of these, groups that are idle for 7 days or
+    more. offsets: how many are stored for existing groups. idle_offsets: of these, for idle groups. idle_since: of the
+    group that is idle for longest. came, went: groups that appeared, or went away, after `Findings.since`. cleaned: of
+    those that went, groups that a client deleted, as Kafka would have removed them later. new: day -> groups that first
+    appeared on it, without days of none. made: whether the names seem generated: most of them have digits in place of
+    the star. last_client: the latest one, in words.
     """
 
     pattern: str
+    owner: str
+    program: str
     seen: int
     there: int
     idle: int
+    offsets: int
+    idle_offsets: int
+    idle_since: datetime | None
+    came: int
+    went: int
+    cleaned: int
     new: Mapping[date, int]
     made: bool
+    last_client: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.pattern, self.owner, self.program
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One group. None = unknown, or not applicable.
 
-    idle_since: the last commit or the end of the last membership, whichever is later. expires: when Kafka drops its
-    first offsets, unless the group changes. due: its day in `Findings.expiring`, None = not counted there. behind: lag
-    in records, at least, by what other groups have read; None = no other group reads its partitions. last_client: in
-    words. owner: its name; no row has one if no owners were given.
+    pattern, owner, program: those of its unit. idle_since: the last commit or the end of the last membership, whichever
+    is later. expires: when Kafka drops its first offsets, unless the group changes. behind: lag in records, at least,
+    by what other groups have read; None = no other group reads its partitions. last_client: in words.
     """
 
     group: str
     pattern: str
+    owner: str
+    program: str
     type: str
     state: str
-    age: Age
     last_commit: datetime | None
     idle_since: datetime | None
     expires: datetime | None
-    due: date | None
     topics: int
     partitions: int
     behind: int | None
     last_client: str | None = None
-    owner: str | None = None
+
+    @property
+    def unit(self) -> tuple[str, str, str]:
+        return self.pattern, self.owner, self.program
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of something, by its name: of all groups or offsets, those that are idle."""
+
+    name: str
+    idle: int
+    all: int
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """How many groups existed at the end of a day, and how many were idle. Idle times that ended are not known."""
+
+    day: date
+    groups: int
+    idle: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,47 +102,75 @@ class StaleTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class Life:
+    """A group that a policy would have deleted, and that was used again. used: days with commits, of the last 31."""
+
+    group: str
+    used: Sequence[date]
+    deleted_at: datetime
+    back_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Suggestion:
     """A policy for one pattern, with the results of its backtest.
 
-    policy: YAML of a GroupPolicy. idle_for: its idleFor. deleted, regret: groups that it would have deleted, and those
-    of them that were used again later. longer: the same for other idleFor: (idleFor, deleted, regret), ascending.
-    why_not: a sentence, if there is nothing to suggest; then policy is empty.
+    name: of the policy. policy: YAML of a GroupPolicy. idle_for: its idleFor. deleted, regret: groups that it would
+    have deleted, and those of them that were used again later. tried: the same for each idleFor: (idleFor, deleted,
+    regret), ascending. why_not: a sentence, if there is nothing to suggest; then policy is empty. lives: some of the
+    groups that were used again after the first idleFor of these.
     """
 
     pattern: str
     groups: int
+    name: str
     policy: str
     idle_for: timedelta | None
     deleted: int
     regret: int
-    longer: Sequence[tuple[timedelta, int, int]]
+    tried: Sequence[tuple[timedelta, int, int]]
     why_not: str = ""
+    lives: Sequence[Life] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Everything that the report shows.
 
-    read_at: when the log was read. began: since when the tables are complete, None = unknown. retention: the brokers'
-    offsets.retention.minutes, for the days of expiry. groups: existing groups. idle: of these, idle for 7 days or more.
-    counts: of all existing groups. patterns: in descending order of groups. others: number of further patterns. rows:
-    the relevant groups, longest idle first. expiring: day -> groups whose first offsets expire on it, within a week,
-    without active groups, and without groups whose offsets should have expired more than a day ago. stale: of
-    `stale_total`. suggestions: one for each pattern that was tried. notes: sentences on gaps of the tables, and what to
-    do about them.
+    read_at: when the log was read. since: from when on groups count as new or gone. began: since when the tables are
+    complete, None = unknown. retention: the brokers' offsets.retention.minutes. groups: existing groups. idle: of
+    these, idle for 7 days or more. offsets, idle_offsets: of these groups. left: partitions for which only idle groups
+    have offsets. came, went, cleaned: as in `Unit`. units: the most idle offsets first. others: number of further
+    units. owners: of groups, most idle first; empty = no owners are known. topics: of offsets, most idle first.
+    committers: (group, commits of the last 7 days). days: ascending. rows: the relevant groups, longest idle first.
+    listing: `listed` existing groups as CSV, longest idle first. expiring: day -> groups whose first offsets expire on
+    it, within a week, without active groups, and without groups whose offsets should have expired more than a day ago.
+    stale: of `stale_total`. suggestions: one for each pattern that was tried. notes: sentences on gaps of the
+    tables, and what to do about them.
     """
 
     cluster_id: str
     read_at: datetime
+    since: datetime
     began: datetime | None
     retention: timedelta
     groups: int
     idle: int
-    counts: Sequence[Count]
-    patterns: Sequence[Growth]
+    offsets: int
+    idle_offsets: int
+    left: int
+    came: int
+    went: int
+    cleaned: int
+    units: Sequence[Unit]
     others: int
+    owners: Sequence[Share]
+    topics: Sequence[Share]
+    committers: Sequence[tuple[str, int]]
+    days: Sequence[Day]
     rows: Sequence[Row]
+    listing: bytes
+    listed: int
     expiring: Mapping[date, int]
     stale: Sequence[StaleTopic]
     stale_total: int

@@ -1,9 +1,8 @@
-"""Names, numbers, times and links as the report shows them. The results are plain text: the caller escapes them."""
+"""Names, numbers and times as the report shows them. The results are plain text: the caller escapes them."""
 
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta
-from urllib.parse import quote, urlencode
 
 from group_hygiene.model import naming
 
@@ -13,11 +12,6 @@ IDLE = timedelta(days=7)
 def printable(name: str) -> str:
     """A name as one line without invisible or bidirectional control characters; an empty name is shown as quotes."""
     return naming.printable(name) or '""'
-
-
-def truncated(name: str, length: int) -> str:
-    """The name, truncated to so many characters."""
-    return name if len(name) <= length else name[: length - 1] + "…"
 
 
 def number(count: int) -> str:
@@ -52,11 +46,6 @@ def moment(time: datetime) -> str:
 def weekday(day: date) -> str:
     """Mon 23 Nov, in English in any locale."""
     return f"{_WEEKDAYS[day.weekday()]} {day.day} {_MONTHS[day.month - 1]}"
-
-
-def link(**filters: str) -> str:
-    """The fragment that shows the table of groups with these filters."""
-    return f"#groups?{urlencode(filters, safe='*', quote_via=quote, errors='backslashreplace')}"
 
 
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

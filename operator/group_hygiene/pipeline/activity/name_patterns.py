@@ -10,9 +10,15 @@ Names are escaped first (`\` as `\\`, `*` as `\*`), so a star without escape is 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+
+from group_hygiene.errors import SpecError
+from group_hygiene.spec.patterns import PLACEHOLDERS, parse_pattern
 
 # A position varies if it has this many values, and this share of them has a digit, or occurs nowhere else.
 _VALUES = 20
@@ -50,6 +56,9 @@ _WORD = r"^[*\p{L}\p{N}]"
 # Runs within a word of the same kind: `OrdersV2` has three, and so has `a7b`.
 _CHUNK = "[A-Z]?[a-z]+|[A-Z]+|[0-9]+"
 _VERSION = "^[vV]?[0-9]{1,3}$"
+# The first that fits is used. Patterns with more stars get none.
+_PLACEHOLDERS = ("uuid", "date", "digits", "hex")
+_STARS = 3
 _MERGED = r"(\\[\\*])|(\*)(?:[-_.:/@#]?+\*)++"
 
 
@@ -74,9 +83,57 @@ def patterned(groups: DataFrame) -> DataFrame:
     return rows.join(masks, "_masked", "left").withColumn("pattern", literal).drop("_masked", "_pattern")
 
 
+def with_placeholders(groups: DataFrame, patterns: Iterable[str]) -> dict[str, str]:
+    """Each pattern, and the same with `{uuid}`, `{date}`, `{digits}` or `{hex}` for stars if all its groups fit.
+
+    groups: the result of `patterned`.
+    """
+    tokens = {pattern: re.findall(r"\\.|\*|[^\\*]+", pattern, re.DOTALL) for pattern in patterns}
+    tokens = {pattern: parts for pattern, parts in tokens.items() if 1 <= parts.count("*") <= _STARS}
+    literal = {part: re.escape(re.sub(r"\\(.)", r"\1", part)) for parts in tokens.values() for part in parts}
+    expressions = [
+        "(?s)^" + "".join("(.*)" if part == "*" else literal[part] for part in it) + r"\z" for it in tokens.values()
+    ]
+    stars = [parts.count("*") for parts in tokens.values()]
+    wanted = pa.table(
+        {
+            "pattern": pa.array(tokens, pa.string()),
+            "expression": pa.array(expressions, pa.string()),
+            "stars": pa.array(stars, pa.int32()),
+        }
+    )
+    rows = groups.join(F.broadcast(groups.sparkSession.createDataFrame(wanted)), "pattern")
+    fits = {
+        f"{name}{n}": F.bool_and(
+            F.rlike(
+                F.expr(f"if(stars < {n}, null, regexp_extract(`group`, expression, {n}))"),
+                F.lit(rf"^(?:{PLACEHOLDERS[name]})\z"),
+            )
+        )
+        for name in _PLACEHOLDERS
+        for n in range(1, _STARS + 1)
+    }
+    found = rows.groupBy("pattern").agg(*(column.alias(name) for name, column in fits.items())).toArrow().to_pylist()
+    return {row["pattern"]: _replaced(row["pattern"], tokens[row["pattern"]], row) for row in found}
+
+
+def _replaced(pattern: str, tokens: Iterable[str], fits: Mapping[str, Any]) -> str:
+    """The pattern with placeholders; itself if a spec would refuse that."""
+    count, parts = 0, []
+    for token in tokens:
+        count += token == "*"
+        fitting = (f"{{{name}}}" for name in _PLACEHOLDERS if token == "*" and fits[f"{name}{count}"])
+        parts.append(next(fitting, token))
+    try:
+        parse_pattern("".join(parts))
+    except SpecError:
+        return pattern
+    return "".join(parts)
+
+
 def too_general(pattern: str) -> bool:
-    """Whether it has fewer than 3 characters beside stars, so that it may match unrelated groups."""
-    return len(re.sub(r"\\(.)|\*", r"\1", pattern, flags=re.DOTALL)) < _LITERALS
+    """Whether it has fewer than 3 characters beside stars and placeholders, so that it may match unrelated groups."""
+    return len(re.sub(r"\\(.)|\*|\{[a-z]+\}", r"\1", pattern, flags=re.DOTALL)) < _LITERALS
 
 
 def _masked(name: Column) -> Column:

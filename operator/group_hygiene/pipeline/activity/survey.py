@@ -6,75 +6,100 @@ repeated as Spark SQL. The cost depends on the number of groups and offsets; the
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import csv
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.model.last_use import LastClient
 from group_hygiene.pipeline.activity.coverage import Covered, activity_at, read_coverage
-from group_hygiene.pipeline.activity.name_patterns import patterned
-from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic
+from group_hygiene.pipeline.activity.name_patterns import patterned, with_placeholders
+from group_hygiene.report.findings import Day, Findings, Row, Share, StaleTopic, Unit
+from group_hygiene.spec.catalogue import likely_program
+from group_hygiene.spec.owners import NO_OWNERS, Owners
 
-_ROWS, _PATTERNS, _STALE = 5_000, 20, 500
-# Of the rows: those that each pattern gets before any gets more, and those that are included since they expire soon.
-_SHARE, _EXPIRING = 50, 1_000
+_ROWS, _UNITS, _STALE, _LISTED, _MOST = 5_000, 200, 500, 500_000, 10
+# Of the rows: those that each unit gets before any gets more.
+_SHARE = 50
 _COLUMNS = (
     *("group", "type", "protocol_type", "state", "first_seen", "last_commit", "oldest_commit", "empty_since"),
     *("last_commit_after", "state_after", "log_partition", "topics", "partitions", "offsets"),
-    *("last_clients", "last_clients_at"),
+    *("last_clients", "last_clients_at", "tombstoned_at", "commits_by_day"),
 )
+_UNIT = ("pattern", "owner", "program")
 # Existing groups that are alike in these columns are counted together. overdue: see `_due`.
-_TALLIED = ("type", "state", "age", "covered", "due", "overdue", "idle")
+_TALLIED = ("type", "covered", "due", "overdue", "idle", "owner")
 # A pattern counts as generated if this share of its names has digits in place of the star.
 _MADE = 0.8
-_DAY, _WEEK = timedelta(days=1), timedelta(days=7)
-_AGES = {
-    Age.HOUR: timedelta(hours=1),
-    Age.DAY: _DAY,
-    Age.WEEK: _WEEK,
-    Age.MONTH: timedelta(days=30),
-    Age.QUARTER: timedelta(days=90),
-}
+_DAY, _WEEK, _CHART = timedelta(days=1), timedelta(days=7), timedelta(days=90)
+# A name without a star that is not escaped.
+_NO_STAR = r"(?s)\A(?:[^\\*]|\\.)*+\z"
 _Rows = Sequence[Mapping[str, Any]]
 
 
-def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Findings:
+def survey(
+    spark: SparkSession,
+    warehouse: str,
+    retention: timedelta,
+    owners: Owners = NO_OWNERS,
+    since: datetime | None = None,
+) -> Findings:
     """All findings but `began` and `suggestions`, which stay empty. retention: the brokers' offsets.retention.minutes.
 
-    Raises PipelineError if there are no tables yet, empty ones, or not the version that `coverage` names.
+    since: see Findings; None = 7 days before the log was read. Raises PipelineError if there are no tables yet, empty
+    ones, or not the version that `coverage` names.
     """
     covered = read_coverage(warehouse)
+    since = since or covered.read_at - _WEEK
     activity = activity_at(spark, warehouse, covered.activity).select(*_COLUMNS)
-    groups = patterned(known(activity.drop("offsets"), covered.places, retention))
-    groups = groups.withColumns(_derived(covered.read_at)).persist()
+    judged = known(activity, covered.places, retention).withColumns(_derived(covered.read_at, retention, since))
+    groups = patterned(judged.drop("offsets", "commits_by_day"))
+    groups = groups.withColumn("pattern", F.when(~F.rlike("pattern", F.lit(_NO_STAR)), F.col("pattern")).otherwise(""))
+    groups = _named(groups, owners).persist()
     try:
-        alike = groups.where("there").groupBy(*_TALLIED).agg(F.count("*").alias("groups")).toArrow().to_pylist()
-        patterns = groups.select("pattern").distinct().count()
-        if not patterns:
+        sums = (F.count("*").alias("groups"), F.sum("partitions").alias("offsets"))
+        alike = groups.where("there").groupBy(*_TALLIED).agg(*sums).toArrow().to_pylist()
+        units = groups.select(*_UNIT).distinct().count()
+        if not units:
             raise PipelineError("the tables hold no group yet: the log had none when it was read")
-        growth = _growth(groups)
-        rows = _rows(groups)
+        shown = _units(groups)
+        names = with_placeholders(groups, {unit["pattern"] for unit in shown})
+        rows, days, listing = _rows(groups), _days(groups, covered.read_at), _listing(groups)
+        changes = groups.agg(*map(F.count_if, ("came", "went", "cleaned"))).toArrow().to_pylist()[0]
     finally:
         groups.unpersist()
     stale, stale_total = _stale(activity, covered.read_at)
     behind = _behind(spark, activity, [row["group"] for row in rows])
+    topics, left = _topics(judged)
     return Findings(
         cluster_id=covered.cluster_id,
         read_at=covered.read_at,
+        since=since,
         began=None,
         retention=retention,
         groups=sum(row["groups"] for row in alike),
         idle=_tally(alike, "idle")[(True,)],
-        counts=_counts(alike),
-        patterns=growth,
-        others=patterns - len(growth),
-        rows=[_row(row, behind.get(row["group"])) for row in rows],
+        offsets=sum(row["offsets"] for row in alike),
+        idle_offsets=sum(row["offsets"] for row in alike if row["idle"]),
+        left=left,
+        **dict(zip(("came", "went", "cleaned"), changes.values(), strict=True)),
+        units=[Unit(**_in_words(unit, names)) for unit in shown],
+        others=units - len(shown),
+        owners=_owners(alike) if owners.entries else [],
+        topics=topics,
+        committers=_committers(activity, covered.read_at),
+        days=days,
+        rows=[Row(**_in_words(row, names), behind=behind.get(row["group"])) for row in rows],
+        listing=listing[0],
+        listed=listing[1],
         expiring=dict(sorted((day, count) for (day,), count in _tally(alike, "due").items() if day is not None)),
         stale=stale,
         stale_total=stale_total,
@@ -112,18 +137,33 @@ def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retentio
     )
 
 
-def _derived(read_at: datetime) -> dict[str, Column]:
-    now, last = F.lit(read_at), F.col("last_commit")
-    age = F.when(last.isNull(), Age.NEVER.value)
-    for name, limit in _AGES.items():
-        age = age.when(last > now - F.lit(limit), name.value)
-    return {
+def _derived(read_at: datetime, retention: timedelta, since: datetime) -> dict[str, Column]:
+    went = (F.col("state") == "Gone") & (F.col("tombstoned_at") > F.lit(since))
+    columns = {
         "there": F.col("state") != "Gone",
         "unused": ((F.col("state") == "Empty") | F.col("simple")) & (F.col("state") != "Gone"),
-        "age": age.otherwise(Age.OLDER.value),
-        "idle": F.coalesce(F.col("idle_since") <= F.lit(read_at - _WEEK), F.lit(False)),
-        **_due(now),
+        "idle": F.col("idle_since") <= F.lit(read_at - _WEEK),
+        "came": F.col("first_seen") > F.lit(since),
+        "went": went,
+        # Kafka itself removes offsets only after their retention.
+        "cleaned": went & (F.col("tombstoned_at") < F.col("last_commit") + F.lit(retention)),
     }
+    known = {name: F.coalesce(column, F.lit(False)) for name, column in columns.items()}
+    return known | _due(F.lit(read_at))
+
+
+def _named(groups: DataFrame, owners: Owners) -> DataFrame:
+    """These rows with `owner` and `program`; "" = none."""
+
+    @F.arrow_udf("struct<owner: string, program: string>")  # type: ignore[untyped-decorator]
+    def named(names: pa.Array) -> pa.Array:
+        every = names.to_pylist()
+        programs = (entry.program if (entry := likely_program(name)) else "" for name in every)
+        return pa.StructArray.from_arrays(
+            [pa.array(map(owners.of, every), pa.string()), pa.array(programs, pa.string())], ["owner", "program"]
+        )
+
+    return groups.withColumn("named", named("group")).select("*", "named.*").drop("named")
 
 
 def _due(now: Column) -> dict[str, Column]:
@@ -150,34 +190,116 @@ def _tally(alike: _Rows, *columns: str) -> Counter[tuple[Any, ...]]:
     return found
 
 
-def _counts(alike: _Rows) -> list[Count]:
-    ages = list(Age)
-    counts = _tally(alike, "type", "state", "age").items()
-    found = [Count(type_, state, Age(age), many) for (type_, state, age), many in counts]
-    return sorted(found, key=lambda count: (count.type, count.state, ages.index(count.age)))
+def _owners(alike: _Rows) -> list[Share]:
+    every, idle = _tally(alike, "owner"), _tally([row for row in alike if row["idle"]], "owner")
+    shares = [Share(name, idle[(name,)], count) for (name,), count in every.items()]
+    return sorted(shares, key=lambda share: (-share.idle, -share.all, share.name))
 
 
-def _growth(groups: DataFrame) -> list[Growth]:
-    idle = F.col("there") & F.col("idle")
-    days = groups.groupBy("pattern", F.col("first_seen").cast("date").alias("day")).agg(
-        *(F.count("*").alias("seen"), F.count_if("there").alias("there"), F.count_if(idle).alias("idle")),
+def _units(groups: DataFrame) -> list[dict[str, Any]]:
+    """The fields for `_in_words`."""
+    there, idle = F.col("there"), F.col("there") & F.col("idle")
+    days = groups.groupBy(*_UNIT, F.col("first_seen").cast("date").alias("day")).agg(
+        *(F.count("*").alias("seen"), F.count_if(there).alias("there"), F.count_if(idle).alias("idle")),
+        *(
+            F.sum(F.when(which, F.col("partitions")).otherwise(0)).alias(name)
+            for name, which in (("offsets", there), ("idle_offsets", idle))
+        ),
+        *(F.count_if(name).alias(name) for name in ("came", "went", "cleaned")),
+        F.min(F.when(idle, F.col("idle_since"))).alias("idle_since"),
+        F.max_by(F.struct("last_clients", "last_clients_at"), "last_clients_at").alias("client"),
         F.count_if(_digits("group") > _digits("pattern")).alias("numbered"),
     )
+    sums = ("seen", "there", "idle", "offsets", "idle_offsets", "came", "went", "cleaned")
     new = F.when(F.col("day").isNotNull(), F.struct("day", "seen"))
-    patterns = days.groupBy("pattern").agg(
-        *(F.sum(name).alias(name) for name in ("seen", "there", "idle")),
-        F.map_from_entries(F.collect_list(new)).alias("new"),
+    units = days.groupBy(*_UNIT).agg(
+        *(F.sum(name).alias(name) for name in sums),
+        F.min("idle_since").alias("idle_since"),
+        F.max_by("client", "client.last_clients_at").alias("client"),
+        F.map_from_entries(F.sort_array(F.collect_list(new))).alias("new"),
         (F.sum("numbered") / F.sum("seen") >= _MADE).alias("made"),
     )
-    rows = patterns.orderBy(F.desc("seen"), "pattern").limit(_PATTERNS).toArrow().to_pylist()
-    return [Growth(**row | {"new": dict(sorted(row["new"]))}) for row in rows]
+    ordered = units.orderBy(*(F.desc(name) for name in ("idle_offsets", "idle", "there", "seen")), *_UNIT)
+    rows = ordered.select("*", "client.*").drop("client").limit(_UNITS).toArrow().to_pylist()
+    return [row | {"new": dict(row["new"])} for row in rows]
 
 
-def _row(fields: Mapping[str, Any], behind: int | None) -> Row:
-    """A row of `_rows`, with its last client in words."""
+def _in_words(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a unit or a row, with its last client in words, and with placeholders in its pattern."""
     client = LastClient.of(fields["last_clients"], fields["last_clients_at"])
     known = {name: cell for name, cell in fields.items() if name not in ("turn", "last_clients", "last_clients_at")}
-    return Row(**known | {"age": Age(fields["age"]), "behind": behind, "last_client": client and str(client)})
+    pattern = names.get(fields["pattern"], fields["pattern"])
+    return known | {"pattern": pattern, "last_client": client and str(client)}
+
+
+def _days(groups: DataFrame, read_at: datetime) -> list[Day]:
+    """By day, up to 90: existing groups, and idle ones, by the last use of each."""
+    gone = F.when(~F.col("there"), F.coalesce("tombstoned_at", "first_seen", F.lit(read_at)))
+    idle = F.coalesce("idle_since", F.when(~F.col("there"), F.col("last_commit"))) + F.lit(_WEEK)
+    idle = F.when(idle <= F.coalesce(gone, F.lit(read_at)), idle)
+    start = F.lit(read_at - _CHART)
+    changes = [
+        (F.coalesce("first_seen", start), 1, 0),
+        (gone, -1, 0),
+        (idle, 0, 1),
+        (F.when(idle.isNotNull(), gone), 0, -1),
+    ]
+    steps = [
+        F.struct(at.alias("at"), F.lit(many).alias("groups"), F.lit(few).alias("idle")) for at, many, few in changes
+    ]
+    rows = groups.select(F.explode(F.array(*steps)).alias("step")).select("step.*").where("at is not null")
+    day = F.least(F.greatest("at", start), F.lit(read_at)).cast("date").alias("day")
+    found = rows.groupBy(day).agg(F.sum("groups").alias("groups"), F.sum("idle").alias("idle")).orderBy("day")
+    by_day = {row["day"]: (row["groups"], row["idle"]) for row in found.toArrow().to_pylist()}
+    first = min(by_day)
+    days = [first + timedelta(days=n) for n in range((read_at.date() - first).days + 1)]
+    steps_of = [by_day.get(each, (0, 0)) for each in days]
+    counts = accumulate(steps_of, lambda one, other: (one[0] + other[0], one[1] + other[1]))
+    return [Day(each, *count) for each, count in zip(days, counts, strict=True)]
+
+
+def _topics(judged: DataFrame) -> tuple[list[Share], int]:
+    """The topics with the most offsets of idle groups; and the number of partitions that only idle groups read."""
+    at = judged.where("there").select("idle", F.explode("offsets").alias("at")).select("idle", "at.*")
+    places = at.groupBy("topic", "partition").agg(F.count("*").alias("all"), F.count_if("idle").alias("idle"))
+    topics = (
+        places.groupBy("topic")
+        .agg(
+            F.sum("idle").alias("idle"),
+            F.sum("all").alias("all"),
+            F.count_if(F.col("idle") == F.col("all")).alias("left"),
+        )
+        .persist()
+    )
+    try:
+        most = topics.orderBy(F.desc("idle"), F.desc("all"), "topic").limit(_MOST).toArrow().to_pylist()
+        left = topics.agg(F.sum("left").alias("left")).toArrow().to_pylist()[0]["left"]
+    finally:
+        topics.unpersist()
+    return [Share(row["topic"], row["idle"], row["all"]) for row in most], left or 0
+
+
+def _committers(activity: DataFrame, read_at: datetime) -> list[tuple[str, int]]:
+    """The existing groups with the most commits in the last 7 days."""
+    days = F.map_filter("commits_by_day", lambda day, _: day > F.lit((read_at - _WEEK).date()))
+    commits = F.aggregate(F.map_values(days), F.lit(0).cast("bigint"), lambda one, other: one + other)
+    rows = activity.where("state <> 'Gone'").select("group", commits.alias("commits")).where("commits > 0")
+    found = rows.orderBy(F.desc("commits"), "group").limit(_MOST).toArrow().to_pylist()
+    return [(row["group"], row["commits"]) for row in found]
+
+
+def _listing(groups: DataFrame) -> tuple[bytes, int]:
+    """All existing groups as CSV, longest idle first, and how many they are."""
+    idle = (F.col("idle_since").asc_nulls_last(), F.col("last_commit").asc_nulls_last(), F.col("group"))
+    client = F.array_min(F.transform("last_clients", lambda client: client["client_id"]))
+    texts = {**{name: F.col(name) for name in ("group", "owner", "program")}, "last_client_id": client}
+    # Else a spreadsheet would take such a name for a formula.
+    plain = [F.regexp_replace(text, r"\A(?=[=+@\t\r-])", "'").alias(name) for name, text in texts.items()]
+    others = ("type", "state", "idle_since", "last_commit", "expires", "topics", "partitions")
+    rows = groups.where("there").orderBy(*idle).limit(_LISTED).select(*plain, *others).toArrow()
+    text = io.BytesIO()
+    csv.write_csv(rows, text)
+    return text.getvalue(), len(rows)
 
 
 def _digits(name: str) -> Column:
@@ -185,31 +307,21 @@ def _digits(name: str) -> Column:
 
 
 def _rows(groups: DataFrame) -> list[dict[str, Any]]:
-    """The fields for `_row`, of the relevant groups: the longest idle first, with a share for each pattern.
+    """The fields for `_in_words`, of the relevant groups: the longest idle first, with a share for each unit.
 
-    Chosen are first those that expire soon, then the longest idle of each pattern, then the longest idle of all, then
-    groups in use, up to the limit. The result is sorted by idle time.
+    Chosen are first the longest idle of each unit, then the longest idle of all, then groups in use, up to the limit.
     """
     idle = (F.col("idle_since").asc_nulls_last(), F.col("last_commit").asc_nulls_last(), F.col("group"))
-    same, unused = Window.partitionBy("pattern", "unused"), F.col("unused")
-    rank = F.row_number().over(same.orderBy(*idle))
-    turn = F.when(unused & (rank <= _SHARE), 1).when(unused, 2).otherwise(3)
-    waiting = groups.where("there").select(
-        *("group", "pattern", "type", "state", "age", "last_commit", "idle_since", "expires", "due"),
-        *("topics", "partitions", "last_clients", "last_clients_at", "unused", turn.alias("turn")),
+    same, unused = Window.partitionBy(*_UNIT, "unused"), F.col("unused")
+    turn = F.when(unused & (F.row_number().over(same.orderBy(*idle)) <= _SHARE), 1).when(unused, 2).otherwise(3)
+    rows = groups.where("there").select(
+        *("group", *_UNIT, "type", "state", "last_commit", "idle_since", "expires", "topics", "partitions"),
+        *("last_clients", "last_clients_at", turn.alias("turn")),
     )
-    first = F.row_number().over(Window.partitionBy("pattern").orderBy("expires", "group"))
-    soon = waiting.where(unused & F.col("due").isNotNull()).withColumn("first", first)
-    soon = soon.where(F.col("first") <= _SHARE).drop("first").withColumn("turn", F.lit(0))
-    ordered = waiting.orderBy("turn", *idle).limit(_ROWS)
-    chosen: dict[str, dict[str, Any]] = {}
-    for some in (soon.orderBy("expires", "group").limit(_EXPIRING), ordered):
-        for row in some.drop("unused").toArrow().to_pylist():
-            # A group may be in both.
-            chosen.setdefault(row["group"], row)
+    chosen = rows.orderBy("turn", *idle).limit(_ROWS).toArrow().to_pylist()
     never = datetime.max.replace(tzinfo=UTC)
     return sorted(
-        list(chosen.values())[:_ROWS],
+        chosen,
         key=lambda row: (row["turn"] == 3, row["idle_since"] or never, row["last_commit"] or never, row["group"]),
     )
 

@@ -8,22 +8,26 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 import yaml
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.activity.name_patterns import too_general
 from group_hygiene.pipeline.backtest.lives import extent
 from group_hygiene.pipeline.backtest.run import Backtest, Terms, Tried, backtest
+from group_hygiene.pipeline.backtest.tally import Regret
 from group_hygiene.pipeline.backtest.trial import MATCH
-from group_hygiene.report.findings import Findings, Growth, Suggestion
+from group_hygiene.pipeline.tables import ACTIVITY
+from group_hygiene.report.findings import Findings, Life, Suggestion, Unit
 from group_hygiene.spec.crds import API_VERSION
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import parse_policy
 
 # Patterns with fewer idle groups get no policy.
 _LEAST_IDLE = 10
-_MOST = 10
+_MOST, _LIVES = 10, 3
 # The least that is suggested; its multiples are tried, too.
 _IDLE_FOR = timedelta(hours=24)
 _STEP = timedelta(days=1)
@@ -44,7 +48,7 @@ def with_suggestions(
     except PipelineError as error:
         return replace(findings, notes=[*findings.notes, f"No policy could be tried on the past: {error}."])
     findings = replace(findings, began=reach.began)
-    worth = [pattern for pattern in findings.patterns if _worth(pattern)][:_MOST]
+    worth = [pattern for pattern in _patterns(findings.units) if _worth(pattern)][:_MOST]
     history = reach.read_at - reach.began
     if history < _ENOUGH:
         # May be negative: one partition's first read may be after another's last read.
@@ -59,23 +63,47 @@ def with_suggestions(
     policies = _policies(worth)
     terms = Terms(step=_STEP, retention=findings.retention)
     found = backtest(spark, warehouse, list(map(parse_policy, policies)), terms, report)
+    # The days of commits are known of the last ones only.
+    regrets = [sorted(tried.regrets, key=lambda one: one.deleted_at)[-_LIVES:] for tried in found.tried]
+    lives = _lives(spark, warehouse, [regret for some in regrets for regret in some])
     made = [
-        _suggestion(pattern, obj, tried, found, findings.retention)
-        for pattern, obj, tried in zip(worth, policies, found.tried, strict=True)
+        replace(_suggestion(pattern, obj, tried, found, findings.retention), lives=[lives[one.group] for one in some])
+        for pattern, obj, tried, some in zip(worth, policies, found.tried, regrets, strict=True)
     ]
     return replace(findings, suggestions=made)
 
 
-def _worth(pattern: Growth) -> bool:
+def _lives(spark: SparkSession, warehouse: str, regrets: Sequence[Regret]) -> dict[str, Life]:
+    wanted = spark.createDataFrame(pa.table({"group": pa.array({one.group for one in regrets}, pa.string())}))
+    rows = ACTIVITY.read(spark, warehouse).join(F.broadcast(wanted), "group", "left_semi")
+    days = rows.select("group", F.map_keys("commits_by_day").alias("days")).toArrow().to_pylist()
+    used = {row["group"]: sorted(row["days"]) for row in days}
+    return {one.group: Life(one.group, used.get(one.group, []), one.deleted_at, one.back_at) for one in regrets}
+
+
+def _patterns(units: Sequence[Unit]) -> list[Unit]:
+    """Units of the same pattern as one, most idle groups first: a policy selects them all."""
+    found: dict[str, Unit] = {}
+    for unit in units:
+        one = found.get(unit.pattern)
+        found[unit.pattern] = (
+            unit
+            if one is None
+            else replace(one, there=one.there + unit.there, idle=one.idle + unit.idle, made=one.made and unit.made)
+        )
+    return sorted(found.values(), key=lambda unit: (-unit.idle, unit.pattern))
+
+
+def _worth(pattern: Unit) -> bool:
     """Only generated names: the services `svc-billing`, `svc-shipping` and so on have a pattern `svc-*`, too.
 
     No pattern that begins with a star: names like `*-consumer` are often services.
     """
-    narrow = pattern.made and not pattern.pattern.startswith("*") and not too_general(pattern.pattern)
+    narrow = pattern.made and not pattern.pattern.startswith(("*", "{")) and not too_general(pattern.pattern)
     return narrow and pattern.idle >= _LEAST_IDLE and len(pattern.pattern) <= _PATTERN_LENGTH
 
 
-def _policies(patterns: Sequence[Growth]) -> list[dict[str, Any]]:
+def _policies(patterns: Sequence[Unit]) -> list[dict[str, Any]]:
     made: dict[str, dict[str, Any]] = {}
     for number, pattern in enumerate(patterns, 1):
         name = re.sub(r"[^a-z0-9]+", "-", pattern.pattern.lower()).strip("-")[:40].strip("-")
@@ -99,11 +127,12 @@ def _policies(patterns: Sequence[Growth]) -> list[dict[str, Any]]:
 
 
 def _suggestion(
-    pattern: Growth, obj: Mapping[str, Any], tried: Tried, found: Backtest, retention: timedelta
+    pattern: Unit, obj: Mapping[str, Any], tried: Tried, found: Backtest, retention: timedelta
 ) -> Suggestion:
     """A suggestion with the least idleFor that deletes groups, and from which on no idleFor causes a regret."""
     policy = tried.policy
-    made = Suggestion(pattern.pattern, pattern.there, "", None, tried.deleted, tried.regret, tried.periods)
+    name = obj["metadata"]["name"]
+    made = Suggestion(pattern.pattern, pattern.there, name, "", None, tried.deleted, tried.regret, tried.periods)
     # A policy that waits longer than Kafka's retention deletes nothing.
     most = retention - policy.grace_period - policy.interval
     best = next((one for one in tried.periods if one.safe and _IDLE_FOR <= one.period <= most), None)

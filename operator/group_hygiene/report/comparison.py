@@ -1,0 +1,77 @@
+"""The numbers of a report, as JSON beside its page: with them, a later report says what has changed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from group_hygiene.errors import UsageError
+from group_hygiene.report.findings import Findings
+
+_VERSION = 1
+
+
+class UnitNumbers(msgspec.Struct, frozen=True, rename="camel"):
+    """Of a `findings.Unit`. groups: existing ones."""
+
+    pattern: str
+    owner: str
+    program: str
+    groups: int
+    idle: int
+    offsets: int
+    idle_offsets: int
+    came: int
+    went: int
+    cleaned: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.pattern, self.owner, self.program
+
+
+class Numbers(msgspec.Struct, frozen=True, rename="camel"):
+    """Of `findings.Findings`. units: without the `others`."""
+
+    version: int
+    cluster_id: str
+    read_at: datetime
+    since: datetime
+    groups: int
+    idle: int
+    offsets: int
+    idle_offsets: int
+    came: int
+    went: int
+    cleaned: int
+    units: tuple[UnitNumbers, ...]
+    others: int
+
+    def of(self, unit: tuple[str, str, str]) -> UnitNumbers | None:
+        """None = it was none of the units with the most idle offsets."""
+        return next((each for each in self.units if each.key == unit), None)
+
+
+def encode(findings: Findings) -> str:
+    """The numbers as JSON."""
+    units = tuple(
+        UnitNumbers(
+            **{name: getattr(unit, name if name != "groups" else "there") for name in UnitNumbers.__struct_fields__}
+        )
+        for unit in findings.units
+    )
+    fields = {name: getattr(findings, name) for name in Numbers.__struct_fields__ if name not in ("version", "units")}
+    numbers = Numbers(version=_VERSION, units=units, **fields)
+    return msgspec.json.format(msgspec.json.encode(numbers), indent=2).decode() + "\n"
+
+
+def decode(text: bytes, source: str) -> Numbers:
+    """Raises UsageError if these are not the numbers of a report."""
+    try:
+        numbers = msgspec.json.decode(text, type=Numbers)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{source} is not the JSON that `report` writes beside its page: {error}") from error
+    if numbers.version != _VERSION or numbers.read_at.tzinfo is None:
+        raise UsageError(f"{source} is of another version of this program")
+    return numbers
