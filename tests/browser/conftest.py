@@ -40,7 +40,7 @@ def chromium() -> Iterator[Browser]:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a cluster with all there is to tell, and with names that were made to break it."""
     file = tmp_path_factory.mktemp("report") / "report.html"
-    file.write_text(render(rich(names=HOSTILE)), "utf-8")
+    file.write_text(render(rich(names=HOSTILE, owners=True)), "utf-8")
     return file
 
 

@@ -3,54 +3,57 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
-from group_hygiene.report.findings import Row
-from group_hygiene.report.page import render
-from group_hygiene.report.wording import IDLE, printable
+from group_hygiene.report.wording import printable
 from tests.browser.conftest import Open
-from tests.findings import HOSTILE, READ_AT, rich
+from tests.findings import HOSTILE, rich
 
 pytestmark = pytest.mark.slow  # of the report, in a browser
 
-_FINDINGS = rich(names=HOSTILE)
-_ROWS = _FINDINGS.rows
+_FINDINGS = rich(names=HOSTILE, owners=True)
+_UNITS = _FINDINGS.units
 _STEP = 50
 SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
-WIDTHS = pytest.mark.parametrize("width", [360, 1280])
+WIDTHS = pytest.mark.parametrize("width", [360, 830, 1200])
+_WIDE = """[...document.querySelectorAll('.rows, .groups')].filter(e => e.scrollWidth > e.clientWidth)
+    .map(e => [e.className, e.scrollWidth, e.clientWidth])"""
 
 
-def _column(page: Page, title: str, table: str = "#groups-table") -> list[str]:
-    return page.locator(f'{table} tbody td[data-label="{title}"]').all_inner_texts()
+def _unit(page: Page, pattern: str) -> Locator:
+    """The row of this pattern with the most idle offsets."""
+    place = next(n for n, unit in enumerate(_UNITS) if unit.pattern == pattern)
+    return page.locator(f"#unit-{place}")
 
 
-def _groups(page: Page) -> list[str]:
-    """All groups that the table shows, after all of them were asked for."""
-    more = page.locator("#groups-table .more")
-    while more.is_visible():
-        more.click()
-    return page.locator("#groups-table tbody td:first-child .name").all_text_contents()
+def _opened(page: Page, pattern: str) -> Locator:
+    """The table of its groups."""
+    unit = _unit(page, pattern)
+    unit.locator("button.opener").click()
+    return unit.locator(".groups")
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
-    return sorted(printable(row.group) for row in rows)
+def _column(groups: Locator, title: str) -> list[str]:
+    return groups.locator(f'td[data-label="{title}"]').all_inner_texts()
+
+
+def _shown(page: Page) -> list[str]:
+    """The names of the rows in their order."""
+    return page.locator("#units > tbody:visible > tr:first-child .opener").all_text_contents()
 
 
 def _status(page: Page) -> str:
-    return page.locator("#groups-table .shown").inner_text()
+    return page.locator("#work .shown").inner_text()
 
 
-def _header(page: Page, title: str) -> Any:
-    return page.locator("#groups-table thead").get_by_role("button", name=title, exact=True)
+def _header(where: Locator, title: str) -> Any:
+    return where.locator("thead").first.get_by_role("button", name=title, exact=True)
 
 
 def _luminance(colour: str) -> float:
@@ -78,197 +81,158 @@ def _fills(page: Page, selector: str) -> set[str]:
     return set(colours) - {"none"}
 
 
-def test_a_column_is_sorted_both_ways(opened: Open) -> None:
-    """By its values and not by how they are written; what is not known is last, whichever way."""
+def test_a_row_opens_to_its_groups_and_closes(opened: Open) -> None:
+    """Those of its pattern and owner, longest idle first, some at a time; a button says whether it is open."""
+    page, unit = opened(), _UNITS[0]
+    rows = [printable(row.group) for row in _FINDINGS.rows if row.unit == unit.key]
+    button = page.locator("#unit-0 button.opener")
+    expect(button).to_have_attribute("aria-expanded", "false")
+    expect(page.locator("#unit-0 .opened")).to_be_hidden()
+    button.click()
+    expect(button).to_have_attribute("aria-expanded", "true")
+    names = page.locator("#unit-0 .groups .name")
+    assert names.all_text_contents() == rows[:_STEP]
+    while page.locator("#unit-0 .more").is_visible():
+        page.locator("#unit-0 .more").click()
+    assert names.all_text_contents() == rows
+    assert f"This page lists {len(rows):,} of the groups" in page.locator("#unit-0 .opened p").inner_text()
+    button.click()
+    expect(page.locator("#unit-0 .opened")).to_be_hidden()
+
+
+def test_groups_are_sorted_both_ways(opened: Open) -> None:
+    """By values and not by how they are written; unknown ones are last in either order."""
     page = opened()
-    behind = [row.behind for row in _ROWS]
-    known = sorted((n for n in behind if n is not None), reverse=True)
-    expect(page.locator("#groups-table th[aria-sort]")).to_have_text("Idle for")
-    _header(page, "Behind").click()
-    assert _column(page, "Behind") == [f"{n:,}" for n in known[:_STEP]]
-    assert page.locator("#groups-table th[aria-sort=descending]").inner_text() == "Behind"
-    _header(page, "Behind").click()
-    assert _column(page, "Behind") == [f"{n:,}" for n in known[::-1][:_STEP]]
-    assert page.locator("#groups-table th[aria-sort=ascending]").inner_text() == "Behind"
-    _header(page, "Group").click()
-    assert page.locator("#groups-table tbody .name").all_text_contents() == _names(_ROWS)[:_STEP]
+    groups = _opened(page, "console-consumer-{digits}")
+    key = next(unit.key for unit in _UNITS if unit.pattern == "console-consumer-{digits}")
+    rows = [row for row in _FINDINGS.rows if row.unit == key]
+    known = sorted((row.behind for row in rows if row.behind is not None), reverse=True)
+    _header(groups, "Behind").click()
+    assert _column(groups, "Behind") == [f"{n:,}" for n in known[:_STEP]]
+    assert groups.locator("th[aria-sort=descending]").inner_text() == "Behind"
+    _header(groups, "Behind").click()
+    assert _column(groups, "Behind") == [f"{n:,}" for n in known[::-1][:_STEP]]
+    since = sorted(f"{row.idle_since:%Y-%m-%d %H:%M}" for row in rows if row.idle_since)
+    times = groups.locator('td[data-kind="since"] time')
+    _header(groups, "Idle for").click()
+    assert times.all_inner_texts() == since[:_STEP]
+    _header(groups, "Idle for").click()
+    assert times.all_inner_texts() == since[::-1][:_STEP]
 
 
-def test_longest_idle_comes_first_and_last(opened: Open) -> None:
-    """The times of a column that shows durations: the longest is the earliest moment."""
+def test_rows_are_sorted_both_ways(opened: Open) -> None:
+    """The most idle offsets come first; a header sorts by another column, with opened rows."""
     page = opened()
-    since = sorted(f"{row.idle_since:%Y-%m-%d %H:%M}" for row in _ROWS if row.idle_since)
-    shown = page.locator('#groups-table td[data-kind="since"] time')
-    assert shown.all_inner_texts() == since[:_STEP]
-    _header(page, "Idle for").click()
-    assert shown.all_inner_texts() == since[::-1][:_STEP]
+    expect(page.locator("#units > thead th[aria-sort]")).to_have_text("Idle offsets")
+    names = [unit.pattern for unit in _UNITS]
+    assert _shown(page) == [printable(name) for name in names]
+    page.locator("#unit-0 button.opener").click()
+    _header(page.locator("#units"), "Idle groups").click()
+    by_groups = sorted(_UNITS, key=lambda unit: -unit.idle)
+    assert _shown(page) == [printable(unit.pattern) for unit in by_groups]
+    _header(page.locator("#units"), "Idle groups").click()
+    assert _shown(page)[-1] == printable(by_groups[0].pattern)
+    expect(page.locator("#unit-0 .opened")).to_be_visible()
 
 
-def test_more_rows_come_fifty_at_a_time(opened: Open) -> None:
-    """And the count of them is told to who can't see them come."""
+def test_search_and_owner_leave_what_fits_both(opened: Open) -> None:
+    """Rows by name, program or client; or the groups of a row that have the text, when it is opened."""
     page = opened()
-    assert _status(page) == f"Showing 50 of {len(_ROWS):,} rows"
-    page.locator("#groups-table .more").click()
-    assert page.locator("#groups-table tbody tr").count() == 2 * _STEP
-    assert _status(page) == f"Showing 100 of {len(_ROWS):,} rows"
-    assert page.locator("#groups-table .shown").get_attribute("role") == "status"
-
-
-def test_search_and_filters_together_leave_what_fits_all(opened: Open) -> None:
-    """The address says it too, so that it can be sent to somebody: the same rows come there."""
-    page = opened()
-    page.get_by_role("searchbox", name="Search").fill("CHECKOUT")
-    page.get_by_label("State", exact=True).select_option("Empty")
-    page.get_by_label("Idle", exact=True).select_option("yes")
-    fit = [
-        row
-        for row in _ROWS
-        if "checkout" in row.group and row.state == "Empty" and row.idle_since and READ_AT - row.idle_since >= IDLE
-    ]
-    assert sorted(_groups(page)) == _names(fit)
-    assert page.evaluate("location.hash") == "#groups?search=CHECKOUT&state=Empty&idle=yes"
-    again = opened(fragment=page.evaluate("location.hash"))
-    assert sorted(_groups(again)) == _names(fit)
-    assert again.get_by_label("State", exact=True).input_value() == "Empty"
+    page.get_by_role("searchbox", name="Search").fill("NOTEBOOK")
+    page.get_by_label("Owner", exact=True).select_option("a-team-with-a-long-name")
+    assert _shown(page) == ["notebook-{uuid}"]
+    assert _status(page) == f"Showing 1 of {len(_UNITS)} rows"
     page.get_by_role("button", name="Clear").click()
-    expect(page.locator("#groups-table .shown")).to_have_text(f"Showing 50 of {len(_ROWS):,} rows")
+    expect(page.locator("#work .shown")).to_have_text(f"Showing {len(_UNITS)} rows")
+    row = next(row for row in _FINDINGS.rows if row.pattern == "load-test-{uuid}")
+    page.get_by_role("searchbox", name="Search").fill(row.group[10:])
+    assert _shown(page) == ["load-test-{uuid}"]
+    page.locator("#units button.opener:visible").click()
+    assert page.locator("#units .groups .name").all_text_contents() == [row.group]
     page.get_by_role("searchbox", name="Search").fill("no such group")
-    assert _status(page) == "Showing 0 of 0 rows that match"
+    assert _status(page) == f"Showing 0 of {len(_UNITS)} rows"
 
 
 @WIDTHS
-def test_the_groups_of_an_owner(opened: Open, tmp_path: Path, width: int) -> None:
-    """A filter and a column show them, if groups have owners; the page stays within its width."""
-    rows = [replace(row, owner="a-team-with-a-long-name" if n % 3 else None) for n, row in enumerate(_ROWS)]
-    file = tmp_path / "owners.html"
-    file.write_text(render(replace(_FINDINGS, rows=rows)), "utf-8")
-    page = opened(file=file, width=width)
-    page.get_by_label("Owner", exact=True).select_option("a-team-with-a-long-name")
-    assert sorted(_groups(page)) == _names([row for row in rows if row.owner])
-    assert set(_column(page, "Owner")) == {"a-team-with-a-long-name"}
+@SCHEMES
+def test_nothing_is_beyond_the_right_edge(opened: Open, width: int, scheme: str, nothing: Path) -> None:
+    """On a phone and on screens, with opened rows, and with names that were made to break pages."""
+    page = opened(width=width, scheme=scheme)
+    for button in page.locator("#units button.opener").all():
+        button.click()
+    for summary in page.locator("summary").all():
+        summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    wide = "[...document.querySelectorAll('.rows')].map(e => [e.id, e.scrollWidth, e.clientWidth])"
-    assert [each for each in page.evaluate(wide) if each[1] > each[2]] == []
+    assert page.evaluate(_WIDE) == []
+    sizes = "[...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect().height)"
+    assert min(page.evaluate(sizes)) >= 10
+    assert opened(width=width, scheme=scheme, file=nothing).evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_click_on_a_bar_lists_its_groups_and_back_goes_back(opened: Open) -> None:
-    """Exactly those of the rows that the bar counts, and how many of them there are in the cluster."""
+def test_policies_are_on_the_first_screen(opened: Open) -> None:
+    """With their numbers, curve and command, below what idle groups cost."""
+    page = opened(width=1200)
+    for text in ("Idle groups", "Owners of idle groups", "Broker heap, about"):
+        expect(page.locator("dt", has_text=text).first).to_be_in_viewport(ratio=1)
+    expect(page.locator("#policy-0 svg")).to_be_in_viewport(ratio=1)
+    expect(page.locator("#policy-0 pre").first).to_be_in_viewport(ratio=1)
+
+
+def test_the_copy_button_covers_no_text(opened: Open) -> None:
+    """It stands beside the text."""
+    page = opened(width=830)
+    for summary in page.locator("#policies summary").all():
+        summary.click()
+    for copied in page.locator(".copied").all():
+        button, text = copied.locator("button").bounding_box(), copied.locator("pre").bounding_box()
+        assert button is not None
+        assert text is not None
+        assert button["x"] >= text["x"] + text["width"]
+
+
+def test_a_bar_opens_its_row_and_a_row_leads_to_its_policy(opened: Open) -> None:
+    """A click on a bar opens the row and focuses it, also if filters hid it, and again."""
     page = opened()
-    page.get_by_role("link", name=re.compile(r"^Active, last commit under 30 days: ")).click()
-    expect(page.locator("#groups-title")).to_be_focused()
-    expect(page.locator("#groups-title")).to_be_in_viewport()
-    first = [row for row in _ROWS if (row.state, row.age) == ("Active", "under 30 days")]
-    assert sorted(_groups(page)) == _names(first)
-    assert page.evaluate("location.hash") == "#groups?age=under%2030%20days&state=Active"
-    assert _status(page).endswith(f"of {len(first)} rows that match; the cluster has {20 * len(first):,} such groups")
-    page.get_by_role("link", name=re.compile(r"^notebook-\*: idle: ")).click()
-    second = [
-        row
-        for row in _ROWS
-        if row.pattern == "notebook-*" and row.idle_since is not None and READ_AT - row.idle_since >= IDLE
-    ]
-    assert sorted(_groups(page)) == _names(second)
-    page.go_back()
-    expect(page.get_by_label("State", exact=True)).to_have_value("Active")
-    assert sorted(_groups(page)) == _names(first)
-    page.go_back()
-    expect(page.get_by_label("State", exact=True)).to_have_value("")
-    assert _status(page) == f"Showing 50 of {len(_ROWS):,} rows"
-
-
-@pytest.mark.parametrize("day", range(8))
-def test_a_day_of_expiry_lists_the_groups_of_that_day(opened: Open, day: int) -> None:
-    """By the day in UTC, exactly those that the chart counts: not who is in use, and expires on that day as well."""
-    page = opened()
-    wanted = READ_AT.date() + timedelta(days=day)
-    due = [row for row in _ROWS if row.due == wanted]
-    bar = page.get_by_role("link", name=re.compile(rf"\b{wanted.day} Nov: expiring"))
-    if not due:
-        assert wanted not in _FINDINGS.expiring
-        expect(bar).to_have_count(0)
-        return
-    assert len(due) < len([row for row in _ROWS if row.expires and row.expires.date() == wanted]) or not day
-    counted = _FINDINGS.expiring[wanted]
-    expect(bar).to_have_attribute("aria-label", re.compile(rf": {counted:,} groups?$"))
-    bar.click()
-    assert sorted(_groups(page)) == _names(due)
-    assert _status(page).endswith(f"of {len(due)} rows that match; the cluster has {counted:,} such groups")
-
-
-def test_the_week_of_expiry_lists_the_groups_of_all_its_days(opened: Open) -> None:
-    """As many as the heading says, and none that is long overdue."""
-    page = opened()
-    due = [row for row in _ROWS if row.due]
-    assert [row for row in _ROWS if row.expires and not row.due and row.expires < READ_AT]
-    page.get_by_role("link", name="List those groups.").click()
-    assert sorted(_groups(page)) == _names(due)
-    counted = sum(_FINDINGS.expiring.values())
-    expect(page.locator("#expiring-title")).to_have_text(f"{counted:,} groups will lose offsets within a week")
-    assert _status(page).endswith(f"of {len(due)} rows that match; the cluster has {counted:,} such groups")
-
-
-def test_what_should_have_expired_is_overdue(opened: Open, tmp_path: Path) -> None:
-    """With JavaScript and without: no moment that has passed is 0 minutes away."""
-    expiring = [row for row in _ROWS if row.expires]
-    rows = [*expiring[: _STEP // 2], *expiring[-_STEP // 2 :]]
-    expected = [bool(row.expires and row.expires < READ_AT) for row in rows]
-    assert set(expected) == {True, False}
-    file = tmp_path / "report.html"
-    file.write_text(render(replace(_FINDINGS, rows=rows)), "utf-8")
-    several = [
-        opened(file=file, javascript=javascript).locator("#groups-table tbody tr") for javascript in (True, False)
-    ]
-    for lines in several:
-        shown = dict(
-            zip(
-                lines.locator(".name").all_text_contents(),
-                lines.locator('[data-kind="until"] b').all_text_contents(),
-                strict=True,
-            )
-        )
-        assert [shown[printable(row.group)] == "overdue" for row in rows] == expected
+    page.get_by_role("searchbox", name="Search").fill("no such group")
+    bar = page.get_by_role("link", name=re.compile(r"^notebook-\{uuid\} \(a-team-with-a-long-name\): idle: "))
+    place = next(n for n, unit in enumerate(_UNITS) if unit.pattern == "notebook-{uuid}" and unit.owner)
+    for _ in range(2):
+        bar.click()
+        expect(page.locator(f"#unit-{place} .opened")).to_be_visible()
+        expect(page.locator(f"#unit-{place} button.opener")).to_be_focused()
+        page.locator(f"#unit-{place} button.opener").click()
+    page.locator(f"#unit-{place}").get_by_role("link", name="4 d").click()
+    expect(page.locator("#policy-1")).to_be_in_viewport()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_that_was_made_to_break_pages_is_text(opened: Open, name: str) -> None:
-    """In the table, in the choice of patterns, in the address and in a chart's title."""
+    """In its row and in the table of its groups."""
     page = opened()
-    page.get_by_label("Pattern", exact=True).select_option(printable(name))
-    assert _groups(page) == [printable(name)]
-    again = opened(fragment=page.evaluate("location.hash"))
-    assert _groups(again) == [printable(name)]
+    if name:
+        assert _opened(page, name).locator(".name").all_text_contents() == [printable(name)]
+    else:
+        # Those are the groups without a pattern.
+        assert '""' in _opened(page, name).locator(".name").all_text_contents()
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 2
 
 
-def test_one_header_is_reached_and_used_by_keyboard_alone(opened: Open) -> None:
-    """Tab comes to it, with a ring around it; Enter sorts, and leaves the focus where it was."""
-    page = opened()
-    page.get_by_role("searchbox", name="Search").focus()
-    for _ in range(30):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "State":
-            break
-    assert page.evaluate("document.activeElement.closest('th')?.textContent") == "State"
-    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    page.keyboard.press("Enter")
-    assert _column(page, "State")[0] == "Active"
-    page.keyboard.press("Enter")
-    assert _column(page, "State")[0] == "Unknown"
-    assert page.evaluate("document.activeElement.textContent") == "State"
-
-
-def test_a_bar_is_reached_and_used_by_keyboard_alone(opened: Open) -> None:
-    """The marks of the charts are links like any other; the first stop of all skips to the findings."""
+def test_rows_are_reached_and_used_by_keyboard_alone(opened: Open) -> None:
+    """Tab comes to headers and rows, with a ring around them; Enter sorts or opens, and leaves the focus."""
     page = opened()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the findings"
-    page.keyboard.press("Enter")
+    page.locator("#filters button").focus()
     page.keyboard.press("Tab")
-    name = page.evaluate("document.activeElement.getAttribute('aria-label')")
-    assert re.match(r"Empty, last commit under an hour: ", name)
+    assert page.evaluate("document.activeElement.closest('th')?.textContent") == "Groups"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
-    assert page.evaluate("location.hash") == "#groups?age=under%20an%20hour&state=Empty"
+    assert _shown(page) == sorted(printable(unit.pattern) if unit.pattern else "Single names" for unit in _UNITS)
+    assert page.evaluate("document.activeElement.textContent") == "Groups"
+    page.locator("#unit-0 button.opener").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#unit-0 .opened")).to_be_visible()
 
 
 def test_light_and_dark_follow_the_system_until_a_user_chooses(opened: Open) -> None:
@@ -287,43 +251,31 @@ def test_light_and_dark_follow_the_system_until_a_user_chooses(opened: Open) -> 
     assert _luminance(_css(light, "body", "backgroundColor")) > 0.8
 
 
-@SCHEMES
-def test_a_phone_shows_it_all_without_moving_sideways(opened: Open, scheme: str, nothing: Path) -> None:
-    """At 360 px, with names of any length, before and after all rows of a table are there."""
-    page = opened(width=360, scheme=scheme)
-    wide = "document.documentElement.scrollWidth"
-    assert page.evaluate(wide) <= 360
-    page.get_by_label("Pattern", exact=True).select_option(index=4)
-    page.locator("#groups-table .more").click()
-    assert page.evaluate(wide) <= 360
-    sizes = "[...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect().height)"
-    assert min(page.evaluate(sizes)) >= 10
-    assert opened(width=360, scheme=scheme, file=nothing).evaluate(wide) <= 360
-
-
 @WIDTHS
 def test_the_longest_names_stay_within_the_page(opened: Open, longest: Path, width: int) -> None:
-    """5,000 of them: they break where they must, and charts show their beginnings, with the whole in a title."""
+    """They break where they must, and charts show their beginnings, with the whole in a title."""
     page = opened(width=width, file=longest)
+    page.locator("#unit-0 button.opener").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    wide = "[...document.querySelectorAll('.rows')].map(e => [e.id, e.scrollWidth, e.clientWidth])"
-    assert [each for each in page.evaluate(wide) if each[1] > each[2]] == []
+    assert page.evaluate(_WIDE) == []
     texts = page.locator("svg text").filter(has_text="WWW")
-    assert texts.count() > 10
+    assert texts.count() > 5
     for text in texts.all():
         assert (text.text_content() or "").split("…")[0]
         box = text.bounding_box()
         assert box is not None
         assert box["x"] + box["width"] <= width
-    page.get_by_role("searchbox", name="Search").fill("4999")
-    expect(page.locator("#groups-table .shown")).to_have_text("Showing 1 of 1 row that matches")
 
 
 @WIDTHS
 @SCHEMES
 def test_axe_finds_nothing_serious(opened: Open, scheme: str, width: int, nothing: Path) -> None:
     """Landmarks, names, headings, contrast: in both themes, on a phone and on a desk."""
-    for page in (opened(width=width, scheme=scheme), opened(width=width, scheme=scheme, file=nothing)):
+    full = opened(width=width, scheme=scheme)
+    full.locator("#unit-0 button.opener").click()
+    for summary in full.locator("summary").all():
+        summary.click()
+    for page in (full, opened(width=width, scheme=scheme, file=nothing)):
         found = Axe().run(page)
         serious = [v for v in found.response["violations"] if v["impact"] in ("serious", "critical")]
         assert [(v["id"], [n["target"] for n in v["nodes"][:3]]) for v in serious] == []
@@ -343,31 +295,30 @@ def test_on_paper_all_is_there_but_the_controls(opened: Open) -> None:
     """In light colours also of a dark screen, as wide as a sheet."""
     page = opened(width=718, scheme="dark")
     page.emulate_media(media="print")
-    for selector in ("nav", "#filters", "#theme", ".more", ".copy", ".skip"):
+    for selector in ("nav", "#filters", "#theme", ".copy", ".skip"):
         expect(page.locator(selector).first).to_be_hidden()
     for section in page.locator("section").all():
         expect(section).to_be_visible()
     assert _luminance(_css(page, "body", "backgroundColor")) == 1
     assert _contrast(_css(page, "svg text", "fill"), "rgb(255, 255, 255)") > 4.5
     assert page.evaluate("document.documentElement.scrollWidth") <= 718
-    assert page.evaluate("[...document.querySelectorAll('.rows, .scroll')].every(e => e.scrollWidth <= 718)")
+    assert page.evaluate("[...document.querySelectorAll('.rows')].every(e => e.scrollWidth <= 718)")
 
 
-def test_without_javascript_the_first_rows_are_there(opened: Open) -> None:
-    """The same ones, and no control that would do nothing; a sentence says what is missing."""
+def test_without_javascript_rows_and_policies_are_there(opened: Open) -> None:
+    """The same rows, and no control that would do nothing; a sentence says what is missing."""
     page, plain = opened(), opened(javascript=False)
-    for table in ("#groups-table", "#soon-table", "#lag-table", "#stale-table"):
-        rows = [p.locator(f"{table} tbody tr").all_inner_texts() for p in (page, plain)]
-        assert [text.split() for text in rows[0]] == [text.split() for text in rows[1]]
-        assert len(rows[1]) == _STEP
-    assert "Without JavaScript, this table ends" in plain.locator("#groups-table").inner_text()
+    assert _shown(plain) == _shown(page)
+    assert "Without JavaScript, rows can't be opened" in plain.locator("#work").inner_text()
     expect(plain.locator("button:visible, form:visible")).to_have_count(0)
+    expect(plain.locator("#policy-0 svg")).to_be_visible()
 
 
 def test_a_policy_is_copied_as_it_is(opened: Open) -> None:
     """To the clipboard, to the last line."""
     page = opened()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.get_by_role("button", name="Copy the policy for console-consumer-*").click()
-    expect(page.locator(".copy").first).to_have_text("Copied")
-    assert page.evaluate("navigator.clipboard.readText()") == page.locator("pre").first.text_content()
+    page.locator("#policy-0 summary", has_text="idle-groups.yaml").click()
+    page.get_by_role("button", name="Copy the policy for console-consumer-{digits}").click()
+    expect(page.locator("#policy-0 details .copy")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == _FINDINGS.suggestions[0].policy
