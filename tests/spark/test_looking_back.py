@@ -431,11 +431,21 @@ def test_a_report(spark: SparkSession, tmp_path: Path) -> None:
     assert note in page
     assert f"Note: {note}" in said.err
     (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
-    rows = json.loads(data)["tables"]["groups-table"]["rows"]
-    assert {row[0] for row in rows} == {printable(name) for name in HOSTILE}
-    assert {row[13] for row in rows} == {"everything"}
+    units = json.loads(data)["units"]
+    assert {row[0] for unit in units for row in unit["rows"]} == {printable(name) for name in HOSTILE}
+    assert {unit["sort"][1] for unit in units} == {"everything"}
     assert page.rstrip().endswith("</html>")
-    assert (link.is_symlink(), [path.name for path in folder.iterdir()]) == (True, [file.name])
+    beside = ["report.csv", file.name, "report.json"]
+    assert (link.is_symlink(), sorted(path.name for path in folder.iterdir())) == (True, beside)
+    numbers = json.loads((folder / "report.json").read_text())
+    assert (numbers["groups"], numbers["clusterId"]) == (len(HOSTILE), "cluster")
+    since = ("--since", folder / "report.json")
+    said = program("report", "--warehouse", warehouse, *since, "--output-file", link, "--log-file", log)
+    assert (said.code, said.errors) == (0, [])
+    assert "Since the report of" in file.read_text(encoding="utf-8")
+    (folder / "report.json").write_text(json.dumps(numbers | {"clusterId": "another"}))
+    said = program("report", "--warehouse", warehouse, *since, "--output-file", link, "--log-file", log)
+    assert (said.code, said.errors) == (1, [f"Error: {folder / 'report.json'} is of another cluster, 'another'"])
 
 
 DAY = 86_400.0
@@ -469,6 +479,7 @@ def test_no_tables_no_report(tmp_path: Path) -> None:
         pytest.param("{folder}/loop", "{folder}/loop can't be written: ", id="loop"),
         pytest.param("{folder}/pipe", "{folder}/pipe is not a regular file", id="pipe"),
         pytest.param("/dev/null", "/dev/null is not a regular file", id="device"),
+        pytest.param("{folder}/a.json", "a.json is the name of a file beside the page", id="json"),
     ],
 )
 def test_a_file_that_cannot_be_written(tmp_path: Path, file: str, says: str) -> None:

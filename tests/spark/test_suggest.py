@@ -16,7 +16,7 @@ from group_hygiene.pipeline.activity.survey import survey
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.suggest import with_suggestions
 from group_hygiene.pipeline.tables import COVERAGE, INGESTED
-from group_hygiene.report.findings import Findings, Growth, Suggestion
+from group_hygiene.report.findings import Findings, Suggestion
 from group_hygiene.spec.policy import Action, Mode, Policy
 from tests.spark.histories import START, Bronze, Event, classic, commit
 
@@ -104,7 +104,7 @@ def applied(suggestion: Suggestion, folder: Path) -> Policy:
 
 def test_unused_groups_get_a_policy(suggested: Findings, tmp_path: Path) -> None:
     """As a dry run, for that pattern alone, after a day: less is never suggested. It says what it would have done."""
-    found = of(suggested, "console-consumer-*")
+    found = of(suggested, "console-consumer-{digits}")
     policy = applied(found, tmp_path)
     assert (policy.mode, policy.action, policy.when.idle_for) == (Mode.DRY_RUN, Action.DELETE, 24 * HOUR)
     assert [name for name in LIVES if policy.match.groups.matches(name)] == named("console-consumer-")
@@ -116,14 +116,14 @@ def test_unused_groups_get_a_policy(suggested: Findings, tmp_path: Path) -> None
 
 def test_all_that_it_was_judged_by_is_written_out(suggested: Findings) -> None:
     """Nothing is left to defaults, which may be others where it is applied."""
-    spec = yaml.safe_load(of(suggested, "console-consumer-*").policy)["spec"]
+    spec = yaml.safe_load(of(suggested, "console-consumer-{digits}").policy)["spec"]
     assert (spec["interval"], spec["delete"]) == ("10m", {"gracePeriod": "24h"})
 
 
 def test_who_comes_back_gets_the_least_that_does_not_hurt(suggested: Findings, tmp_path: Path) -> None:
     """Shorter ones are shown with whom they would have hurt."""
-    found = of(suggested, "weekend-*")
-    hours = {period / HOUR: (deleted, regret) for period, deleted, regret in found.longer}
+    found = of(suggested, "weekend-{digits}")
+    hours = {period / HOUR: (deleted, regret) for period, deleted, regret in found.tried}
     assert hours == {
         # Within a day of the group's return, 48 hours and a day of grace are over.
         **dict.fromkeys((12, 24, 36, 48), (EACH, EACH)),
@@ -133,18 +133,39 @@ def test_who_comes_back_gets_the_least_that_does_not_hurt(suggested: Findings, t
     assert (found.deleted, found.regret) == (EACH, 0)
 
 
+def test_the_lives_of_some_that_came_back(suggested: Findings) -> None:
+    """With the days of their commits, and the deletion before the next use."""
+    found = of(suggested, "weekend-{digits}")
+    assert len(found.lives) == 3
+    for life in found.lives:
+        assert life.group in LIVES
+        assert life.deleted_at < life.back_at
+        assert {life.back_at.date()} < {*life.used}
+    assert of(suggested, "console-consumer-{digits}").lives == []
+
+
+def test_units_of_several_owners_share_a_policy(spark: SparkSession, lived: tuple[str, Findings]) -> None:
+    """It is for the pattern, and needs as many idle groups of all owners together."""
+    warehouse, findings = lived
+    (unit,) = (unit for unit in findings.units if unit.pattern == "weekend-{digits}")
+    halves = [replace(unit, owner=owner, there=EACH // 2, idle=EACH // 2) for owner in ("a", "b")]
+    (found,) = with_suggestions(spark, warehouse, replace(findings, units=halves)).suggestions
+    assert (found.pattern, found.groups) == ("weekend-{digits}", EACH)
+    assert with_suggestions(spark, warehouse, replace(findings, units=halves[:1])).suggestions == ()
+
+
 def test_who_always_comes_back_gets_none(suggested: Findings) -> None:
     """And it is said why, with the numbers."""
-    found = of(suggested, "fortnight-*")
+    found = of(suggested, "fortnight-{digits}")
     assert (found.policy, found.idle_for) == ("", None)
     assert found.why_not.startswith("Each idleFor that was tried would have deleted groups that were used again")
-    assert all(regret for _, _, regret in found.longer)
+    assert all(regret for _, _, regret in found.tried)
 
 
 def test_nothing_is_suggested_that_deletes_nothing(suggested: Findings) -> None:
     """What hurts nobody since it reaches nobody is no policy."""
-    found = of(suggested, "slow-*")
-    *short, last = [(deleted > 0, regret > 0) for _, deleted, regret in found.longer]
+    found = of(suggested, "slow-{digits}")
+    *short, last = [(deleted > 0, regret > 0) for _, deleted, regret in found.tried]
     assert (set(short), last) == ({(True, True)}, (False, False))
     assert (found.policy, found.idle_for) == ("", None)
     assert "or none at all" in found.why_not
@@ -152,17 +173,23 @@ def test_nothing_is_suggested_that_deletes_nothing(suggested: Findings) -> None:
 
 def test_whom_no_policy_deletes(suggested: Findings) -> None:
     """Groups of Kafka Connect are idle, and kept: it is said that this is why."""
-    found = of(suggested, "connect-sink-*")
+    found = of(suggested, "connect-sink-{digits}")
     assert (found.policy, found.deleted) == ("", 0)
     assert "ConnectGroup" in found.why_not
 
 
 def test_who_is_worth_a_policy(suggested: Findings) -> None:
     """No pattern that may be anybody's, none of few idle groups or too long for the CRD, none that people made."""
-    idle = {growth.pattern: growth.idle for growth in suggested.patterns}
-    assert idle.keys() > {"ab*", "few-*", "billing"}
+    idle = {unit.pattern: unit.idle for unit in suggested.units}
+    assert idle.keys() > {"ab{digits}", "few-{digits}", ""}
     assert idle["svc-*"] == len(SERVICES)
-    wanted = {"console-consumer-*", "weekend-*", "fortnight-*", "slow-*", "connect-sink-*"}
+    wanted = {
+        "console-consumer-{digits}",
+        "weekend-{digits}",
+        "fortnight-{digits}",
+        "slow-{digits}",
+        "connect-sink-{digits}",
+    }
     assert {suggestion.pattern for suggestion in suggested.suggestions} == wanted
     assert (suggested.began, suggested.notes) == (BEGAN, [])
 
@@ -170,7 +197,7 @@ def test_who_is_worth_a_policy(suggested: Findings) -> None:
 def test_kafka_is_faster(spark: SparkSession, lived: tuple[str, Findings]) -> None:
     """Where offsets expire before an idleFor and its grace period are over, it is not suggested."""
     warehouse, findings = lived
-    findings = replace(findings, patterns=[one for one in findings.patterns if one.pattern == "weekend-*"])
+    findings = replace(findings, units=[one for one in findings.units if one.pattern == "weekend-{digits}"])
     # 72 hours, a day of grace, and ten minutes until somebody looks.
     enough = timedelta(hours=96, minutes=10)
     (found,) = with_suggestions(spark, warehouse, replace(findings, retention=enough)).suggestions
@@ -199,9 +226,10 @@ def test_any_names(spark: SparkSession, warehouse: str, tmp_path: Path) -> None:
     findings = written(spark, warehouse, lives)
     for first in range(0, len(AWKWARD), 10):
         patterns = AWKWARD[first : first + 10]
-        growths = [Growth(pattern, EACH, EACH, EACH, {}, made=True) for pattern in patterns]
-        found = with_suggestions(spark, warehouse, replace(findings, patterns=growths)).suggestions
-        assert [suggestion.pattern for suggestion in found] == patterns
+        units = [replace(findings.units[0], pattern=pattern, idle=EACH, made=True) for pattern in patterns]
+        found = with_suggestions(spark, warehouse, replace(findings, units=units)).suggestions
+        assert {suggestion.pattern for suggestion in found} == {*patterns}
+        found = sorted(found, key=lambda suggestion: patterns.index(suggestion.pattern))
         policies = [applied(suggestion, tmp_path) for suggestion in found]
         assert len({policy.name for policy in policies}) == len(patterns)
         for suggestion, policy, kind in zip(found, policies, names[first:], strict=False):
@@ -231,7 +259,7 @@ def test_history_is_just_long_enough(spark: SparkSession, warehouse: str) -> Non
     """From 14 days on, there are suggestions and no note."""
     findings = written(spark, warehouse, {name: used((20, 20.1)) for name in named("console-consumer-")}, held=15)
     found = with_suggestions(spark, warehouse, findings)
-    assert (of(found, "console-consumer-*").deleted, found.notes) == (EACH, [])
+    assert (of(found, "console-consumer-{digits}").deleted, found.notes) == (EACH, [])
 
 
 def test_nothing_to_try_policies_on(spark: SparkSession, warehouse: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import random
 import shutil
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -22,8 +22,10 @@ from group_hygiene.pipeline.activity import survey as surveying
 from group_hygiene.pipeline.activity.survey import known, survey
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED
-from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic
+from group_hygiene.report.findings import Day, Findings, Row, Share, StaleTopic, Unit
 from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.owners import GroupOwner, Owners
+from group_hygiene.spec.patterns import Patterns, TenantPatterns
 from tests.spark.bronze import all_rows, replace
 from tests.spark.histories import START, Bronze, Event, classic, client, commit, epoch, member, moment, state, wiped
 
@@ -112,37 +114,31 @@ def test_as_of_when(findings: Findings) -> None:
 
 
 def test_counts(findings: Findings) -> None:
-    """Every group that is there is counted once, by type, state and age; who is gone is not."""
-    assert findings.groups == len(GROUPS) - 1
-    assert findings.idle == sum(found.idle for found in findings.patterns)
-    assert 0 < findings.idle < findings.groups
-    assert findings.counts == [
-        Count("Classic", "Active", Age.HOUR, 1),
-        Count("Classic", "Empty", Age.DAY, 1),
-        Count("Classic", "Empty", Age.MONTH, 4),
-        Count("Classic", "Empty", Age.NEVER, 1),
-        Count("Consumer", "Active", Age.MONTH, 1),
-        Count("Consumer", "Empty", Age.MONTH, 1),
-        Count("Unknown", "Unknown", Age.WEEK, 1),
-    ]
+    """Every existing group is counted once, with its offsets; a group that is gone is not."""
+    assert findings.groups == findings.listed == len(GROUPS) - 1
+    assert findings.idle == sum(unit.idle for unit in findings.units) == 4
+    assert findings.offsets == sum(row.partitions for row in findings.rows)
+    # left, overdue and due-just-now share their partition with groups in use; billing's is simple's alone.
+    assert (findings.idle_offsets, findings.left) == (6, 2)
+    assert findings.topics == [Share("orders", 5, 9), Share("billing", 1, 1)]
 
 
 def test_rows(findings: Findings) -> None:
-    """Who is not in use comes first, the longest idle before others, then who is, and last who may be."""
+    """Unused groups come first, the longest idle before others; then groups in use, and those that may be."""
     assert [row.group for row in findings.rows] == [
         *("overdue", "due-just-now", "simple", "left", "never", "consumer-left", "simple-in-use"),
         *("consumer-in-use", "unknown", "in-use"),
     ]
     assert row(findings, "simple") == Row(
         group="simple",
-        pattern="simple",
+        pattern="",
+        owner="",
+        program="",
         type="Classic",
         state="Empty",
-        age=Age.MONTH,
         last_commit=at(12),
         idle_since=at(12),
         expires=at(-1),
-        due=at(-1).date(),
         topics=2,
         partitions=3,
         behind=0,
@@ -150,7 +146,27 @@ def test_rows(findings: Findings) -> None:
     assert row(findings, "left").last_client == "client 'a' from 10.1.2.3 and 1 more"
     unused = row(findings, "never")
     assert (unused.last_commit, unused.idle_since, unused.expires) == (None, at(4), None)
-    assert (unused.age, unused.topics, unused.behind) == (Age.NEVER, 0, None)
+    assert (unused.topics, unused.behind) == (0, None)
+
+
+def test_the_list_has_all_groups(findings: Findings) -> None:
+    """As CSV, longest idle first, with a client id; unknown times are empty."""
+    head, *rows = csv.reader(findings.listing.decode().splitlines())
+    listed = [dict(zip(head, row, strict=True)) for row in rows]
+    assert {row["group"] for row in listed} == GROUPS.keys() - {"gone"}
+    assert listed[0]["group"] == "overdue"
+    (left,) = (row for row in listed if row["group"] == "left")
+    assert (left["last_client_id"], left["state"], left["partitions"]) == ("a", "Empty", "1")
+    assert left["idle_since"].startswith(f"{at(10):%Y-%m-%d %H:%M:%S}")
+    assert listed[-1]["idle_since"] == ""
+
+
+def test_no_name_is_a_formula_of_a_spreadsheet(spark: SparkSession, warehouse: str) -> None:
+    """In the list, such a name begins with a quote."""
+    names = ["=1+1", "+a", "-a", "@a", "\ta", "a=b"]
+    ingest(spark, warehouse, {name: left(9, 8) for name in names})
+    _, *rows = csv.reader(survey(spark, warehouse, RETENTION).listing.decode().splitlines())
+    assert {row[0] for row in rows} == {"'=1+1", "'+a", "'-a", "'@a", "'\ta", "a=b"}
 
 
 def test_expiring(findings: Findings) -> None:
@@ -163,49 +179,11 @@ def test_expiring(findings: Findings) -> None:
     }
 
 
-def test_rows_are_due_on_the_days_that_count_them(findings: Findings) -> None:
-    """What is behind a day is in the rows, where all are listed; who is in use expires too, and is due on no day."""
-    assert len(findings.rows) == findings.groups
-    assert Counter(row.due for row in findings.rows if row.due) == findings.expiring
-    not_counted = {row.group for row in findings.rows if row.expires and not row.due and row.expires < at(-7)}
-    assert not_counted == {"overdue", "consumer-in-use"}
-    late = row(findings, "due-just-now")
-    assert (late.expires, late.due) == (at(0.5), READ_AT.date())
-
-
 def test_invalid_options(findings: Findings) -> None:
     """Each mistake is said in a sentence: a type that is not known, a retention that can't be the right one."""
     assert len(findings.notes) == 2
     assert "too few records to know the type of 1 group:" in findings.notes[0]
     assert "1 group should have lost offsets" in findings.notes[1]
-
-
-LIMITS = [
-    pytest.param(timedelta(hours=-1), Age.HOUR, id="after-the-log-was-read"),
-    pytest.param(timedelta(minutes=59), Age.HOUR, id="59m"),
-    pytest.param(timedelta(hours=1), Age.DAY, id="1h"),
-    pytest.param(timedelta(days=1), Age.WEEK, id="1d"),
-    pytest.param(timedelta(days=7) - timedelta(milliseconds=1), Age.WEEK, id="almost-7d"),
-    pytest.param(timedelta(days=7), Age.MONTH, id="7d"),
-    pytest.param(timedelta(days=30), Age.QUARTER, id="30d"),
-    pytest.param(timedelta(days=90), Age.OLDER, id="90d"),
-]
-
-
-@pytest.fixture(scope="module")
-def ages(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Age]:
-    """By a group's name, which is the age of its last commit in seconds."""
-    warehouse = str(tmp_path_factory.mktemp("ages"))
-    seconds = [span.total_seconds() for param in LIMITS for span in param.values if isinstance(span, timedelta)]
-    groups = {f"{age} s": [commit(ago() - age)] for age in seconds}
-    ingest(spark, warehouse, groups)
-    return {row.group: row.age for row in survey(spark, warehouse, RETENTION).rows}
-
-
-@pytest.mark.parametrize(("span", "age"), LIMITS)
-def test_ages(ages: dict[str, Age], span: timedelta, age: Age) -> None:
-    """`under` leaves out what is named; who committed after the log was read did just now."""
-    assert ages[f"{span.total_seconds()} s"] is age
 
 
 def moments(made: random.Random) -> datetime | None:
@@ -342,76 +320,146 @@ def test_stale_topics(spark: SparkSession, warehouse: str) -> None:
     assert findings.stale_total == 3
 
 
-def test_growth(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pattern's groups, the gone ones too, by the day when each was first seen; most groups first, then by name."""
-    monkeypatch.setattr(surveying, "_PATTERNS", 3)
+def test_units(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By pattern, owner and program, with groups that are gone; most idle offsets first, then most groups."""
+    monkeypatch.setattr(surveying, "_UNITS", 4)
     groups = {
-        "run-10001": left(9, 8),
-        "run-10002": left(8, 6.9),
-        "run-10003": gone(8),
-        "run-10004": [commit(ago(7))],
-        "job-20260101": gone(1),
-        "job-20260102": gone(1),
+        "perf-consumer-10001": left(9, 8),
+        "perf-consumer-10002": [*left(8, 7), commit(ago(9), partition=3)],
+        "perf-consumer-10003": gone(8),
+        "perf-consumer-10004": [commit(ago(6))],
+        "job-20260101-a": gone(1),
+        "job-20260102-a": gone(2),
         "b": left(2, 1),
-        "a": [commit(ago(2)), wiped(ago(1))],
+        "a": left(20, 19),
+        "c-of-another": [commit(ago(2)), wiped(ago(1))],
     }
     ingest(spark, warehouse, groups)
-    findings = survey(spark, warehouse, RETENTION)
+    owners = Owners(
+        [
+            GroupOwner(name="load", groups=TenantPatterns(["perf-*"])),
+            GroupOwner(name="{namespace}", groups=TenantPatterns(["c-of-{namespace}"])),
+        ]
+    )
+    findings = survey(spark, warehouse, RETENTION, owners)
     day = READ_AT.date()
 
     def days(*counts: tuple[int, int]) -> dict[date, int]:
         return {day - timedelta(days=before): groups for before, groups in counts}
 
-    assert findings.patterns == [
-        Growth("run-*", 4, 3, 2, days((11, 1), (10, 1), (9, 1), (7, 1)), made=True),
-        Growth("job-*", 2, 0, 0, days((4, 2)), made=True),
-        Growth("a", 1, 0, 0, days((2, 1)), made=False),
-    ]
-    assert list(findings.patterns[0].new) == sorted(findings.patterns[0].new)
-    assert findings.others == 1
-    assert findings.groups == 4
+    perf, single, jobs, others = findings.units
+    assert perf == Unit(
+        pattern="perf-consumer-{digits}",
+        owner="load",
+        program="kafka-consumer-perf-test",
+        seen=4,
+        there=3,
+        idle=2,
+        offsets=4,
+        idle_offsets=3,
+        idle_since=at(8),
+        came=1,
+        went=0,
+        cleaned=0,
+        new=days((11, 1), (10, 1), (9, 1), (6, 1)),
+        made=True,
+    )
+    assert list(perf.new) == sorted(perf.new)
+    assert (single.key, single.there, single.idle, single.made) == (("", "", ""), 2, 1, False)
+    assert (jobs.pattern, jobs.seen, jobs.there, jobs.went) == ("job-{date}-a", 2, 0, 2)
+    assert (others.key, others.there) == (("", "another", ""), 0)
+    assert [row.unit for row in findings.rows if row.group.startswith("perf")] == 3 * [perf.key]
+    assert findings.others == 0
+    assert findings.owners == [Share("load", 2, 3), Share("", 1, 2)]
+
+
+def test_what_came_and_went(spark: SparkSession, warehouse: str) -> None:
+    """Since a time; a group that went before its offsets could expire was deleted by a client."""
+    groups = {
+        "old": left(9, 8),
+        "new": left(2, 1),
+        "expired": [commit(ago(20)), wiped(ago(5))],
+        "deleted": [commit(ago(8)), wiped(ago(5))],
+        "deleted-before": [commit(ago(12)), wiped(ago(10))],
+    }
+    ingest(spark, warehouse, groups)
+    findings = survey(spark, warehouse, RETENTION)
+    assert (findings.since, findings.came, findings.went, findings.cleaned) == (at(7), 1, 2, 1)
+    findings = survey(spark, warehouse, RETENTION, since=at(11))
+    assert (findings.since, findings.came, findings.went, findings.cleaned) == (at(11), 3, 3, 2)
+
+
+def test_groups_by_day(spark: SparkSession, warehouse: str) -> None:
+    """Each day since the first: those that existed, and of these, those whose last use was 7 days before or earlier."""
+    groups = {"a": [commit(ago(12))], "b": [commit(ago(11))], "c": [commit(ago(10)), wiped(ago(2))]}
+    ingest(spark, warehouse, groups)
+    counts = [(1, 0), (2, 0), *5 * [(3, 0)], (3, 1), (3, 2), (3, 3), (2, 2), (2, 2), (2, 2)]
+    first = at(12).date()
+    expected = [Day(first + timedelta(days=n), *count) for n, count in enumerate(counts)]
+    assert survey(spark, warehouse, RETENTION).days == expected
+
+
+def test_committers(spark: SparkSession, warehouse: str) -> None:
+    """The most commits of the last 7 days first; not those of earlier days, nor of groups that are gone."""
+    groups = {
+        "busy": [commit(ago(3, hours=n)) for n in range(5)],
+        "was-busy": [*(commit(ago(9, hours=n)) for n in range(9)), commit(ago(1))],
+        "gone": [*(commit(ago(3, hours=n)) for n in range(9)), wiped(ago(1))],
+        "quiet": left(20, 10),
+    }
+    ingest(spark, warehouse, groups)
+    assert survey(spark, warehouse, RETENTION).committers == [("busy", 5), ("was-busy", 1)]
+
+
+UUIDS = [f"{n:08x}-{n * 7:04x}-4a4a-bbbb-{n * 99:012x}" for n in range(1, 5)]
 
 
 @pytest.mark.parametrize(
     ("names", "pattern", "made"),
     [
-        pytest.param([f"run-{number}" for number in range(10_000, 10_010)], "run-*", True, id="numbers"),
+        pytest.param([f"run-{number}" for number in range(10_000, 10_010)], "run-{digits}", True, id="numbers"),
         pytest.param([f"svc-{letter * 3}" for letter in "abcdefghijklmnopqrstuv"], "svc-*", False, id="words"),
         pytest.param([f"v2-{letter * 3}" for letter in "abcdefghijklmnopqrstuv"], "v2-*", False, id="words-behind-2"),
         # 28 of 35, and of one more.
         pytest.param([*_words(7), *_numbered(28)], "job-*", True, id="80-percent"),
         pytest.param([*_words(8), *_numbered(28)], "job-*", False, id="less"),
-        pytest.param(["billing-3"], "billing-3", False, id="alone"),
+        pytest.param(["billing-3"], "", False, id="alone"),
+        pytest.param([f"anonymous.{it}" for it in UUIDS], "anonymous.{uuid}", True, id="uuids"),
+        pytest.param(
+            [f"a-{it}-of-{n}0000-b" for n, it in enumerate(UUIDS, 1)], "a-{uuid}-of-{digits}-b", True, id="two"
+        ),
+        pytest.param([f"load-{'0a1b2c3d4e'[n:]}f9" for n in range(3)], "load-{hex}", True, id="hex"),
+        pytest.param([f"day-2026-01-{n:02}.x" for n in range(1, 5)], "day-{date}.x", True, id="dates"),
+        pytest.param([f"n{number}\\5" for number in range(10_000, 10_003)], "n{digits}\\\\5", True, id="escaped"),
+        pytest.param(["run-10001", "run-10002", "run-20260101T1200"], "run-*", True, id="one-does-not-fit"),
     ],
 )
 def test_names_that_a_program_made(
     spark: SparkSession, warehouse: str, names: Sequence[str], pattern: str, made: bool
 ) -> None:
-    """Nearly all have digits where the star is; digits that the pattern has too are no sign of it."""
+    """Nearly all have digits where the star is; digits that the pattern has too are no sign of it.
+
+    A placeholder is in place of the star if all names fit: the pattern still matches them all.
+    """
     ingest(spark, warehouse, {name: left(9, 8) for name in names})
-    (found,) = survey(spark, warehouse, RETENTION).patterns
+    (found,) = survey(spark, warehouse, RETENTION).units
     assert (found.pattern, found.seen, found.made) == (pattern, len(names), made)
+    assert not pattern or all(map(Patterns([pattern]).matches, names))
 
 
 def test_a_share_for_each(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no room for all: who expires soonest, some of each pattern, and only then the longest idle."""
-    for name, value in {"_ROWS": 7, "_SHARE": 2, "_EXPIRING": 2}.items():
+    """If there is no room for all: some of each unit, and only then the longest idle."""
+    for name, value in {"_ROWS": 4, "_SHARE": 2}.items():
         monkeypatch.setattr(surveying, name, value)
-    # The two that expire soonest commit, and have one old partition each.
-    soon = {f"soon-{name}": [commit(ago(13.5)), commit(ago(1.2), partition=1)] for name in ("a", "b", "c")}
     groups = {
         **{f"leftover-{number}": left(200, 100) for number in range(10_000, 10_030)},
         "one": left(30, 20),
         "other": left(30, 19),
         "active": [classic(ago(3), 1), commit(ago(2))],
-        **soon,
     }
     ingest(spark, warehouse, groups)
     rows = [row.group for row in survey(spark, warehouse, RETENTION).rows]
-    assert rows == ["leftover-10000", "leftover-10001", "one", "other", "soon-a", "soon-b", "soon-c"]
-    monkeypatch.setattr(surveying, "_ROWS", 5)
-    rows = [row.group for row in survey(spark, warehouse, RETENTION).rows]
-    assert rows == ["leftover-10000", "leftover-10001", "one", "soon-a", "soon-b"]
+    assert rows == ["leftover-10000", "leftover-10001", "one", "other"]
     monkeypatch.setattr(surveying, "_ROWS", 100)
     rows = [row.group for row in survey(spark, warehouse, RETENTION).rows]
     assert len(rows) == len(groups)
@@ -435,8 +483,8 @@ def test_everything_is_gone(spark: SparkSession, warehouse: str) -> None:
     """Nothing is there, and what was is told."""
     ingest(spark, warehouse, {"x-10001": gone(2), "x-10002": gone(1)})
     findings = survey(spark, warehouse, RETENTION)
-    assert (findings.groups, findings.counts, findings.rows, findings.expiring) == (0, [], [], {})
-    assert [(it.pattern, it.seen, it.there) for it in findings.patterns] == [("x-*", 2, 0)]
+    assert (findings.groups, findings.listed, findings.rows, findings.expiring) == (0, 0, [], {})
+    assert [(it.pattern, it.seen, it.there) for it in findings.units] == [("x-{digits}", 2, 0)]
     assert (findings.stale, findings.stale_total, findings.notes) == ([], 0, [])
 
 
