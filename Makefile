@@ -129,7 +129,7 @@ picture: $(STAMP) ## draw the pictures of the docs: the report, and kubectl and 
 	@$(BIN)/python -m sandbox prepare --browser
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite.terminal policy docs/kubectl.png
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite.terminal plan docs/plan.png
-	@PYTHONPATH=operator:. $(BIN)/python -m bench.picture docs/report.png
+	@PYTHONPATH=operator:. $(BIN)/python -m bench.picture docs
 
 rules: chart ## generate deploy/prometheus/prometheusrule.yaml from rules.yaml
 	@cd deploy/prometheus && { sed '/^spec:/q' prometheusrule.yaml; sed -n '/^groups:/,$$p' rules.yaml | sed 's/^./  &/'; } > .new && mv .new prometheusrule.yaml

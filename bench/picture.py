@@ -1,4 +1,4 @@
-"""`python -m bench.picture FILE`: the report of a synthetic past of 5,000 groups, as a browser shows it, into a PNG."""
+"""`python -m bench.picture FOLDER`: the report of a synthetic past of 5,000 groups, in a browser, as PNGs."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from bench.command import run, say
 from bench.past import write_past
@@ -15,39 +15,55 @@ from group_hygiene.pipeline.activity.survey import survey
 from group_hygiene.pipeline.backtest.suggest import with_suggestions
 from group_hygiene.pipeline.session import Options, spark_session
 from group_hygiene.report.page import render
+from group_hygiene.spec.owners import GroupOwner, Owners
+from group_hygiene.spec.patterns import TenantPatterns
 from sandbox import browser
 from sandbox.spark.jars import jars
 
 _GROUPS, _DAYS = 5_000, 90
 # What the synthetic past is: nothing in it expires before.
 _RETENTION = timedelta(days=120)
-_SIZE = {"width": 1200, "height": 1500}
+_OWNERS = {"ci": ["edge-*", "preview-*"], "analytics": ["spark-*", "nightly-*", "seasonal-*"], "payments": ["steady-*"]}
+# As the docs show them; the first has no suffix.
+_SCREENS = {"": (1200, "light"), "-dark": (1200, "dark"), "-830": (830, "light"), "-830-dark": (830, "dark")}
+_HEIGHT = 1000
 
 
 def main() -> int:
     """Run the command line; answers with the exit code."""
     parser = argparse.ArgumentParser("python -m bench.picture", description=__doc__)
-    parser.add_argument("file", type=Path, help="the PNG")
-    file = parser.parse_args().file
-    return run(lambda: _draw(file), HygieneError)
+    parser.add_argument("folder", type=Path, help="of the PNGs report*.png and report-row*.png")
+    folder = parser.parse_args().folder
+    return run(lambda: _draw(folder), HygieneError)
 
 
-def _draw(file: Path) -> None:
+def _draw(pictures: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="kafka-group-hygiene-bench-") as folder:
         page = Path(folder, "report.html")
         say(f"writing a past of {_GROUPS:,} groups and {_DAYS} days")
         with spark_session(Options(master="local[*]", jars=jars(), log=Path(folder, "spark.log"))) as spark:
             warehouse = f"{folder}/warehouse"
             write_past(spark, warehouse, _GROUPS, _DAYS)
-            findings = with_suggestions(spark, warehouse, survey(spark, warehouse, _RETENTION), say)
-        page.write_text(render(findings), "utf-8")
+            owners = Owners([GroupOwner(name=name, groups=TenantPatterns(of)) for name, of in _OWNERS.items()])
+            findings = survey(spark, warehouse, _RETENTION, owners)
+            findings = with_suggestions(spark, warehouse, findings, say)
+        page.write_text(render(findings, "report.csv"), "utf-8")
         with sync_playwright() as playwright:
             program = str(browser.find())
             chromium = playwright.chromium.launch(executable_path=program, args=browser.arguments())
-            shown = chromium.new_page(viewport=_SIZE)  # type: ignore[arg-type]
-            shown.goto(page.as_uri())
-            shown.screenshot(path=file)
+            for suffix, (width, scheme) in _SCREENS.items():
+                size = ViewportSize(width=width, height=_HEIGHT)
+                shown = chromium.new_page(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+                shown.goto(page.as_uri())
+                _shoot(shown, pictures / f"report{suffix}.png")
+                shown.locator("button.opener").nth(1).click()
+                shown.evaluate("document.getElementById('work').scrollIntoView()")
+                _shoot(shown, pictures / f"report-row{suffix}.png")
             chromium.close()
+
+
+def _shoot(page: Page, file: Path) -> None:
+    page.screenshot(path=file)
     say(f"{file}: {file.stat().st_size / 1024:,.0f} KiB")
 
 
