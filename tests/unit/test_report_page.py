@@ -68,7 +68,9 @@ def test_names_are_text_wherever_they_stand() -> None:
     hostile = rich(rows=40, names=HOSTILE)
     usual = rich(rows=40, names=[f"usual-{n}" for n in range(len(HOSTILE))])
     hostile = replace(hostile, suggestions=[suggestion(name) for name in HOSTILE], cluster_id=HOSTILE[0])
+    hostile = replace(hostile, committers=[(HOSTILE[0], 7)])
     usual = replace(usual, suggestions=[suggestion(f"usual-{n}") for n in range(len(HOSTILE))])
+    usual = replace(usual, committers=[("usual", 7)])
     kinds, expected = (
         sorted((tag, sorted(attributes)) for tag, attributes in _Elements(render(findings)).elements)
         for findings in (hostile, usual)

@@ -62,7 +62,8 @@ def survey(
     activity = activity_at(spark, warehouse, covered.activity).select(*_COLUMNS)
     judged = known(activity, covered.places, retention).withColumns(_derived(covered.read_at, retention, since))
     groups = patterned(judged.drop("offsets", "commits_by_day"))
-    groups = groups.withColumn("pattern", F.when(~F.rlike("pattern", F.lit(_NO_STAR)), F.col("pattern")).otherwise(""))
+    alone = F.rlike("pattern", F.lit(_NO_STAR)) | (F.col("group") == "")
+    groups = groups.withColumn("pattern", F.when(alone, "").otherwise(F.col("pattern")))
     groups = _named(groups, owners).persist()
     try:
         sums = (F.count("*").alias("groups"), F.sum("partitions").alias("offsets"))
