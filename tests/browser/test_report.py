@@ -124,14 +124,13 @@ def test_rows_are_sorted_both_ways(opened: Open) -> None:
     """The most idle offsets come first; a header sorts by another column, with opened rows."""
     page = opened()
     expect(page.locator("#units > thead th[aria-sort]")).to_have_text("Idle offsets")
-    names = [unit.pattern for unit in _UNITS]
-    assert _shown(page) == [printable(name) for name in names]
+    assert _shown(page) == [unit_name(unit) for unit in _UNITS]
     page.locator("#unit-0 button.opener").click()
     _header(page.locator("#units"), "Idle groups").click()
     by_groups = sorted(_UNITS, key=lambda unit: -unit.idle)
-    assert _shown(page) == [printable(unit.pattern) for unit in by_groups]
+    assert _shown(page) == [unit_name(unit) for unit in by_groups]
     _header(page.locator("#units"), "Idle groups").click()
-    assert _shown(page)[-1] == printable(by_groups[0].pattern)
+    assert _shown(page)[-1] == unit_name(by_groups[0])
     expect(page.locator("#unit-0 .opened")).to_be_visible()
 
 
@@ -228,7 +227,7 @@ def test_rows_are_reached_and_used_by_keyboard_alone(opened: Open) -> None:
     assert page.evaluate("document.activeElement.closest('th')?.textContent") == "Groups"
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
-    assert _shown(page) == sorted(printable(unit.pattern) if unit.pattern else "Single names" for unit in _UNITS)
+    assert _shown(page) == sorted(map(unit_name, _UNITS))
     assert page.evaluate("document.activeElement.textContent") == "Groups"
     page.locator("#unit-0 button.opener").focus()
     page.keyboard.press("Enter")

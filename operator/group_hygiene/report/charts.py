@@ -86,7 +86,7 @@ def by_day(findings: Findings) -> str:
         for day in days
         for part, count in zip(names, (day.groups, day.idle), strict=True)
     ]
-    ticks = [points[0]["x"], points[len(days) // 2 * 2]["x"], points[-1]["x"]]
+    ticks = [_millis(day.day) for day in (days[0], days[len(days) // 2], days[-1])]
     x = (
         alt.X("x:Q")
         .scale(type="utc", domain=[ticks[0], ticks[-1]])

@@ -50,7 +50,8 @@
   // The table of the groups of one unit.
   function groupsTable(rows, caption) {
     const table = make("table", "");
-    const heads = data.columns.map(([title, kind]) => make("th", title, { scope: "col", className: kind }));
+    const heads = data.columns.map(([title]) => make("th", title, { scope: "col" }));
+    heads.forEach((head, n) => (head.dataset.kind = data.columns[n][1]));
     const body = make("tbody", "");
     const more = make("button", "Show more", { type: "button", className: "more" });
     let order = rows;
