@@ -1,4 +1,4 @@
-"""`python -m bench.picture FOLDER`: the report of a synthetic past of 5,000 groups, in a browser, as PNGs."""
+"""`python -m bench.picture FOLDER`: the report of a synthetic past of 3,000 groups, in a browser, as PNGs."""
 
 import argparse
 import sys
@@ -20,10 +20,14 @@ from group_hygiene.spec.patterns import TenantPatterns
 from sandbox import browser
 from sandbox.spark.jars import jars
 
-_GROUPS, _DAYS = 5_000, 90
+_GROUPS, _DAYS = 3_000, 90
 # What the synthetic past is: nothing in it expires before.
 _RETENTION = timedelta(days=120)
-_OWNERS = {"ci": ["edge-*", "preview-*"], "analytics": ["spark-*", "nightly-*", "seasonal-*"], "payments": ["steady-*"]}
+_OWNERS = {
+    "platform": ["console-consumer-*"],
+    "payments": ["preview-*-checkout", "nightly-*", "steady-*"],
+    "search": ["spark-*", "seasonal-*"],
+}
 # As the docs show them; the first has no suffix.
 _SCREENS = {"": (1200, "light"), "-dark": (1200, "dark"), "-830": (830, "light"), "-830-dark": (830, "dark")}
 _HEIGHT = 1000

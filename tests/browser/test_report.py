@@ -11,6 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Locator, Page, expect
 
+from group_hygiene.report.charts import unit_name
 from group_hygiene.report.wording import printable
 from tests.browser.conftest import Open
 from tests.findings import HOSTILE, rich
