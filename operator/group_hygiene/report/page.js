@@ -135,7 +135,10 @@
   function fromHash() {
     const unit = units.find((each) => location.hash === `#unit-${each.n}`);
     if (!unit) return;
-    if (unit.body.hidden) form.reset();
+    if (unit.body.hidden) {
+      form.reset();
+      filter();
+    }
     open(unit, true);
     unit.body.scrollIntoView();
     unit.body.querySelector("button").focus({ preventScroll: true });
