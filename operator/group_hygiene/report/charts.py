@@ -110,7 +110,9 @@ def curve(suggestion: Suggestion) -> str:
         for wait, (_, *counts) in zip(waits, suggestion.tried, strict=True)
         for part, count in zip(_BY_END, counts, strict=True)
     ]
-    x = alt.X("x:O", sort=waits).axis(labelAngle=0, grid=False, title=None, ticks=False, labelOverlap=False)
+    x = alt.X("x:O", sort=waits).axis(
+        labelAngle=0, grid=False, title=None, ticks=False, labelOverlap=False, labelPadding=8
+    )
     chart = _lines(points, x, _BY_END)
     if suggestion.idle_for:
         chosen = alt.InlineData(values=[{"x": period(suggestion.idle_for)}])

@@ -67,7 +67,7 @@ def render(findings: Findings, listing: str = "", before: Numbers | None = None)
     listing: the name of the file with all groups beside it; "" = there is none. before: numbers of an earlier report.
     """
     suggestions = _fitting(
-        findings.suggestions,
+        sorted(findings.suggestions, key=lambda s: not s.policy),
         _SUGGESTIONS_BYTES,
         lambda s: _CARD_BYTES + len(escape(s.policy + s.why_not + 4 * s.pattern + 4 * s.name).encode()),
     )
