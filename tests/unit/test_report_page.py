@@ -63,6 +63,11 @@ def _words(page: str) -> str:
     return re.sub(r"\s+", " ", " ".join(text for tag, texts in _Elements(page).texts.items() for text in texts))
 
 
+def _plain(page: str) -> str:
+    """The page without its tags."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", page))
+
+
 def test_names_are_text_wherever_they_stand() -> None:
     """In tables, charts, titles, links, policies: no name makes an element, an attribute or an end of a script."""
     hostile = rich(rows=40, names=HOSTILE)
@@ -123,7 +128,7 @@ def test_the_page_stays_below_three_megabytes(letter: str) -> None:
     units = len(_data(page)["units"])
     assert 50 < units < 5000
     assert f"This page has {units:,} of 5,412 rows, those with the most idle offsets." in _words(page)
-    assert "All 100,000 groups are in the list beside this page." in _words(page)
+    assert "All 100,000 groups are in the list beside this page." in _plain(page)
     assert f"of {len(suggestions)} are shown." in _words(page)
 
 
@@ -280,9 +285,9 @@ def test_a_policy_has_its_command_and_its_row_a_link() -> None:
 def test_what_idle_groups_cost() -> None:
     """Their offsets, partitions and heap."""
     findings = replace(rich(rows=100), idle=10, idle_offsets=1_048_576, offsets=2_000_000, left=77)
-    words = _words(render(findings))
-    for text in ("10 of 2,000", "1,048,576 of 2,000,000", "Partitions only they read 77", "2,400.0 MB"):
-        assert re.search(r"\s*".join(re.escape(text).split(r"\ ")), words), text
+    words = _plain(render(findings))
+    for text in ("10 of 2,000", "1,048,576 of 2,000,000", "Partitions only they read77", "2,400.0 MB"):
+        assert text in words, text
 
 
 def test_what_changed_since_an_earlier_report() -> None:
