@@ -52,18 +52,23 @@ def _draw(pictures: Path) -> None:
             findings = survey(spark, warehouse, _RETENTION, owners)
             findings = with_suggestions(spark, warehouse, findings, say)
         page.write_text(render(findings, "report.csv"), "utf-8")
-        with sync_playwright() as playwright:
-            program = str(browser.find())
-            chromium = playwright.chromium.launch(executable_path=program, args=browser.arguments())
-            for suffix, (width, scheme) in _SCREENS.items():
-                size = ViewportSize(width=width, height=_HEIGHT)
-                shown = chromium.new_page(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
-                shown.goto(page.as_uri())
-                _shoot(shown, pictures / f"report{suffix}.png")
-                shown.locator("button.opener").nth(1).click()
-                shown.evaluate("document.getElementById('work').scrollIntoView()")
-                _shoot(shown, pictures / f"report-row{suffix}.png")
-            chromium.close()
+        _shoot_all(page, pictures)
+
+
+def _shoot_all(report: Path, pictures: Path) -> None:
+    """The first screen, and an opened row, in both widths and schemes."""
+    with sync_playwright() as playwright:
+        program = str(browser.find())
+        chromium = playwright.chromium.launch(executable_path=program, args=browser.arguments())
+        for suffix, (width, scheme) in _SCREENS.items():
+            size = ViewportSize(width=width, height=_HEIGHT)
+            shown = chromium.new_page(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+            shown.goto(report.as_uri())
+            _shoot(shown, pictures / f"report{suffix}.png")
+            shown.locator("button.opener").nth(1).click()
+            shown.evaluate("document.getElementById('work').scrollIntoView()")
+            _shoot(shown, pictures / f"report-row{suffix}.png")
+        chromium.close()
 
 
 def _shoot(page: Page, file: Path) -> None:
