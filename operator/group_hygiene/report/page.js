@@ -164,9 +164,9 @@
     form.addEventListener("input", filter);
     form.addEventListener("reset", () => setTimeout(filter));
     window.addEventListener("hashchange", fromHash);
-    // A click on the link of the unit that the address has already changes nothing there.
+    // A click on the link of the unit that the address has already changes nothing there, but takes the focus.
     document.addEventListener("click", (event) => {
-      if (event.target.closest("a")?.getAttribute("href") === location.hash) fromHash();
+      if (event.target.closest("a")?.getAttribute("href") === location.hash) setTimeout(fromHash);
     });
     fromHash();
   }
