@@ -156,7 +156,7 @@ def _derived(read_at: datetime, retention: timedelta, since: datetime) -> dict[s
 def _named(groups: DataFrame, owners: Owners) -> DataFrame:
     """These rows with `owner` and `program`; "" = none."""
 
-    @F.arrow_udf("struct<owner: string, program: string>")  # type: ignore[attr-defined]
+    @F.arrow_udf("struct<owner: string, program: string>")  # type: ignore[attr-defined, untyped-decorator]
     def named(names: pa.Array) -> pa.Array:
         every = names.to_pylist()
         programs = (entry.program if (entry := likely_program(name)) else "" for name in every)
