@@ -23,7 +23,9 @@ would be refused
 
 Only `reconcile/executor.py` sends requests that change Kafka, and writes backups, intents, outcomes, marks and requests
 to keep groups into the ledger; `make imports` checks that. Each precondition is proved again for every run. What
-evidence a single group needs is on [the page on deletions](safety-before-deletion.md).
+evidence a single group needs is on [the page on deletions](safety-before-deletion.md). Two writes to the ledger ask a
+part of this list only: the operator's daily removal of expired entries, and `--create-ledger`, which creates and claims
+the topic before the preconditions of requests are proved, so also for a KafkaConnection that is being deleted.
 """
 _DEFAULTS = {"lasts": "one run", "unknown": "nothing is deleted", "right": "none"}
 

@@ -14,6 +14,7 @@ from group_hygiene.cli.doctor_findings import Finding, Result
 from group_hygiene.cli.doctor_kafka import Cluster, examine_kafka, group_findings
 from group_hygiene.cli.target import Session
 from group_hygiene.kafka.client import CLIENT_ID, Client
+from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.connection import Connection
@@ -157,6 +158,28 @@ def test_a_broker_whose_clock_is_behind(client: Client, make: Maker) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_a_ledger_with_fewer_replicas_than_the_spec(
+    run: Run, kafka: KafkaCluster, ledger: Ledger, tmp_path: Path, wanted: int
+) -> None:
+    """A warning: it works, but backups are lost with the broker. This cluster has one."""
+    file = tmp_path / "connection.yaml"
+    spec = {
+        "bootstrapServers": [kafka.bootstrap_servers],
+        "ledger": {"topic": ledger.topic, "replicationFactor": wanted},
+    }
+    document = {"kind": "KafkaConnection", "metadata": {"name": "main"}, "spec": spec}
+    file.write_text(yaml.safe_dump({"apiVersion": "grouphygiene.io/v1alpha1"} | document))
+    answer = run("doctor", "--connection-file", file, "-o", "json")
+    if wanted == 1:
+        assert "ledger's replicas" not in results(answer)
+    else:
+        check = found(answer, "ledger's replicas")
+        assert check["result"] == "Warning"
+        assert f"topic {ledger.topic} has 1 replicas, and ledger.replicationFactor asks for 3" in check["found"]
+    assert answer.code == 0
+
+
 def test_a_new_cluster_stays_as_it_was(run: Run) -> None:
     """The first question about a group makes a broker create the offsets log: it is not asked, and that is told."""
     with KafkaCluster() as new:

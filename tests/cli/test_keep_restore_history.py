@@ -26,6 +26,7 @@ from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.backups import backup
 from tests.cli.conftest import Run
+from tests.kafka.books import configured
 from tests.kafka.makers import Maker, at, soon
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -261,6 +262,71 @@ def test_cluster_without_ledger(run: Run, kafka: KafkaCluster, make: Maker, argu
     assert answer.code == 1
     assert f"this cluster has no ledger: there is no topic {topic}" in answer.err
     assert topic not in make.admin.list_topics().topics
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        pytest.param("keep", ("--for", "1d", "--why", "x"), id="keep"),
+        pytest.param("keep", ("--remove",), id="keep-remove"),
+        pytest.param("restore", (), id="restore"),
+        pytest.param("delete", ("--yes", "--force", "--without-connection"), id="delete"),
+    ],
+)
+def test_a_ledger_whose_settings_are_wrong(
+    on_ledger: Run, client: Client, ledger: Ledger, make: Maker, command: str, options: tuple[str, ...]
+) -> None:
+    """Each command refuses as the operator does, and names the setting; once it is set back, the command succeeds."""
+    topic, group, wanted, gone = make.topic(records=5), make.name("old"), make.name("wanted"), make.name("gone")
+    make.abandoned(group, topic)
+    asked = KeepRequest(group=wanted, until=LATER, why="needed", by="ann", at=NOW)
+    ledger.write([*deleted(client, gone, topic), asked])
+    name = {"keep": wanted, "restore": gone, "delete": group}[command]
+    before = make.groups().keys() & {group, wanted, gone}
+    arguments = (*options, *(["--ignore-not-found", "--replace"] if "--why" in options else []))
+    configured(make, ledger.topic, {"cleanup.policy": "delete"})
+    answer = on_ledger(command, name, *arguments)
+    assert answer.code == 1
+    assert "cleanup.policy must be compact, not delete" in answer.err
+    assert keeps(ledger) == {wanted: asked}
+    assert make.groups().keys() & {group, wanted, gone} == before == {group}
+    configured(make, ledger.topic, {"cleanup.policy": "compact"})
+    answer = on_ledger(command, name, *arguments)
+    assert answer.code == 0, answer.err
+    there = make.groups().keys() & {group, wanted, gone}
+    assert (keeps(ledger) != {wanted: asked}, there != before) == (command == "keep", command != "keep")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        pytest.param(
+            {"transaction.state.log.replication.factor": "3"}, "there is no transaction coordinator", id="none"
+        ),
+        pytest.param({"transaction.max.timeout.ms": "30000"}, "transaction.max.timeout.ms of the brokers", id="short"),
+    ],
+)
+def test_brokers_without_transactions(run: Run, config: dict[str, str], says: str) -> None:
+    """Each command refuses as the operator does, also before there is a ledger, and creates none; `doctor` fails."""
+    with KafkaCluster(config=config) as kafka:
+        make = Maker(kafka.bootstrap_servers)
+        group = existing(make)
+        before = set(make.admin.list_topics().topics) | {"__transaction_state"}
+        for command, *options in (
+            ("keep", "--for", "1d", "--why", "x", "--create-ledger"),
+            ("keep", "--remove"),
+            ("restore",),
+            ("delete", "--yes", "--force", "--without-connection", "--create-ledger"),
+        ):
+            answer = run(command, group, "--bootstrap-server", kafka.bootstrap_servers, *options)
+            assert (answer.code, says in answer.err) == (1, True), (command, answer.err)
+        answer = run("doctor", "--bootstrap-server", kafka.bootstrap_servers, "-o", "json")
+        failed = {each["check"]: each["found"] for each in answer.json["checks"] if each["result"] == "Failed"}
+        assert (answer.code, failed.keys(), says in failed["transactions"]) == (14, {"transactions"}, True)
+        assert group in make.groups()
+        assert set(make.admin.list_topics().topics) <= before
+        make.close()
 
 
 def test_restore_previews_and_restores(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:

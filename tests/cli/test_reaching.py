@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,14 @@ from group_hygiene.cli.history import CommandGuard
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.target import open_session
 from group_hygiene.kafka.client import Deadline, connect
+from group_hygiene.kafka.cluster import topic_ids
+from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.ledger.topic import find
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Removal
+from group_hygiene.model.backups import SavedOffset
+from group_hygiene.model.entries import KeepRequest, Removal
+from group_hygiene.model.groups import Fault
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.connection import Settings
@@ -29,6 +34,7 @@ from sandbox.kafka import KafkaCluster, Security
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import install_crds, use_crds
 from sandbox.waiting import wait_for
+from tests.backups import backup
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at
 from tests.kafka.permissions import CLUSTER, DESCRIBE, GROUP, TOPIC, grant
@@ -348,6 +354,56 @@ def test_a_command_ends_when_the_connection_is_edited(cluster: ApiServer) -> Non
         pytest.param({"ledger": {"topic": "before", "id": "former"}}, "the ledger is in the topic before", id="topic"),
     ],
 )
+@pytest.mark.parametrize(
+    ("command", "group"),
+    [
+        pytest.param(["keep", "--for", "1h", "--why", "needed"], "theirs", id="keep"),
+        pytest.param(["keep", "--remove"], "asked", id="keep-remove"),
+        pytest.param(["delete", "--yes", "--force"], "theirs", id="delete"),
+        pytest.param(["delete-offsets", "--topic", "orders", "--yes", "--force"], "theirs", id="delete-offsets"),
+        pytest.param(["restore"], "gone", id="restore"),
+    ],
+)
+def test_a_connection_that_is_being_deleted(
+    run: Run, cluster: ApiServer, secure: KafkaCluster, command: list[str], group: str
+) -> None:
+    """Another program's finalizer holds it: no command changes anything there, as the operator doesn't."""
+    client = connect(Settings((secure.plaintext_bootstrap,)))
+    topic = "leaving"
+    ours = LedgerSettings(installation="ours", writer=f"group-hygiene-{topic}", topic=topic, replication_factor=1)
+    ledger = open_ledger(client, ours, Deadline(60), create=True, claim=True)
+    assert ledger is not None
+    until = datetime.now(UTC) + timedelta(days=1)
+    request = KeepRequest(group="asked", until=until, why="needed", by="ann", at=until)
+    ids = topic_ids(client, ["orders"], Deadline(60))
+    rows = [SavedOffset(0, 2, -1, "", None)]
+    saved = backup(
+        "gone", {"orders": rows}, at=datetime.now(UTC), expires=until, topic_ids={"orders": str(ids["orders"])}
+    )
+    ledger.write([request, saved])
+    made = connection(secure)
+    made["metadata"] |= {"name": topic, "finalizers": ["example.org/hold"]}
+    made["spec"] = {"bootstrapServers": [secure.plaintext_bootstrap], "ledger": {"topic": topic}}
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
+    cluster.kubectl("delete", "kconn", topic, "-n", "kafka", "--wait=false")
+    try:
+        where = ["--connection", topic, "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
+        answer = run(*command, group, *where)
+    finally:
+        released = json.dumps({"metadata": {"finalizers": None}})
+        cluster.kubectl("patch", "kconn", topic, "-n", "kafka", "--type=merge", "-p", released)
+    ledger.read_on(Deadline(60))
+    listed = run("list", "--bootstrap-server", secure.plaintext_bootstrap, "-o", "name").out.split()
+    (theirs,) = committed_offsets(client, {"theirs": None}, Deadline(60)).values()
+    client.close()
+    assert f"KafkaConnection {topic} was edited or deleted" in answer.err + answer.out
+    assert answer.code == 1
+    assert ledger.contents.keeps == {"asked": request}
+    assert "gone" not in listed
+    assert not isinstance(theirs, Fault)
+    assert {place.topic for place in theirs} == {"orders", "secret"}
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -108,6 +108,10 @@ def test_enforce_deletes_the_abandoned_and_nothing_in_use(
     }
     events = [(e["reason"], e["message"]) for e in world.events(namespace)]
     assert any(reason == "GroupsDeleted" and "enforce-old-1" in message for reason, message in events)
+    # There is one broker, and the default of the spec is three replicas.
+    ledger = world.condition("kconn", namespace, "main", "LedgerReady") or {}
+    assert (ledger["status"], ledger["reason"]) == ("True", "FewReplicas")
+    assert "has 1 replicas, and ledger.replicationFactor asks for 3" in ledger["message"]
     live.close()
     programs = [(e["group"], e["program"]) for e in ledger_entries(groups.bootstrap) if e["kind"] == "used-by"]
     assert programs == [("enforce-sink", "Connect")]

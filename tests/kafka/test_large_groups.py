@@ -18,7 +18,7 @@ from kafka.protocol.consumer import OffsetDeleteRequest
 
 from group_hygiene import reconcile
 from group_hygiene.decide.plan import Plan
-from group_hygiene.kafka.changes import delete_groups
+from group_hygiene.kafka.changes import commit_offsets, delete_groups
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model import reasons
@@ -287,6 +287,44 @@ def test_a_pending_commit_between_the_requests_keeps_the_rest(
     (producer,) = pending
     producer.commit_transaction(60)
     wait_for(lambda: committed(scene.client, group).get(Partition(topic, 1)) == CommittedOffset(2))
+
+
+@pytest.mark.parametrize(
+    ("moment", "partition"),
+    [
+        # Its partition 0 has unread records, so it is deleted last.
+        pytest.param(OffsetDeleteRequest, 1, id="at-the-first-request"),
+        pytest.param(DeleteGroupsRequest, 0, id="at-the-last-request"),
+        pytest.param(DeleteGroupsRequest, 1, id="at-the-last-request-of-what-the-first-deleted"),
+    ],
+)
+def test_a_commit_right_before_a_request_is_saved(
+    client: Client,
+    make: Maker,
+    topic: str,
+    offsets: Offsets,
+    limit: Callable[[], None],
+    moment: type,
+    partition: int,
+) -> None:
+    """The offsets were read again, and the request is under way: the backup has what the broker deletes."""
+    late = at(topic, 4, partition)
+
+    def commits(count: int) -> None:
+        if count == 1:
+            assert set(commit_offsets(client, group, late, soon(), None, {}).values()) == {None}
+
+    scene = Scene(Around(client, moment, before=commits))  # type: ignore[arg-type]
+    group = make.abandoned(make.name("old"), topic, commit=offsets)
+    limit()
+    observation, plan = due(scene, group)
+    (outcome,) = scene.apply(plan, observation)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.DELETED, reasons.DELETED), outcome.message
+    assert group not in make.groups()
+    (backup,) = backups(scene, group)
+    found = {row.partition: row.offset for row in backup.offsets[topic]}
+    assert found == {place.partition: each.offset for place, each in (offsets | late).items()}
+    assert "right before (1) are saved" in outcome.message
 
 
 def test_half_a_group_that_was_restored_was_not_deleted(

@@ -16,6 +16,7 @@ from group_hygiene.cli import main
 from group_hygiene.spec.patterns import Patterns
 from sandbox.example_groups import LEFT, Kind, Shop, leave
 from sandbox.kafka import KafkaCluster
+from tests.kafka.makers import Maker
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "demo"
@@ -63,6 +64,16 @@ def test_a_program_leaves_its_groups(kafka: KafkaCluster, left: Mapping[str, Kin
     planned = plan(kafka, tmp_path, yaml.safe_load((DEMO / "policy-everything-unused.yaml").read_text()))
     expected = "SimpleGroup" if kind.by_log else {"KeepRequested": None}.get(kind.reason or "", kind.reason)
     assert {planned[group].get("reason") for group in groups} == {expected}
+
+
+def test_a_group_that_a_tool_made(kafka: KafkaCluster, make: Maker, tmp_path: Path) -> None:
+    """`kafka-consumer-groups --reset-offsets` commits without a member: the group is simple, as pages say."""
+    tool = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+    where = ("--bootstrap-server", kafka.bootstrap_servers, "--topic", make.topic(records=3))
+    group = make.name("prepared")
+    kafka.tool(tool, *where, "--group", group, "--reset-offsets", "--to-earliest", "--execute")
+    planned = plan(kafka, tmp_path, yaml.safe_load((DEMO / "policy-everything-unused.yaml").read_text()))
+    assert planned[group]["reason"] == "SimpleGroup"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/index.md"])

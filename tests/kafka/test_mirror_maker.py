@@ -75,7 +75,8 @@ SOURCES = (
     Source("dot", ".", "dot.checkpoints.internal"),
     Source("one", "_", "one_checkpoints_internal"),
     Source("two", "__", "two__checkpoints__internal"),
-    Source("none", "", "nonecheckpointsinternal", _IDENTITY),
+    Source("none", "", "nonecheckpointsinternal"),
+    Source("identity", "", "identitycheckpointsinternal", _IDENTITY),
 )
 
 
@@ -112,7 +113,7 @@ def mirrored(kafka: KafkaCluster) -> Iterator[Maker]:
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(each, id=each.separator or "none", marks=() if each.separator == "__" else pytest.mark.slow)
+        pytest.param(each, id=each.separator or each.alias, marks=() if each.separator == "__" else pytest.mark.slow)
         for each in SOURCES
     ],
 )

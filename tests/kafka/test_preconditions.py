@@ -15,6 +15,7 @@ from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import LedgerNeed, Memory, few_replicas, open_journal
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
 from tests.kafka.books import RIGHT, configured, settings
 from tests.kafka.makers import Maker, soon
 from tests.kafka.scene import Guard, Scene, policy
@@ -145,6 +146,33 @@ def test_a_ledger_is_not_created_while_a_broker_is_gone() -> None:
             assert journal.problem is None
             assert memory.ledger is not None
             assert memory.ledger.replicas == 2
+        finally:
+            make.close()
+            client.close()
+
+
+@pytest.mark.slow
+def test_a_ledger_that_one_broker_may_hold_alone() -> None:
+    """With three replicas, two must be in sync at each write: else the loss of one broker may lose a backup."""
+    with KafkaCluster(brokers=3) as kafka:
+        make = Maker(kafka.bootstrap_servers)
+        make.topic(replicas=3)
+        client, memory = connect(Settings(tuple(kafka.bootstrap_servers.split(",")))), Memory()
+
+        def problem() -> str:
+            # Brokers learn of a setting one after another.
+            found = open_journal(memory, client, settings("ledger"), LedgerNeed.CREATE, (), soon()).problem
+            assert found is None or found.reason == reasons.LEDGER_UNAVAILABLE
+            return "" if found is None else found.message
+
+        try:
+            wait_for(lambda: problem() == "")
+            assert memory.ledger is not None
+            assert memory.ledger.replicas == 3
+            configured(make, "ledger", {"min.insync.replicas": "1"})
+            wait_for(lambda: "min.insync.replicas must be at least 2, not 1" in problem())
+            configured(make, "ledger", {"min.insync.replicas": "2"})
+            wait_for(lambda: problem() == "")
         finally:
             make.close()
             client.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,6 +18,7 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.ledger.codec import encode_key
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import in_parts
+from group_hygiene.reconcile.vetoes import FRESH_S
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.ledger_log import LedgerLog
@@ -93,6 +96,23 @@ class World:
 
         self.proxy.rule(Rule(lambda exchange: exchange.api == FETCH, When.BETWEEN, strip))
 
+    def hide_transaction(self, seconds: float) -> None:
+        """For so long a broker answers as if it had not written the marker of our transaction yet."""
+        until = time.monotonic() + seconds
+
+        def hide(exchange: Exchange) -> Then:
+            answer = FetchResponse.decode(exchange.answer, version=exchange.version, header=True)
+            place = answer.responses[0].partitions[0]
+            if time.monotonic() < until:
+                if place.records:
+                    place.last_stable_offset = int.from_bytes(bytes(place.records)[:8], "big")
+                    place.records = b""
+                    exchange.instead = bytes(answer.encode(header=True))
+                self.proxy.rule(Rule(lambda exchange: exchange.api == FETCH, When.BETWEEN, hide))
+            return Then.PASS
+
+        self.proxy.rule(Rule(lambda exchange: exchange.api == FETCH, When.BETWEEN, hide))
+
 
 def open_before(world: World) -> None:
     world.at(PRODUCE, When.BEFORE, world.open_transaction)
@@ -166,6 +186,58 @@ def test_nothing_is_deleted_whose_backup_is_not_read_back(
     assert outcome.reason == reasons.DELETED
     assert world.group not in world.make.groups()
     assert len(backups(scene, world.group)) >= 1
+
+
+def test_a_run_ends_where_a_backup_is_not_read_back(world: World) -> None:
+    """The next backup would wait as long, so it is not written."""
+    scene, make = world.scene, world.make
+    scene.memory.batch = 1
+    groups = {world.group, *(make.abandoned(make.name("old"), make.topic(records=5)) for _ in range(2))}
+    observation, plan = scene.plan(policy(*groups))
+    assert set(plan.actions) == groups
+    before = len(world.proxy.seen(DELETE_GROUPS))
+    open_before(world)
+    outcomes = scene.apply(plan, observation)
+    world.end()
+    assert [each.group for each in outcomes] == list(plan.actions)
+    assert [each.reason for each in outcomes] == [reasons.BACKUP_NOT_READABLE, *[reasons.INTERRUPTED] * 2]
+    assert [each.message.partition(":")[0] for each in outcomes[1:]] == ["not tried"] * 2
+    assert len(world.proxy.seen(DELETE_GROUPS)) == before
+    assert groups <= make.groups().keys()
+
+
+def others_open(world: World, seconds: float) -> None:
+    world.open_transaction()
+    threading.Timer(seconds, world.end).start()
+
+
+@pytest.mark.parametrize(
+    ("hides", "reason", "says"),
+    [
+        pytest.param(others_open, reasons.BACKUP_NOT_READABLE, "a transaction has been open", id="others"),
+        pytest.param(World.hide_transaction, reasons.OFFSETS_UNKNOWN, "saving took too long", id="its-own"),
+    ],
+)
+def test_a_transaction_that_ends_too_late(
+    world: World, hides: Callable[[World, float], None], reason: str, says: str
+) -> None:
+    """A run waits no longer than its reads of the group are valid; the next one deletes it."""
+    scene, wanted = world.scene, policy(world.group)
+    observation, plan = scene.plan(wanted)
+    before = len(world.proxy.seen(DELETE_GROUPS))
+    # Longer than a loaded machine may delay the last read, and shorter than other writes would wait.
+    world.at(END_TXN, When.BETWEEN, lambda: hides(world, FRESH_S + 4))
+    (outcome,) = scene.apply(plan, observation)
+    assert (outcome.reason, says in outcome.message) == (reason, True), outcome.message
+    assert len(world.proxy.seen(DELETE_GROUPS)) == before
+    assert world.group in world.make.groups()
+    scene.context = scene.open()
+    known_for(scene, 60)
+    reconcile.recover_intents(scene.context)
+    assert scene.context.journal.contents.intents == {}
+    observation, plan = scene.due(wanted)
+    (outcome,) = scene.apply(plan, observation)
+    assert outcome.reason == reasons.DELETED
 
 
 def test_a_batch_that_the_broker_had_already_is_read_back(world: World) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
+from group_hygiene.cli import main
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.changes import set_share_offsets
 from group_hygiene.kafka.client import Client, connect
@@ -28,6 +32,7 @@ from group_hygiene.restore.restorable import GroupResult, Kind, RestoreRequest
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from group_hygiene.spec.policy import Policy
+from group_hygiene.status import build_status
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK
@@ -192,7 +197,7 @@ def test_share_groups_are_not_deleted_by_default(scene: Scene, client: Client, c
 
 
 def test_a_partition_without_a_start_offset_keeps_its_group(
-    scene: Scene, client: Client, cluster: Cluster, make: Maker, used: Used
+    kafka: KafkaCluster, scene: Scene, client: Client, cluster: Cluster, make: Maker, used: Used
 ) -> None:
     """Brokers show none where nobody consumed yet, and none where they could not read it: a backup might lack it."""
     make.produce(used.topic, [(None, b"unread")], partition=1)
@@ -204,6 +209,25 @@ def test_a_partition_without_a_start_offset_keeps_its_group(
     assert refusal is not None
     assert f"{used.topic}-1 holds records and shows no start offset" in refusal.message
     assert kind(client, cluster, used.group) == "Share Empty"
+    # Neither a fault of the policy nor an error of `plan`.
+    status = build_status(tidy, {}, plan, [], observation.snapshot)
+    assert {each["type"]: each["status"] for each in status["conditions"]}["Ready"] == "True"
+    manifest = {
+        "apiVersion": "grouphygiene.io/v1alpha1",
+        "kind": "GroupPolicy",
+        "metadata": {"name": "unused", "namespace": "kafka"},
+        "spec": {
+            "connectionRef": {"name": "main"},
+            "match": {"groups": [used.group], "types": ["Share"], "unprotect": ["Share"]},
+            "when": {"unchangedFor": "72h"},
+            "action": "Delete",
+        },
+    }
+    where = ["plan", "--bootstrap-server", kafka.bootstrap_servers, "-f", "-", "-o", "json"]
+    planned = CliRunner().invoke(main, where, input=yaml.safe_dump(manifest))
+    document = json.loads(planned.stdout)
+    assert [each["reason"] for each in document["policies"][0]["groups"]] == [reasons.NO_START_OFFSET]
+    assert (planned.exit_code, document["errors"]) == (0, [])
 
 
 def test_a_group_that_read_nothing_is_deleted(

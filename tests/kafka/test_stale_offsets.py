@@ -490,6 +490,26 @@ def test_tries_that_fail_leave_two_backups(
     assert scene.context.journal.contents.unfinished == {live: {}}
 
 
+def test_a_commit_right_before_the_deletion_is_saved(
+    client: Client, pipeline: Pipeline, make: Maker, live: str, topics: Topics
+) -> None:
+    """The request is under way: the backup has what the broker deletes, and of the deleted topic only."""
+
+    def commits(_: int) -> None:
+        make.commit(live, at(topics.left, 5) | at(topics.read, 5))
+
+    scene = Scene(Around(client, OffsetDeleteRequest, before=commits))  # type: ignore[arg-type]
+    scene.use(Tables(ActivitySpec(pipeline.uri)))
+    pipeline.run([living(live, {topics.read: 0.1, topics.left: 100})])
+    observation, plan = scene.due(stale(live))
+    (outcome,) = scene.apply(plan, observation)
+    assert outcome.reason == reasons.OFFSETS_DELETED, outcome.message
+    assert "right before (1) are saved" in outcome.message
+    assert offsets(client, live) == {Partition(topics.read, 0): 5}
+    (saved,) = entries(scene, Backup)
+    assert {topic: [row.offset for row in rows] for topic, rows in saved.offsets.items()} == {topics.left: [5]}
+
+
 def test_tables_that_say_enough_cost_nothing(
     kafka: KafkaCluster, scene: Scene, pipeline: Pipeline, live: str, read: str, left: str
 ) -> None:

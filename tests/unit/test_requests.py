@@ -1,4 +1,4 @@
-"""Lists page by page: large objects make pages smaller only where they are."""
+"""Lists page by page: large objects make pages smaller only where they are. And what an error says of the server's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
 
-from group_hygiene.controller.requests import PAGE, read_rows
+from group_hygiene.controller.requests import PAGE, call, read_rows
 from group_hygiene.errors import ApiError
 
 
@@ -49,3 +50,30 @@ def test_an_object_larger_than_a_page_is_an_error() -> None:
     """Not an endless loop."""
     with pytest.raises(ApiError, match="an object takes more than 4000000 bytes"):
         list(read_rows(_Server(10, PAGE.bytes, 10).list))
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        pytest.param(json.dumps({"message": "frozen"}), ": frozen", id="short"),
+        pytest.param(json.dumps({"message": "x" * 100_000}), f": {'x' * 300}", id="long"),
+        pytest.param(json.dumps({"message": "\u202e\n" * 100_000}), None, id="unprintable"),
+        pytest.param(json.dumps({"message": ["x"]}), "", id="no-text"),
+        pytest.param("{", "", id="no-json"),
+        pytest.param(None, "", id="nothing"),
+    ],
+)
+def test_the_message_of_a_refusal_is_bounded(body: str | None, says: str | None) -> None:
+    """It goes into conditions, Events and the log: tenants' webhooks write it."""
+
+    def refuse() -> None:
+        error = ApiException(status=422, reason="Unprocessable Entity")
+        error.body = body
+        raise error
+
+    with pytest.raises(ApiError) as caught:
+        call(refuse)
+    text = str(caught.value).removeprefix("the API server answers 422 Unprocessable Entity")
+    assert len(text) < 2_000
+    assert "\n" not in text
+    assert says in (None, text)

@@ -170,11 +170,15 @@ def test_a_mark_ends_with_what_was_deleted(topics: tuple[str, ...], left: dict[s
 class World:
     """A group, the requests to delete it, and the ledger. No other client deletes.
 
-    sent: of how many requests; the first of several takes a part. done: how many were carried out.
+    sent: of how many requests; the first of several takes a part. done: how many were carried out. is_sender: this
+    process sent them; else another one, whose intent was there first. request: how this process's own request ended;
+    None = not known yet.
     """
 
     intent: Intent
     sent: int
+    is_sender: bool = True
+    request: Request | None = None
     done: int = 0
     left: Found = Found.THERE
     log: list[Sequence[Change]] = field(default_factory=list)
@@ -188,6 +192,22 @@ class World:
     @property
     def is_deleted(self) -> bool:
         return self.done == (2 if self.intent.partitions else 1)
+
+    def answer(self) -> None:
+        """This process gets its answer, or finds that another one was first; it writes the outcome, and ends."""
+        if self.request is not None or (self.done and not self.is_deleted):
+            return
+        self.request = Request.NOT_SENT
+        if self.is_sender and self.sent:
+            self.request = Request.CONFIRMED if self.done else Request.REFUSED
+            self.sent = self.done
+        contents = read(self.log)
+        is_ours = contents.intents.get("g") == self.intent and "g" not in contents.contested
+        target = facts(State.INTENT, Target.GROUP, self.request, self.left)
+        state = State.INTENT if is_ours else State.CONTESTED
+        result = settle(replace(target, deletion=self.intent, state=state))
+        if isinstance(result, Done):
+            self.log.append(result.changes)
 
     def come_back(self) -> None:
         """Consumers join again."""
@@ -210,11 +230,16 @@ class World:
                 return
 
 
-def resolved(log: Sequence[Sequence[Change]], left: Found, over: bool) -> Done | Open | None:
-    """What a process finds that read this part of the log. None = no deletion is open."""
+def read(log: Sequence[Sequence[Change]]) -> Contents:
     contents = Contents()
     for changes in log:
         contents.apply(changes)
+    return contents
+
+
+def resolved(log: Sequence[Sequence[Change]], left: Found, over: bool) -> Done | Open | None:
+    """What a process finds that read this part of the log. None = no deletion is open."""
+    contents = read(log)
     deletion = (contents.unresolved | contents.intents).get("g")
     if deletion is None:
         return None
@@ -226,16 +251,22 @@ def resolved(log: Sequence[Sequence[Change]], left: Found, over: bool) -> Done |
     return settle(recovery._facts(context, deletion, Remains(left, topics, 4), over))
 
 
-EVENTS = st.lists(st.sampled_from(["carry_out", "come_back", "restore", "resolve"]), max_size=7)
+EVENTS = st.lists(st.sampled_from(["carry_out", "answer", "come_back", "restore", "resolve"]), max_size=7)
 
 
-@given(st.sampled_from(list(TARGETS.values())), st.integers(0, 2), EVENTS)
+@given(st.sampled_from(list(TARGETS.values())), st.integers(0, 2), st.sampled_from(["", "before", "after"]), EVENTS)
 def test_any_part_of_the_log_gives_the_same_answer_or_none(
-    target: dict[str, Any], sent: int, events: list[str]
+    target: dict[str, Any], sent: int, others: str, events: list[str]
 ) -> None:
-    """Whenever a process died, and however little of the log another one had read: `Deleted` is true."""
+    """Whenever a process died, and however little of the log another one had read: `Deleted` is true, and restorable.
+
+    others: another process wrote an intent for the same group at the same moment, before this one's or after it.
+    """
     intent = structs.replace(INTENT, **target)
-    world = World(intent, min(sent, 2 if intent.partitions else 1), log=[[intent]])
+    other = structs.replace(intent, id="others", writer="another")
+    intents = {"": [intent], "before": [other, intent], "after": [intent, other]}[others]
+    is_sender = others != "before"
+    world = World(intent, min(sent, 2 if intent.partitions else 1), is_sender, log=[[each] for each in intents])
     readings = [(0, world.left, world.is_deleted)]
     for event in events:
         getattr(world, event)()
@@ -251,6 +282,11 @@ def test_any_part_of_the_log_gives_the_same_answer_or_none(
                     assert is_deleted
         deleted = [each for each in recorded if isinstance(each, OutcomeEntry) and each.what is OutcomeType.DELETED]
         assert not deleted or world.is_deleted
+        if Removal(BACKUP) in recorded:
+            assert intent.id not in {each.id for each in deleted}
+            assert (is_sender, world.done) == (True, 0)
+            # Brokers erase start offsets before they refuse.
+            assert (intent.type, world.request) != ("Share", Request.REFUSED)
 
 
 def test_an_answer_that_proves_nothing_is_no_answer() -> None:

@@ -257,8 +257,9 @@ def test_failures_are_not_ready(verdicts: list[Verdict], outcomes: list[Outcome]
 
 
 def test_kept_on_purpose_is_no_failure() -> None:
-    """What was kept because somebody uses it is the operator doing its work."""
-    status = _status(delete(enforce=True), [match("a")], outcomes=[_kept("a")])
+    """What was kept because somebody uses it is the operator doing its work; so is a share group that read nothing."""
+    verdicts = [match("a"), refused("b", reasons.NO_START_OFFSET)]
+    status = _status(delete(enforce=True), verdicts, outcomes=[_kept("a")])
     assert _condition(status, "Ready")["status"] == "True"
     assert status["groups"]["failed"] == 0
 
@@ -784,6 +785,13 @@ def test_ledger_of_a_connection() -> None:
     good = build_connection_status(2, _NEW, _facts(ledger=LedgerFacts("hygiene", "id-1", 0)))
     assert _condition(good, "LedgerReady")["status"] == "True"
     assert good["ledger"] == {"topic": "hygiene", "id": "id-1", "unreadableRecords": 0}
+    few = Refusal(reasons.FEW_REPLICAS, "one replica")
+    noted = build_connection_status(2, good, _facts(ledger=LedgerFacts("hygiene", "id-1", 0, few_replicas=few)))
+    assert [_condition(noted, "LedgerReady")[field] for field in ("status", "reason", "message")] == [
+        *("True", reasons.FEW_REPLICAS, "one replica")
+    ]
+    both = LedgerFacts("hygiene", "id-1", 0, Refusal(reasons.LEDGER_UNAVAILABLE, "no"), few)
+    assert _condition(build_connection_status(2, good, _facts(ledger=both)), "LedgerReady")["status"] == "False"
     reset = LedgerFacts("hygiene", "id-2", 3, Refusal(reasons.LEDGER_RESET, "another ledger"))
     bad = build_connection_status(2, good, _facts(ledger=reset))
     assert _condition(bad, "LedgerReady")["status"] == "False"
