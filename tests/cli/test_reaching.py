@@ -346,15 +346,6 @@ def test_a_command_ends_when_the_connection_is_edited(cluster: ApiServer) -> Non
 
 
 @pytest.mark.parametrize(
-    ("status", "says"),
-    [
-        pytest.param({"clusterID": "former"}, ", and not to former as spec.clusterID says", id="cluster"),
-        pytest.param({"pinned": "former"}, ", and not to former as spec.clusterID says", id="cluster-of-the-spec"),
-        pytest.param({"ledger": {"topic": "moved", "id": "former"}}, "holds the ledger", id="ledger"),
-        pytest.param({"ledger": {"topic": "before", "id": "former"}}, "the ledger is in the topic before", id="topic"),
-    ],
-)
-@pytest.mark.parametrize(
     ("command", "group"),
     [
         pytest.param(["keep", "--for", "1h", "--why", "needed"], "theirs", id="keep"),
@@ -404,6 +395,15 @@ def test_a_connection_that_is_being_deleted(
     assert {place.topic for place in theirs} == {"orders", "secret"}
 
 
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        pytest.param({"clusterID": "former"}, ", and not to former as spec.clusterID says", id="cluster"),
+        pytest.param({"pinned": "former"}, ", and not to former as spec.clusterID says", id="cluster-of-the-spec"),
+        pytest.param({"ledger": {"topic": "moved", "id": "former"}}, "holds the ledger", id="ledger"),
+        pytest.param({"ledger": {"topic": "before", "id": "former"}}, "the ledger is in the topic before", id="topic"),
+    ],
+)
 @pytest.mark.parametrize(
     "command",
     [
