@@ -136,5 +136,5 @@ def test_hostile_bytes_take_bounded_memory_and_time(codec: int, packed: str, res
     )
     found, seconds, peak = done.stdout.split()
     assert found == result
-    assert float(seconds) < 5
+    assert float(seconds) < 10
     assert int(peak) < 40 * _MiB
