@@ -108,10 +108,6 @@ def test_enforce_deletes_the_abandoned_and_nothing_in_use(
     }
     events = [(e["reason"], e["message"]) for e in world.events(namespace)]
     assert any(reason == "GroupsDeleted" and "enforce-old-1" in message for reason, message in events)
-    # There is one broker, and the default of the spec is three replicas.
-    ledger = world.condition("kconn", namespace, "main", "LedgerReady") or {}
-    assert (ledger["status"], ledger["reason"]) == ("True", "FewReplicas")
-    assert "has 1 replicas, and ledger.replicationFactor asks for 3" in ledger["message"]
     live.close()
     programs = [(e["group"], e["program"]) for e in ledger_entries(groups.bootstrap) if e["kind"] == "used-by"]
     assert programs == [("enforce-sink", "Connect")]
@@ -219,7 +215,10 @@ def test_dry_run_deletes_nothing_and_says_what_it_would(world: World, kafka: Kaf
 
 
 def test_more_than_max_percent_deletes_none(world: World, kafka: KafkaCluster, groups: Groups) -> None:
-    """A policy that is due to delete more of the cluster than maxPercent deletes nothing and says how to go on."""
+    """A policy that is due to delete more of the cluster than maxPercent deletes nothing and says how to go on.
+
+    The connection says that its ledger has fewer replicas than the spec asks for.
+    """
     namespace, topic = world.namespace("too-many"), groups.topic("too-many")
     groups.produce(topic)
     names = {f"too-many-{index}" for index in range(4)}
@@ -243,6 +242,10 @@ def test_more_than_max_percent_deletes_none(world: World, kafka: KafkaCluster, g
     assert "raise delete.maxPercent of the policy" in ready["message"]
     assert world.condition("kgp", namespace, "p", "Stalled") is None
     assert names <= groups.names()
+    # There is one broker, and the default of the spec is three replicas.
+    ledger = world.condition("kconn", namespace, "main", "LedgerReady") or {}
+    assert (ledger["status"], ledger["reason"]) == ("True", "FewReplicas")
+    assert "has 1 replicas, and ledger.replicationFactor asks for 3" in ledger["message"]
     world.server.kubectl("delete", "kgp", "p", "-n", namespace)
 
 
