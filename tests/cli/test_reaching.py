@@ -350,7 +350,6 @@ def test_a_command_ends_when_the_connection_is_edited(cluster: ApiServer) -> Non
         pytest.param(["keep", "--for", "1h", "--why", "needed"], "theirs", id="keep"),
         pytest.param(["keep", "--remove"], "asked", id="keep-remove"),
         pytest.param(["delete", "--yes", "--force"], "theirs", id="delete"),
-        pytest.param(["delete-offsets", "--topic", "orders", "--yes", "--force"], "living", id="delete-offsets"),
         pytest.param(["restore"], "gone", id="restore"),
     ],
 )
@@ -358,7 +357,7 @@ def test_a_connection_that_is_being_deleted(
     run: Run, cluster: ApiServer, secure: KafkaCluster, command: list[str], group: str
 ) -> None:
     """Another program's finalizer holds it: no command changes anything there, as the operator doesn't."""
-    client, make, topic = connect(Settings((secure.plaintext_bootstrap,))), Maker(secure.plaintext_bootstrap), "leaving"
+    client, topic = connect(Settings((secure.plaintext_bootstrap,))), "leaving"
     ours = LedgerSettings(installation="ours", writer=f"group-hygiene-{topic}", topic=topic, replication_factor=1)
     ledger = open_ledger(client, ours, Deadline(60), create=True, claim=True)
     assert ledger is not None
@@ -372,8 +371,6 @@ def test_a_connection_that_is_being_deleted(
     made["spec"] = {"bootstrapServers": [secure.plaintext_bootstrap], "ledger": {"topic": topic}}
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(made))
     cluster.kubectl("delete", "kconn", topic, "-n", "kafka", "--wait=false")
-    if group == "living":
-        make.join(group, "secret", commit=at("orders", 2) | at("secret", 1))
     before = committed_offsets(client, {group: None}, Deadline(60))
     try:
         answer = run(*command, group, "--connection", topic, "-n", "kafka", "--kubeconfig", cluster.kubeconfig)
@@ -381,10 +378,6 @@ def test_a_connection_that_is_being_deleted(
     finally:
         released = json.dumps({"metadata": {"finalizers": None}})
         cluster.kubectl("patch", "kconn", topic, "-n", "kafka", "--type=merge", "-p", released)
-        if group == "living":
-            make.leave(group)
-            make.delete_group(group)
-        make.close()
     ledger.read_on(Deadline(60))
     client.close()
     assert f"KafkaConnection {topic} was edited or deleted" in answer.err

@@ -110,7 +110,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("codec", "packed", "result"), HOSTILE)
-def test_hostile_bytes_take_bounded_memory_and_time(codec: int, packed: str, result: str) -> None:
+def test_hostile_bytes_take_bounded_memory(codec: int, packed: str, result: str) -> None:
     """The limit of the operator's batches, 16 MiB: as much again for a window, and some for the interpreter.
 
     The time is that of the CPU: a busy machine takes longer.
