@@ -85,7 +85,8 @@ def test_a_forbidden_import_breaks_its_contract(tmp_path: Path) -> None:
     for module, imported in [each for of_contract in FORBIDDEN.values() for each in of_contract]:
         with (tmp_path / PACKAGE.name / f"{module.replace('.', '/')}.py").open("a") as file:
             file.write(f"\nimport {imported}\n")
-    command = [Path(sys.executable).with_name("lint-imports"), "--config", ROOT / ".importlinter", "--no-cache"]
+    program = Path(sys.executable).with_name("lint-imports")
+    command = [str(program), "--config", str(ROOT / ".importlinter"), "--no-cache"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     prefix = "importlinter:contract:"
