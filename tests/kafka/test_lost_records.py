@@ -65,7 +65,7 @@ def test_checkpoints_in_the_place_of_lost_ones_are_read(written: int) -> None:
             topic, checkpoints = make.topic(f"{make.name('source')}.checkpoints.internal", partitions=1), Checkpoints()
             for name in ("old-1", "old-2", "old-3"):
                 make.checkpoints(topic, [name])
-            assert checkpoints.read(client, [topic], soon()) == {"old-1", "old-2", "old-3"}
+            assert checkpoints.read(client, [topic], soon()) == frozenset({"old-1", "old-2", "old-3"})
             kafka.kill_broker(1)
             cut(next((kafka.log(1).parent / "data").rglob(f"{topic}-0/*.log")), 2)
             kafka.start_broker(1)
@@ -74,4 +74,4 @@ def test_checkpoints_in_the_place_of_lost_ones_are_read(written: int) -> None:
                 new = [f"new-{number}" for number in range(written)]
                 for name in new:
                     later.checkpoints(topic, [name])
-                assert checkpoints.read(again, [topic], soon()) == {"old-1", "old-2", "old-3", *new}
+                assert checkpoints.read(again, [topic], soon()) == frozenset({"old-1", "old-2", "old-3", *new})
