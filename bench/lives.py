@@ -305,24 +305,22 @@ def _edge(random: _Random, count: int, when: Span) -> _Kind:
 def _unused(random: _Random, count: int, when: Span) -> _Kind:
     """Each lives some minutes, once, at any time."""
     number = np.arange(count)
-    console = random.permutation(max(100_000, count))
+    numbers = random.permutation(max(100_000, count))
     begin = random.integers(when.start - _BEFORE, when.read_at - HOUR, count)
     end = begin + random.integers(MINUTE, 30 * MINUTE, count)
-    kind = number % 4
-    how = np.where(kind == 1, How.CONSUMER, How.CLASSIC).astype(np.int64)
-    commit = np.where(kind == 3, NO_COMMIT, (begin + end) // 2)
+    how = np.where(number % 4 == 1, How.CONSUMER, How.CLASSIC).astype(np.int64)
     unique = [str(uuid.UUID(bytes=random.bytes(16), version=4)) for _ in range(count)]
     names = [
         (
-            f"console-consumer-{console[i]}",
+            f"perf-consumer-{numbers[i]}",
             unique[i],
             # Odd, so that no two are the same.
             f"preview-{i * 2_654_435_761 % 2**32:08x}-checkout",
-            f"spark-kafka-relation-{unique[i]}-driver-0",
+            f"anonymous.{unique[i]}",
         )[i % 4]
         for i in range(count)
     ]
-    return _Kind(names, _uses(number, begin, end, how, commit))
+    return _Kind(names, _uses(number, begin, end, how, (begin + end) // 2))
 
 
 # Who makes them, of all groups so many, and not fewer than that.

@@ -24,9 +24,9 @@ _GROUPS, _DAYS = 3_000, 90
 # What the synthetic past is: nothing in it expires before.
 _RETENTION = timedelta(days=120)
 _OWNERS = {
-    "platform": ["console-consumer-*"],
+    "platform": ["perf-consumer-*"],
     "payments": ["preview-*-checkout", "nightly-*", "steady-*"],
-    "search": ["spark-*", "seasonal-*"],
+    "search": ["anonymous.*", "seasonal-*"],
 }
 # As the docs show them; the first has no suffix.
 _SCREENS = {"": (1200, "light"), "-dark": (1200, "dark"), "-830": (830, "light"), "-830-dark": (830, "dark")}

@@ -115,10 +115,10 @@ def test_activity_takes_it(written: Written, spark: SparkSession) -> None:
         pytest.param(r"expired-(classic|simple)-then-joined-\d+", "Classic", ["Gone", "Empty"], id="expired-joined"),
         pytest.param(r"expired-classic-then-aborted-\d+", "Classic", ["Gone", "Empty"], id="expired-then-aborted"),
         pytest.param(r"edge-[a-z-]+-\d+", None, ["Empty"], id="edge"),
-        pytest.param(r"console-consumer-\d+", "Classic", ["Empty"], id="console"),
+        pytest.param(r"perf-consumer-\d+", "Classic", ["Empty"], id="perf"),
         pytest.param(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "Consumer", ["Empty"], id="uuid"),
         pytest.param(r"preview-[0-9a-f]{8}-checkout", "Classic", ["Empty"], id="preview"),
-        pytest.param(r"spark-kafka-relation-[0-9a-f-]{36}-driver-0", "Classic", ["Empty"], id="spark"),
+        pytest.param(r"anonymous\.[0-9a-f-]{36}", "Classic", ["Empty"], id="anonymous"),
     ],
 )
 def test_kinds(written: Written, spark: SparkSession, pattern: str, type_: str | None, states: list[str]) -> None:
