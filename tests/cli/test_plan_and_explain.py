@@ -204,7 +204,7 @@ def test_plan_and_explain_tell_what_expires_when(on: Run, kafka: KafkaCluster, c
     expiry = "the first of its offsets expire at"
     assert [(row.split()[0], row.split()[3], row.rpartition("  ")[2].strip()) for row in rows] == [
         ("caught-up", "Skip", f"{expiry} {at[2]}"),
-        ("left-classic", "Match", f"{expiry} {at[0]}"),
+        ("left-classic", "Match", f"idle since {first['empty_since']:%Y-%m-%dT%H:%M:%SZ}; {expiry} {at[0]}"),
         ("live-848", "Match", f"{expiry} {at[1]}"),
     ]
     (planned,) = on("plan", "-f", "-", "--activity", tmp_path, "-o", "json", stdin=soon_).json["policies"]

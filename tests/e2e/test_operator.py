@@ -170,10 +170,10 @@ def test_columns_of_kubectl_get(world: World, kafka: KafkaCluster) -> None:
     world.apply(connection(namespace, kafka.bootstrap_servers), policy(namespace, "p", match={"groups": ["none-*"]}))
     world.wait_ready("kgp", namespace, "p", "Succeeded")
     header, row = world.server.kubectl("get", "kgp", "-n", namespace).stdout.splitlines()
-    columns = ["NAME", "CONNECTION", "MODE", "ACTION", "MATCHED", "MARKED", "DUE", "DELETED", "READY"]
-    assert header.split() == [*columns, "LAST", "RUN", "AGE"]
+    columns = ["NAME", "CONNECTION", "MODE", "ACTION", "SUSPEND", "MATCHED", "WOULD", "DELETE", "MARKED", "DUE"]
+    assert header.split() == [*columns, "DELETED", "READY", "LAST", "RUN", "AGE"]
     # DUE is empty in DryRun.
-    assert row.split()[1:8] == ["main", "DryRun", "Delete", "0", "0", "0", "True"]
+    assert row.split()[1:10] == ["main", "DryRun", "Delete", "false", "0", "0", "0", "0", "True"]
     wide = world.server.kubectl("get", "kconn", "-n", namespace, "-o", "wide").stdout
     assert kafka.cluster_id in wide
     assert "1 of 1 brokers answer" in wide

@@ -58,7 +58,7 @@ def _refused(server: ApiServer, **spec: Any) -> str:
 def test_only_who_is_granted_enforce_may_set_it(tenant: ApiServer) -> None:
     """The role edit suffices for dry runs, alerts, and for what changes no spec; the verb, for policies that delete."""
     needs = "mode Enforce needs the verb enforce on grouppolicies.grouphygiene.io"
-    wait_for(lambda: needs in _refused(tenant, mode="Enforce"), "the admission policy is in effect")
+    wait_for(lambda: needs in _refused(tenant, mode="Enforce"), lambda: _refused(tenant, mode="Enforce"))
     assert not _refused(tenant, mode="Enforce", action="Alert")
     assert not _refused(tenant, mode="DryRun")
     assert needs in _refused(tenant, mode="Enforce")

@@ -1006,7 +1006,7 @@ def published(api_server: ApiServer) -> ApiServer:
         pytest.param(
             "kgp.status.sample",
             "group state type verdict reason message topics unchangedSince idleSince lastClient owner lag "
-            "outOfRangePartitions expiresTime markedSince dueTime",
+            "outOfRangePartitions partitions offsets expiresTime markedSince dueTime",
             id="policy-status-sample",
         ),
         pytest.param(

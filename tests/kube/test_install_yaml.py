@@ -31,9 +31,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "Makefile", folder)
     for name in ("crds", "deploy/kustomize"):
         shutil.copytree(ROOT / name, folder / name)
-    refused = subprocess.run(["make", "install-yaml"], cwd=folder, capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        ["make", "--no-print-directory", "install-yaml"], cwd=folder, capture_output=True, text=True, check=False
+    )
     assert (refused.returncode, refused.stdout) == (2, "set IMAGE, the operator's image\n")
-    subprocess.run(["make", "install-yaml", f"IMAGE={_IMAGE}"], cwd=folder, capture_output=True, check=True)
+    subprocess.run(
+        ["make", "--no-print-directory", "install-yaml", f"IMAGE={_IMAGE}"], cwd=folder, capture_output=True, check=True
+    )
     return folder / "dist" / "install.yaml"
 
 

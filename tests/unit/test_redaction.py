@@ -39,7 +39,10 @@ SHOWN = {
     reasons.CAUGHT_UP: {"found.outside", "topics"},
     # `message` is one of `reconcile.recovery`, all literal.
     reasons.DELETED: {"message", "named(gone.topics)"},
-    reasons.EXPIRES_FIRST: {"field", "timestamp(due)", "timestamp(end)"},
+    reasons.EXPIRES_FIRST: {
+        *("field", "timestamp(due)", "timestamp(end)", "name"),
+        *("format_duration(wanted + latest(policy))", "format_duration(retention)"),
+    },
     reasons.EXPIRES_LATER: {"group.protocol_type", "timestamp(at)", "timestamp(earliest)"},
     reasons.GONE: {"topic"},
     reasons.GROUP_ACTIVE: {"state"},

@@ -28,7 +28,9 @@ def test_progress(tmp_path: Path, fails: bool, printed: str) -> None:
     (programs / "pip").write_text(PIP.replace("$1 = fail", "1 = 1" if fails else "1 = 0"))
     (programs / "pip").chmod(0o755)
     given = [f"VENV={tmp_path}", f"STAMP={stamp}", f"PYTHON={sys.executable}"]
-    done = subprocess.run(["make", *given, str(stamp)], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "--no-print-directory", *given, str(stamp)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     first, _, rest = done.stdout.partition("\n")
     assert first.startswith(f"setting up {tmp_path} (once")
     assert int(first.split()[-2]) > 100

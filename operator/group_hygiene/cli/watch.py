@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ def show_each(make: Callable[[], Report], output: str, every: timedelta | None) 
     """
     if every is None:
         return show(make(), output)
+    # A shell starts background processes with SIGINT ignored; a SIGINT that is sent explicitly must work.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     report, known, noted, failed = make(), dict[str, Table](), set[str](), set[str]()
     while True:
         for table in report.tables:
