@@ -234,7 +234,7 @@ def test_a_topic_that_is_no_ledger_and_an_unreachable_address(
     del groups
     answer = run("doctor", "--connection-file", written(ledger={"topic": "orders"}), "-o", "json")
     assert answer.code == 14, answer.out
-    assert "the settings of the topic orders are wrong" in found(answer, "ledger")["found"]
+    assert "the settings of the topic orders are not those of a ledger" in found(answer, "ledger")["found"]
     away = run("doctor", "--connection-file", written(bootstrapServers=["127.0.0.1:1"]))
     assert away.code == 12
     assert away.out.startswith("✗ Kafka: BrokersUnreachable: ")

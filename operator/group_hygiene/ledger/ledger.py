@@ -154,7 +154,10 @@ class Ledger:
         if isinstance(wrong, Fault):
             raise LedgerProblem(_cannot(self._settings, "checked", wrong))
         if wrong:
-            raise LedgerProblem(f"the settings of the topic {self._settings.topic} are wrong: {wrong}")
+            raise LedgerProblem(
+                f"the settings of the topic {self._settings.topic} are not those of a ledger: {wrong}. If it has other "
+                "data, leave it as it is, and name the ledger's topic"
+            )
 
     def claim(self, deadline: Deadline | None = None) -> None:
         """Become the only writer, read to the end, and claim a command's ledger, or an empty topic if none is known.
