@@ -218,7 +218,7 @@ def _units(groups: DataFrame) -> list[dict[str, Any]]:
         F.min("idle_since").alias("idle_since"),
         F.max_by("client", "client.last_clients_at").alias("client"),
         F.map_from_entries(F.sort_array(F.collect_list(new))).alias("new"),
-        (F.sum("numbered") / F.sum("seen") >= _MADE).alias("made"),
+        ((F.col("pattern") != "") & (F.sum("numbered") / F.sum("seen") >= _MADE)).alias("made"),
     )
     ordered = units.orderBy(*(F.desc(name) for name in ("idle_offsets", "idle", "there", "seen")), *_UNIT)
     rows = ordered.select("*", "client.*").drop("client").limit(_UNITS).toArrow().to_pylist()
