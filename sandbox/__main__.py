@@ -42,7 +42,7 @@ examples:
   python -m sandbox prepare                     download and build everything now
 
 While it is up, in another terminal:
-  source .sandbox/env
+  source .venv/bin/activate && source .sandbox/env
   kubectl get namespaces
   python -m sandbox groups                      create unused groups, to try policies on
 """
