@@ -23,8 +23,11 @@ def chart() -> None:
     values = (CHART / "values.yaml").read_text()
     for name in ("group-hygiene", "group-hygiene-pipeline"):
         values = values.replace('repository: ""', f"repository: {images}/{name}", 1)
-    if _HOME:
-        values = values.replace("runbookUrl: docs/runbook.md", f"runbookUrl: {_HOME}/runbook.html")
+    runbook = f"{_HOME}/runbook.html" if _HOME else f"{_FILES}/docs/runbook.md"
+    values = values.replace("runbookUrl: docs/runbook.md", f"runbookUrl: {runbook}")
+    values = values.replace(
+        "# Your registry and image name: the image is not published yet. Required.", "# Of this release."
+    )
     (CHART / "values.yaml").write_text(values)
     readme = (CHART / "README.md").read_text()
     (CHART / "README.md").write_text(_absolute(readme, "deploy/helm/group-hygiene"))

@@ -137,8 +137,10 @@ def test_the_released_chart_asks_for_the_released_images(tmp_path: Path, home: s
     metadata = yaml.safe_load((chart / "Chart.yaml").read_text())
     assert (metadata["home"], metadata.get("icon")) == (home or _SOURCE, f"{home}/icon.svg" if home else None)
     assert (metadata["sources"], [each["name"] for each in metadata["maintainers"]]) == ([_SOURCE], ["Some-Owner"])
-    rules = yaml.safe_load((chart / "values.yaml").read_text())["monitoring"]["rules"]
-    assert rules["runbookUrl"] == (f"{home}/runbook.html" if home else "docs/runbook.md")
+    values = (chart / "values.yaml").read_text()
+    runbook = f"{home}/runbook.html" if home else f"{_SOURCE}/blob/v1.2.3/docs/runbook.md"
+    assert yaml.safe_load(values)["monitoring"]["rules"]["runbookUrl"] == runbook
+    assert "not published" not in values
     _assert_absolute((chart / "README.md").read_text(), home, "1.2.3")
     linted = helm("lint", "--strict", tmp_path / "group-hygiene-1.2.3.tgz")
     assert ("icon is recommended" in linted.stdout, linted.returncode) == (not home, 0)
