@@ -19,8 +19,8 @@ BY_POLICY = {
     "console-consumer-{digits}": "console-consumer-{number}",
     "ci-checkout-{uuid}-test": "ci-checkout-{uuid}-test",
     "notebook-{uuid}": "notebook-{uuid}",
-    "preview-{uuid}-payments-service-with-a-name-that-somebody-made-long-on-purpose": (
-        "preview-{uuid}-payments-service-with-a-name-that-somebody-made-long-on-purpose"
+    "preview-{uuid}-payments-service-with-a-name-that-is-long-to-try-narrow-columns": (
+        "preview-{uuid}-payments-service-with-a-name-that-is-long-to-try-narrow-columns"
     ),
     "load-test-{uuid}": "load-test-{uuid}",
     "connect-sink-{digits}": "connect-sink-{number}",

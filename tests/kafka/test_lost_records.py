@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from group_hygiene.kafka.client import connect
+from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.ledger.settings import COMMAND_LINE
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
-from tests.kafka.books import claimed, keep, mark, refused
+from tests.kafka.books import claimed, keep, mark, pair, refused, transaction
 from tests.kafka.makers import Maker, soon
 
 _BATCH = struct.Struct(">qi")
@@ -54,6 +54,29 @@ def test_what_is_written_over_lost_records_is_read(written: int) -> None:
             assert set(ledger.contents.keeps) == {f"kept-{number}" for number in range(written)}
             ledger.write([mark("g-4")])
             assert set(ledger.contents.marks["uid-1"]) == {"g-1", "g-4"}
+
+
+def test_a_read_that_an_open_transaction_ended_proves_nothing() -> None:
+    """What was read before the transaction stays in doubt until the log was asked."""
+    with KafkaCluster(config={"log.flush.offset.checkpoint.interval.ms": "600000"}) as kafka:
+        settings = Settings(tuple(kafka.bootstrap_servers.split(",")))
+        with closing(connect(settings)) as client, closing(Maker(kafka.plaintext_bootstrap)) as make:
+            topic = make.name("ledger")
+            ledger = claimed(client, topic)
+            for name in ("g-1", "g-2", "g-3"):
+                ledger.write([mark(name)])
+            kafka.kill_broker(1)
+            cut(next((kafka.log(1).parent / "data").rglob(f"{topic}-0/*.log")), 4)
+            kafka.start_broker(1)
+            with closing(connect(settings)) as theirs:
+                command = claimed(theirs, topic, installation=COMMAND_LINE, writer=f"another-{topic}")
+                for number in range(5):
+                    command.write([keep(f"kept-{number}")])
+            open_one = transaction(kafka, topic, [pair(mark("g-5"))], make.name("open"))
+            assert "a transaction has been open" in refused(lambda: ledger.read_on(soon(), Deadline(0.2)))
+            open_one.abort_transaction(60)
+            assert "lost its last records" in refused(lambda: ledger.read_on(soon()))
+            assert set(ledger.contents.keeps) == {f"kept-{number}" for number in range(5)}
 
 
 @pytest.mark.parametrize("written", [1, 2, 5])

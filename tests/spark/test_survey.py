@@ -163,10 +163,10 @@ def test_the_list_has_all_groups(findings: Findings) -> None:
 
 def test_no_name_is_a_formula_of_a_spreadsheet(spark: SparkSession, warehouse: str) -> None:
     """In the list, such a name begins with a quote."""
-    names = ["=1+1", "+a", "-a", "@a", "\ta", "a=b"]
+    names = ["=1+1", "+a", "-a", "@a", "\ta", "\uff1da", "a=b"]
     ingest(spark, warehouse, {name: left(9, 8) for name in names})
     _, *rows = csv.reader(survey(spark, warehouse, RETENTION).listing.decode().splitlines())
-    assert {row[0] for row in rows} == {"'=1+1", "'+a", "'-a", "'@a", "'\ta", "a=b"}
+    assert {row[0] for row in rows} == {"'=1+1", "'+a", "'-a", "'@a", "'\ta", "'\uff1da", "a=b"}
 
 
 def test_expiring(findings: Findings) -> None:

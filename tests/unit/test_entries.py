@@ -23,7 +23,6 @@ from group_hygiene.model.entries import (
     Intent,
     KeepRequest,
     Key,
-    LogPlace,
     Mark,
     Notice,
     Outcome,
@@ -37,6 +36,7 @@ from group_hygiene.model.entries import (
     Watch,
 )
 from group_hygiene.model.evidence import Deletion
+from group_hygiene.model.groups import LogPlace
 from group_hygiene.model.programs import Program
 from tests.backups import backup
 

@@ -257,7 +257,7 @@ def test_failures_are_not_ready(verdicts: list[Verdict], outcomes: list[Outcome]
 
 
 def test_kept_on_purpose_is_no_failure() -> None:
-    """What was kept because somebody uses it is the operator doing its work; so is a share group that read nothing."""
+    """A group that stays because it is used is the operator doing its work; so is a share group that read nothing."""
     verdicts = [match("a"), refused("b", reasons.NO_START_OFFSET)]
     status = _status(delete(enforce=True), verdicts, outcomes=[_kept("a")])
     assert _condition(status, "Ready")["status"] == "True"

@@ -18,8 +18,8 @@ from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.kafka.samples import SAMPLES, sample_ids
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import LogPlace, ScanClock, Watch
-from group_hygiene.model.groups import Fault
+from group_hygiene.model.entries import ScanClock, Watch
+from group_hygiene.model.groups import Fault, LogPlace
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.scan import _Scan
 from group_hygiene.reconcile.uses import Since, Uses

@@ -28,8 +28,6 @@ _COLOURS = {
     "Match": "yellow",
     "Skip": "green",
 }
-# Also of full width, which some spreadsheets accept.
-_FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 _TABLES = {"table", "wide", "csv"}
 # The first character of a line, by its result.
 MARKS = {"Ok": "✓", "Warning": "!", "Failed": "✗"}
@@ -88,12 +86,12 @@ def show(report: Report, output_format: str) -> int:
     sys.stdout.flush()
     for text in report.notes:
         note(text)
-    shown = report.in_rows if output_format in _TABLES else ()
+    shown = frozenset(report.in_rows) if output_format in _TABLES else frozenset[str]()
     for text in report.errors:
         if text not in shown:
             print_error(text)
     if shown:
-        count = "1 group" if len(shown) == 1 else f"{len(shown):,} groups"
+        count = "1 group" if len(report.in_rows) == 1 else f"{len(report.in_rows):,} groups"
         print_error(f"{count} failed: see REASON and MESSAGE in the table")
     return 1 if report.errors else report.exit_code
 
@@ -198,7 +196,7 @@ def _csv_cell(cell: Cell) -> Cell:
     """A text that a spreadsheet would run as a formula begins with an apostrophe, as OWASP advises (CSV injection)."""
     if not isinstance(cell, str):
         return cell
-    return f"'{printable(cell)}" if cell.startswith(_FORMULAS) else printable(cell)
+    return f"'{printable(cell)}" if cell.startswith(tuple(naming.FORMULAS)) else printable(cell)
 
 
 def show_table(table: Table, wide: bool, titles: bool = True, beside: Sequence[Sequence[Cell]] = ()) -> None:

@@ -13,7 +13,7 @@ from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
 from group_hygiene.kafka.client import NO_ANSWER, Call, Client, Deadline, fault_of_code, retrying
 from group_hygiene.kafka.offsets import leaders_of
-from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
+from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, LogPlace, Partition
 
 _CONSUMER = -1
 
@@ -45,14 +45,18 @@ def epoch_ends(client: Client, epochs: Mapping[Partition, int], deadline: Deadli
     return retrying(sorted(asked), attempt, deadline) if asked else {}
 
 
-def is_cut_off(client: Client, place: Partition, position: int, epoch: int, deadline: Deadline) -> bool | Fault:
-    """Whether the log lost records before `position`, by a power failure or an unclean election.
+def is_cut_off(client: Client, read: Mapping[Partition, LogPlace], deadline: Deadline) -> bool | Fault:
+    """Whether a log lost records before the place up to which it was read: by a power failure, or an unclean election.
 
-    epoch: leader epoch of the last batch before it; NO_LEADER_EPOCH = not known, and then False. To be asked after a
-    read from `position` on: no other records were at offsets that were read before.
+    To be asked after a read from there on: no other records were at offsets that were read before. A place with
+    NO_LEADER_EPOCH shows nothing.
     """
-    end = epoch_ends(client, {place: epoch}, deadline).get(place, position)
-    return end if isinstance(end, Fault) else end < position
+    for partition, end in epoch_ends(client, {p: at.leader_epoch for p, at in read.items()}, deadline).items():
+        if isinstance(end, Fault):
+            return end
+        if end < read[partition].offset:
+            return True
+    return False
 
 
 def _request(places: list[Partition], epochs: Mapping[Partition, int]) -> Any:

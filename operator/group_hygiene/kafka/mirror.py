@@ -14,7 +14,7 @@ from group_hygiene.kafka.cluster import partition_counts, topic_ids
 from group_hygiene.kafka.leader_epochs import is_cut_off
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
 from group_hygiene.kafka.partition import Leader, fetch
-from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
+from group_hygiene.model.groups import Fault, LogPlace, Partition
 
 # A quarter of a million ids: each takes this many bytes beside its characters.
 _MOST_BYTES, _OBJECT_BYTES = 32 << 20, 100
@@ -45,7 +45,7 @@ class Checkpoints:
         self._most_bytes = most_bytes
         # By topic id, as a recreated topic is unread. Below 2.8, without ids, an end before our position shows it, or
         # the leader epoch of the last batch before that position.
-        self._positions: dict[tuple[str, Partition], tuple[int, int]] = {}
+        self._positions: dict[tuple[str, Partition], LogPlace] = {}
         self._groups: set[str] = set()
         self._bytes = 0
 
@@ -68,12 +68,12 @@ class Checkpoints:
     def _read(self, client: Client, key: tuple[str, Partition], end: int, deadline: Deadline) -> Fault | None:
         _, place = key
         leader, known = Leader(client, place), self._positions.get(key)
-        if known is None or known[0] > end:
+        if known is None or known.offset > end:
             known = None
             start = start_offsets(client, [place], deadline)[place]
             if isinstance(start, Fault):
                 return start
-            position, epoch = start, NO_LEADER_EPOCH
+            position, epoch = LogPlace(start)
         else:
             position, epoch = known
         while position < end:
@@ -92,13 +92,13 @@ class Checkpoints:
                 position, epoch = answer.position, answer.leader_epoch
             else:
                 position = end
-        lost = known is not None and is_cut_off(client, place, *known, deadline)
+        lost = known is not None and is_cut_off(client, {place: known}, deadline)
         if isinstance(lost, Fault):
             return lost
         if lost:
             del self._positions[key]
             return self._read(client, key, end, deadline)
-        self._positions[key] = (position, epoch)
+        self._positions[key] = LogPlace(position, epoch)
         return None
 
     def _remember(self, groups: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ from group_hygiene.ledger.writer import MOVED, Pair, State, Writer, Written
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, Entry, Key, Owner, Removal
-from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
+from group_hygiene.model.groups import Fault, LogPlace, Partition
 
 _CALL_SECONDS = 20.0
 # How long reads wait for another client's open transaction.
@@ -86,10 +86,9 @@ class Ledger:
         self._known = settings.known
         self._leader = Leader(client, Partition(settings.topic, 0))
         self._writer = Writer(self._leader, settings.writer, settings.transaction_timeout)
-        # The offset of the next read; None = the first record.
-        self._position: int | None = None
-        # The leader epoch of the last batch before it.
-        self._epoch = NO_LEADER_EPOCH
+        # Where reads ended since the log was last asked whether it still has what is before: an open transaction may
+        # end a read early. The next one continues at the last place; none = at the first record.
+        self._reads: list[LogPlace] = []
         self._empty = True
         # The first offset of the log.
         self._log_start = 0
@@ -237,7 +236,7 @@ class Ledger:
                     "saving took too long: the transaction has not ended yet", reasons.OFFSETS_UNKNOWN
                 ) from hidden
             raise LedgerProblem(f"what was saved can't be read back: {hidden}", reasons.BACKUP_NOT_READABLE) from hidden
-        if missing or self._position is None or self._position < written.end:
+        if missing or not self._reads or self._reads[-1].offset < written.end:
             raise LedgerProblem(
                 f"what was saved can't be read back: {len(missing)} of {len(pairs)} records are not in the topic "
                 f"{self._settings.topic} as they were written before offset {written.end}",
@@ -350,25 +349,32 @@ class Ledger:
         self, deadline: Deadline, until: Deadline | None = None, check: Callable[[Record], None] | None = None
     ) -> bool:
         """Read to the end; False = the log is another one, or no longer has all that was read of it."""
-        before, epoch = self._position, self._epoch
-        if self._position is None:
-            self._position = self._start(deadline)
+        before = self._reads
+        now = before[-1] if before else LogPlace(self._start(deadline))
         try:
-            for fetched in self._fetches(self._position, deadline, until):
+            for fetched in self._fetches(now.offset, deadline, until):
                 for record in fetched.records:
                     self._take(record.key, record.value)
                     if check is not None:
                         check(record)
-                if fetched.position > self._position:
-                    self._position, self._epoch = fetched.position, fetched.leader_epoch
+                if fetched.position > now.offset:
+                    now = LogPlace(fetched.position, fetched.leader_epoch)
+                    self._reads = [*before, now]
         except _OutOfRange:
             return False
-        if before is None:
-            return True
-        cut_off = is_cut_off(self._client, self._leader.partition, before, epoch, deadline)
+        cut_off = any(self._is_cut_off(place, now, deadline) for place in before)
+        self._reads = [now]
+        return not cut_off
+
+    def _is_cut_off(self, before: LogPlace, now: LogPlace, deadline: Deadline) -> bool:
+        """Whether the log lost records before the place where an earlier read ended. now: where the last one did."""
+        if now.offset > before.offset and now.leader_epoch == before.leader_epoch:
+            # What a leader appends in an epoch comes after all that it had appended in it.
+            return False
+        cut_off = is_cut_off(self._client, {self._leader.partition: before}, deadline)
         if isinstance(cut_off, Fault):
             raise LedgerProblem(_cannot(self._settings, "read", cut_off))
-        return not cut_off
+        return cut_off
 
     def _fetches(self, position: int, deadline: Deadline, until: Deadline | None = None) -> Iterator[Fetched]:
         """Answers from `position` to the end of the log as it is at the first of them.
@@ -460,7 +466,7 @@ class Ledger:
     def _forget(self) -> None:
         self.contents = Contents()
         self._is_stale = False
-        self._position, self._epoch = None, NO_LEADER_EPOCH
+        self._reads = []
         self._log_start = 0
         self._empty = True
         self._owner_problem = ""

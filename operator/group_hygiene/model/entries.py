@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from group_hygiene.model.groups import LogPlace
 from group_hygiene.model.programs import Program
 
 Key = tuple[str, ...]
@@ -60,13 +61,6 @@ class Owner(Entry, frozen=True, kw_only=True, gc=False, tag="owner"):
     @property
     def key(self) -> Key:
         return ("owner",)
-
-
-class LogPlace(NamedTuple):
-    """An offset of a partition of `__consumer_offsets`. leader_epoch: the one at that time; -1 = not known."""
-
-    offset: int
-    leader_epoch: int
 
 
 class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):

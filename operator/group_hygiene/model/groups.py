@@ -44,6 +44,13 @@ class Partition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class LogPlace(NamedTuple):
+    """A place in the log of a partition. leader_epoch: the one at that time, or of the last batch before it."""
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
 class CommittedOffset(NamedTuple):
     """A group's committed offset for one partition (OffsetFetchResponse); `leader_epoch` -1 = the client gave none."""
 

@@ -18,6 +18,10 @@ def truncated_list(things: Sequence[T], most: int, shown: Callable[[T], str] = s
     return ", ".join(map(shown, things[:most])) + more
 
 
+# A cell of CSV that begins with one of these is a formula for spreadsheets; some accept those of full width, too.
+FORMULAS = "=+-@\uff1d\uff0b\uff0d\uff20"
+
+
 def printable(text: str) -> str:
     r"""The text on one line, with unprintable characters as escapes, like `\n` and `\u202e`, for terminals.
 

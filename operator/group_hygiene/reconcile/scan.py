@@ -18,9 +18,9 @@ from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Covered, LogPlace, Removal, ScanClock, Watch
+from group_hygiene.model.entries import Change, Covered, Removal, ScanClock, Watch
 from group_hygiene.model.evidence import offsets_retention
-from group_hygiene.model.groups import Bounds, Fault, Group, GroupState, GroupType, fingerprint
+from group_hygiene.model.groups import Bounds, Fault, Group, GroupState, GroupType, LogPlace, fingerprint
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.model.verdicts import Need

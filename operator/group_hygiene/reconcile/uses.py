@@ -17,15 +17,14 @@ from group_hygiene.decide.plan import Plan
 from group_hygiene.kafka import growth
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.leader_epochs import epoch_ends
+from group_hygiene.kafka.leader_epochs import is_cut_off
 from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import LogPlace
-from group_hygiene.model.groups import TOPIC_DENIED, Fault, Partition
+from group_hygiene.model.groups import TOPIC_DENIED, Fault, LogPlace, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import Context
@@ -283,20 +282,8 @@ def _offsets(log: Mapping[int, LogPlace]) -> dict[int, int]:
 
 def _cut_off(client: Client, log: Mapping[int, LogPlace], cluster: Cluster, deadline: Deadline) -> bool | Fault:
     """Whether an unclean leader election may have lost records before these places (KIP-320), or the topic is new."""
-    places = {(index, place) for index, place in log.items() if place.offset}
-    if any(index not in cluster.leaders for index, _ in places):
+    places = {index: place for index, place in log.items() if place.offset}
+    if any(index not in cluster.leaders for index in places):
         return True
-    places = {(index, place) for index, place in places if place.leader_epoch != cluster.leaders[index][1]}
-    left = {(index, place.leader_epoch) for index, place in places}
-    while left:
-        # One epoch of each partition at once.
-        asked = dict(left)
-        left -= set(asked.items())
-        epochs = {Partition(OFFSETS_TOPIC, index): epoch for index, epoch in asked.items()}
-        for at, answer in epoch_ends(client, epochs, deadline).items():
-            if isinstance(answer, Fault):
-                return answer
-            same = at.partition, asked[at.partition]
-            if any(answer < place.offset for index, place in places if (index, place.leader_epoch) == same):
-                return True
-    return False
+    led_before = {index: place for index, place in places.items() if place.leader_epoch != cluster.leaders[index][1]}
+    return is_cut_off(client, {Partition(OFFSETS_TOPIC, index): place for index, place in led_before.items()}, deadline)

@@ -12,12 +12,9 @@ from group_hygiene.report.findings import Findings
 _VERSION = 1
 
 
-class UnitNumbers(msgspec.Struct, frozen=True, rename="camel"):
-    """Of a `findings.Unit`. groups: existing ones."""
+class _Counts(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """groups: existing ones."""
 
-    pattern: str
-    owner: str
-    program: str
     groups: int
     idle: int
     offsets: int
@@ -25,26 +22,27 @@ class UnitNumbers(msgspec.Struct, frozen=True, rename="camel"):
     came: int
     went: int
     cleaned: int
+
+
+class UnitNumbers(_Counts, frozen=True, rename="camel", kw_only=True):
+    """Of a `findings.Unit`."""
+
+    pattern: str
+    owner: str
+    program: str
 
     @property
     def key(self) -> tuple[str, str, str]:
         return self.pattern, self.owner, self.program
 
 
-class Numbers(msgspec.Struct, frozen=True, rename="camel"):
+class Numbers(_Counts, frozen=True, rename="camel", kw_only=True):
     """Of `findings.Findings`. units: without the `others`."""
 
     version: int
     cluster_id: str
     read_at: datetime
     since: datetime
-    groups: int
-    idle: int
-    offsets: int
-    idle_offsets: int
-    came: int
-    went: int
-    cleaned: int
     units: tuple[UnitNumbers, ...]
     others: int
 

@@ -25,7 +25,7 @@ from group_hygiene.status.conditions import Conditions, Status, counted
 # Each reason's first SHOWN groups are known.
 SAMPLE_SIZE = SHOWN
 _TOPICS_SHOWN, _OFFSETS_SHOWN = 10, 3
-# The reasons against deleting that may end without an edit.
+# The reasons against judging or deleting that may end without an edit.
 PASSING = frozenset(
     {
         *(reasons.SNAPSHOT_INCOMPLETE, reasons.OFFSETS_TOPIC_GROWN, reasons.TOTAL_UNKNOWN, reasons.TOPICS_UNKNOWN),

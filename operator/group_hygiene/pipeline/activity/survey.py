@@ -7,6 +7,7 @@ repeated as Spark SQL. The cost depends on the number of groups and offsets; the
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.model.last_use import LastClient
+from group_hygiene.model.naming import FORMULAS
 from group_hygiene.pipeline.activity.coverage import Covered, activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned, with_placeholders
 from group_hygiene.report.findings import Day, Findings, Row, Share, StaleTopic, Unit
@@ -294,8 +296,9 @@ def _listing(groups: DataFrame) -> tuple[bytes, int]:
     idle = (F.col("idle_since").asc_nulls_last(), F.col("last_commit").asc_nulls_last(), F.col("group"))
     client = F.array_min(F.transform("last_clients", lambda client: client["client_id"]))
     texts = {**{name: F.col(name) for name in ("group", "owner", "program")}, "last_client_id": client}
-    # Else a spreadsheet would take such a name for a formula.
-    plain = [F.regexp_replace(text, r"\A(?=[=+@\t\r-])", "'").alias(name) for name, text in texts.items()]
+    # Spreadsheets skip tabs and carriage returns before a formula.
+    formula = rf"\A(?=[{re.escape(FORMULAS)}\t\r])"
+    plain = [F.regexp_replace(text, formula, "'").alias(name) for name, text in texts.items()]
     others = ("type", "state", "idle_since", "last_commit", "expires", "topics", "partitions")
     rows = groups.where("there").orderBy(*idle).limit(_LISTED).select(*plain, *others).toArrow()
     text = io.BytesIO()
