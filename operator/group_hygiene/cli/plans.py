@@ -362,9 +362,9 @@ def _table(planned: _Planned, summary: bool) -> Table:
         heading += [f"  {pattern_line(found)}" for found in planned.patterns]
         heading += [f"  {owner_line(found)}" for found in planned.owners]
     heading += [f"  {line}" for line in first_clean_up(made, planned.conditions)]
-    skipped = skipped_by_latest(made.verdicts[name] for name in made.matched)
-    if skipped and policy.action is Action.DELETE:
-        heading.append(f"  {skipped}")
+    lags = [f"  {text}"] if (text := skipped_by_latest(made.verdicts[name] for name in made.matched)) else []
+    if policy.action is Action.DELETE:
+        heading += lags
     if programs := programs_line(made.matched):
         heading.append(f"  {programs}")
     assumed = assumption(policy)
@@ -374,7 +374,16 @@ def _table(planned: _Planned, summary: bool) -> Table:
     if late is not None:
         heading.append(f"  {late}")
     rows = [] if summary else [_row(policy, name, verdict, now) for name, verdict in made.verdicts.items()]
-    return Table(() if summary else _COLUMNS, rows, heading)
+    watched = [] if summary else [_watched(verdict) for verdict in made.verdicts.values()]
+    return Table(() if summary else _COLUMNS, rows, heading, watched, lags)
+
+
+def _watched(verdict: Verdict) -> tuple[object, ...]:
+    """All that a row shows but lag, and how long ago something was."""
+    activity = verdict.evidence.activity
+    last_use = activity.idle_since if isinstance(activity, Activity) else None
+    reason = None if verdict.refusal is None else verdict.refusal.reason
+    return verdict.group.state, verdict.group.type, reason, verdict.topics, verdict.evidence.owner, last_use
 
 
 def _row(policy: Policy, name: str, verdict: Verdict, now: datetime) -> tuple[Cell, ...]:
