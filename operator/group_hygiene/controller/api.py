@@ -278,4 +278,5 @@ def _secret_text(value: str, where: str, key: str) -> str:
     try:
         return base64.b64decode(value, validate=True).decode("utf-8")
     except (binascii.Error, UnicodeDecodeError):
-        raise SecretProblem(f"{where}: the value of {key!r} is not UTF-8 text", reasons.SECRET_INVALID) from None
+        form = "is not UTF-8 text; for TLS it must be PEM, not a JKS or PKCS12 store"
+        raise SecretProblem(f"{where}: the value of {key!r} {form}", reasons.SECRET_INVALID) from None
