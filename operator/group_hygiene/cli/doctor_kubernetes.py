@@ -13,6 +13,7 @@ from typing import NamedTuple
 from group_hygiene.alerts.delivery import read_endpoint
 from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.options import Target
+from group_hygiene.cli.target import API_ADVICE
 from group_hygiene.controller import inspection
 from group_hygiene.controller.api import Api, load_config
 from group_hygiene.controller.leader import NAME as LEASE
@@ -120,8 +121,7 @@ def _server(known: Kubernetes) -> Iterator[Finding]:
         known.load()
         server = known.inspection.server()
     except HygieneError as error:
-        advice = "check the kubeconfig, and whether the server can be reached: kubectl cluster-info"
-        yield failed(_KUBERNETES, "API server", f"{error.reason}: {error}", advice)
+        yield failed(_KUBERNETES, "API server", f"{error.reason}: {error}", API_ADVICE)
         return
     known.reached, known.ahead = True, server.ahead
     user = known.inspection.user()
