@@ -22,7 +22,7 @@ from sandbox.kafka.jars import VERSIONS
 from sandbox.kafka.programs import Programs
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
-from sandbox.manifests import CRDS
+from sandbox.manifests import CRDS, install_user_roles
 from sandbox.node import Node
 from sandbox.node.kafka import NAMESPACE, PORT, SERVICE, USER, NodeKafka
 from sandbox.place import direct
@@ -182,6 +182,7 @@ def _start(kafka: KafkaCluster, kubernetes: ApiServer) -> None:
         for started in [pool.submit(kafka.start), pool.submit(kubernetes.start)]:
             started.result()
     _install_crds(kubernetes)
+    install_user_roles(kubernetes)
 
 
 def _start_node(kafka: KafkaCluster, node: Node, images: Sequence[str]) -> None:
@@ -189,6 +190,7 @@ def _start_node(kafka: KafkaCluster, node: Node, images: Sequence[str]) -> None:
     node.start()
     kafka.start()
     _install_crds(node.api)
+    install_user_roles(node.api)
     for image in images:
         node.load_image(image)
 

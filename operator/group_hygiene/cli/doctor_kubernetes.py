@@ -13,6 +13,7 @@ from typing import NamedTuple
 from group_hygiene.alerts.delivery import read_endpoint
 from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.options import Target
+from group_hygiene.cli.target import API_ADVICE
 from group_hygiene.controller import inspection
 from group_hygiene.controller.api import Api, load_config
 from group_hygiene.controller.leader import NAME as LEASE
@@ -121,8 +122,7 @@ def _server(known: Kubernetes) -> Iterator[Finding]:
         known.load()
         server = known.inspection.server()
     except HygieneError as error:
-        advice = "check the kubeconfig, and whether the server can be reached: kubectl cluster-info"
-        yield failed(_KUBERNETES, "API server", f"{error.reason}: {error}", advice)
+        yield failed(_KUBERNETES, "API server", f"{error.reason}: {error}", API_ADVICE)
         return
     known.reached, known.ahead = True, server.ahead
     user = known.inspection.user()
@@ -220,7 +220,7 @@ def _lease(known: Kubernetes) -> Iterator[Finding]:
         yield warning(_KUBERNETES, "Lease", f"you may not read {where}", "run doctor as a user who may read it")
         return
     holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
-    advice = "check the operator's pods and their logs (the runbook, GroupHygieneNoLeader)"
+    advice = "check the operator's pods and their logs (docs/runbook.md, GroupHygieneNoLeader)"
     if not holder or not renewed:
         yield failed(_KUBERNETES, "Lease", f"no operator holds {where}", advice)
         return
@@ -294,7 +294,7 @@ def _conditions(known: Kubernetes, key: str) -> Iterator[Finding]:
         if condition is not None and condition["status"] != "True":
             when = f"since {condition['lastTransitionTime']}; last scan: {status.get('lastScanTime', 'none')}"
             advice = (
-                f"the runbook, {condition['reason']}; if that is fixed already, run doctor again after its next run"
+                f"docs/reasons.md, {condition['reason']}; if that is fixed already, run doctor again after its next run"
             )
             yield finding(area, check, f"{key}, reported by the operator: {_text(condition)} ({when})", advice)
         elif kind == "Ready":
@@ -357,7 +357,7 @@ _REMEDIES = {
 
 
 def _remedy(error: HygieneError) -> str:
-    runbook = f"the runbook, {error.reason}"
+    runbook = f"docs/reasons.md, {error.reason}"
     return f"{_REMEDIES[error.reason]} ({runbook})" if error.reason in _REMEDIES else runbook
 
 
@@ -370,7 +370,7 @@ def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
         for name, receiver in receivers_of(connection, policy).items():
             if receiver is None:
                 found = f"GroupPolicy {policy.key} names {name}, which the connection does not have"
-                problems.append(failed(_CONNECTION, "receiver", found, "the runbook, ReceiverNotFound"))
+                problems.append(failed(_CONNECTION, "receiver", found, "docs/reasons.md, ReceiverNotFound"))
     for policy in known.policies:
         if policy.stricter:
             yield ok(_CONNECTION, "floors", f"GroupPolicy {policy.key}: {policy.stricter_note}")

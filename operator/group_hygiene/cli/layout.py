@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -112,7 +112,7 @@ def list_table(
     }
     if lags is not None:
         columns[_LAG] = lambda g: lags.get(g.id)
-    return Table.of(groups, columns)
+    return replace(Table.of(groups, columns), watched=[(g.state, g.type, g.protocol_type) for g in groups])
 
 
 def listed(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:

@@ -37,8 +37,9 @@ from group_hygiene.spec.secret import SecretRef
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api
-from group_hygiene.controller.objects import Object
+from group_hygiene.controller.objects import CONNECTIONS, Object
 
+API_ADVICE = "check the kubeconfig, and whether the server can be reached: kubectl cluster-info"
 _TIMEOUT = timedelta(seconds=30)
 
 
@@ -258,14 +259,11 @@ def _no_secret(ref: SecretRef) -> str:
 
 def _change_of(api: Api, connection: Object) -> Callable[[], Refusal | None]:
     from group_hygiene.controller.guard import read_change
-    from group_hygiene.controller.objects import CONNECTIONS
 
     return partial(read_change, api, CONNECTIONS, connection)
 
 
 def _other_ledgers(api: Api, connection: Object) -> OtherLedgers | Refusal:
-    from group_hygiene.controller.objects import CONNECTIONS
-
     try:
         found = api.list_all(CONNECTIONS)
     except ApiError as error:
@@ -291,21 +289,34 @@ def _ledger_topic(connection: Object) -> str:
     return next((str(topic) for each in parts if (topic := (each.get("ledger") or {}).get("topic"))), TOPIC)
 
 
-def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:
+def open_api(context: str | None, kubeconfig: Path | None) -> Api:
+    """The API server of the kubeconfig, without a request. Raises HygieneError."""
     from group_hygiene.controller.api import Api, load_config
-    from group_hygiene.controller.objects import CONNECTIONS
 
-    namespace = target.namespace
     # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
     with redirect_stdout(StringIO()):
-        api = Api(load_config(context=target.context, file=target.kubeconfig))
+        return Api(load_config(context=context, file=kubeconfig))
+
+
+def read_object(api: Api, plural: str, namespace: str, name: str) -> Object:
+    """One object of our CRDs. Raises UsageError if there is none, or it may not be read; else ApiError with advice."""
+    from group_hygiene.controller.api import KINDS
+
+    kind = KINDS[plural]
     try:
-        obj = api.get(CONNECTIONS, namespace, name)
-        connection = parse_connection(obj)
+        return api.get(plural, namespace, name)
     except NotFound:
-        raise UsageError(f"there is no KafkaConnection {namespace}/{name}") from None
+        raise UsageError(f"there is no {kind} {namespace}/{name}") from None
     except Forbidden:
-        raise UsageError(f"you may not read KafkaConnection {namespace}/{name}") from None
+        raise UsageError(f"you may not read {kind} {namespace}/{name}") from None
+    except ApiError as error:
+        raise ApiError(f"{error}; {API_ADVICE}") from error
+
+
+def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:
+    namespace, api = target.namespace, open_api(target.context, target.kubeconfig)
+    obj = read_object(api, CONNECTIONS, namespace, name)
+    connection = parse_connection(obj)
     try:
         settings = connection.settings(lambda ref: api.read_secret(namespace, ref))
     except SecretProblem as error:
