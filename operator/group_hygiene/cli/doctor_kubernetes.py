@@ -430,7 +430,7 @@ def _blocked(objects: Iterable[Object], connection: Connection) -> Iterator[Find
         (policy, text), more = blocked[0], len(blocked) - 1
         names = f"GroupPolicy {policy}{f' and {more} more' if more else ''}"
         finding = warning if reason in COUNTING else failed
-        advice = f"the runbook, {reason}; if that is fixed already, run doctor again after the next run"
+        advice = f"docs/reasons.md, {reason}; if that is fixed already, run doctor again after the next run"
         yield finding(_CONNECTION, "deletions", f"{names}, reported by the operator: {text}", advice)
 
 
