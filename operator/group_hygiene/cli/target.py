@@ -50,7 +50,8 @@ def _no_change() -> Refusal | None:
 class OtherLedgers(NamedTuple):
     """topics: of connections that have a ledger, and of those of the same namespace that will have one.
 
-    unbound: connections of other namespaces, as namespace/name, without a ledger.
+    unbound: connections of other namespaces, as namespace/name, without a ledger, and those whose cluster no status
+    shows.
     """
 
     topics: Sequence[str] = ()
@@ -269,11 +270,13 @@ def _other_ledgers(api: Api, connection: Object) -> OtherLedgers | Refusal:
     except ApiError as error:
         return Refusal.of(error)
     cluster = cluster_of(connection)
-    same = [each for each in found if cluster and cluster_of(each) == cluster]
     topics, unbound = set[str](), set[str]()
-    for each in same:
-        where, topic = each["metadata"]["namespace"], _ledger_topic(each)
-        if topic == _ledger_topic(connection):
+    for each in found:
+        where, topic, its = each["metadata"]["namespace"], _ledger_topic(each), cluster_of(each)
+        if not cluster or its not in (None, cluster) or topic == _ledger_topic(connection):
+            continue
+        if its is None:
+            unbound.add(f"{where}/{each['metadata']['name']}")
             continue
         if where == connection["metadata"]["namespace"] or (each["status"].get("ledger") or {}).get("topic"):
             topics.add(topic)
