@@ -380,7 +380,7 @@ def test_a_connection_that_is_being_deleted(
         cluster.kubectl("patch", "kconn", topic, "-n", "kafka", "--type=merge", "-p", released)
     ledger.read_on(Deadline(60))
     client.close()
-    assert f"KafkaConnection {topic} was edited or deleted" in answer.err
+    assert f"KafkaConnection {topic} was edited or deleted" in answer.out + answer.err
     assert answer.code == 1
     assert ledger.contents.keeps == {"asked": request}
     assert after == before

@@ -28,6 +28,7 @@ from group_hygiene.spec.crds import PLURALS, VERSION, fields_of, fields_of_schem
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.secret import SecretRef
+from group_hygiene.status.patch import COUNTING
 
 _TIMEOUT_S = 10.0
 _SKEW_SEEN = timedelta(seconds=5)
@@ -364,6 +365,7 @@ def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
     """Check the Secrets and the address of each receiver; nothing is sent."""
     objects, problems = _listed_policies(known, connection)
     known.policies = list(_policies(objects, connection))
+    problems += _blocked(objects, connection)
     for policy in known.policies:
         for name, receiver in receivers_of(connection, policy).items():
             if receiver is None:
@@ -409,6 +411,27 @@ def _listed_policies(known: Kubernetes, connection: Connection) -> tuple[list[Ob
             text = f"policies of namespace {namespace} can't be listed: {error}"
             problems.append(warning(_CONNECTION, "receivers", text, _ASK_OTHERS))
     return found, problems
+
+
+def _blocked(objects: Iterable[Object], connection: Connection) -> Iterator[Finding]:
+    """Why the operator's last runs refused to delete: some reasons, as ClockSkew, only a run that writes can find."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for obj in objects:
+        status, meta = obj.get("status") or {}, obj["metadata"]
+        if connection_of(obj) != (connection.namespace, connection.name):
+            continue
+        if status.get("observedGeneration") != meta.get("generation"):
+            continue
+        for condition in status.get("conditions") or []:
+            if condition["type"] == "DeletionBlocked" and condition["status"] == "True":
+                policy = f"{meta['namespace']}/{meta['name']}"
+                found.setdefault(condition["reason"], []).append((policy, _text(condition)))
+    for reason, blocked in found.items():
+        (policy, text), more = blocked[0], len(blocked) - 1
+        names = f"GroupPolicy {policy}{f' and {more} more' if more else ''}"
+        finding = warning if reason in COUNTING else failed
+        advice = f"docs/reasons.md, {reason}; if that is fixed already, run doctor again after the next run"
+        yield finding(_CONNECTION, "deletions", f"{names}, reported by the operator: {text}", advice)
 
 
 def _policies(objects: Iterable[Object], connection: Connection) -> Iterator[Policy]:
