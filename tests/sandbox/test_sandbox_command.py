@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ ROLES = {
 }
 
 
-def _says(command: list[str], folder: Path) -> str:
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout.strip()
+def _says(text: str, command: list[str], folder: Path) -> bool:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout.strip() == text
 
 
 def test_up_serves_until_sigterm(tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ def test_up_serves_until_sigterm(tmp_path: Path) -> None:
             subprocess.run(["sh", "-c", f". .sandbox/env; {create}"], cwd=tmp_path, check=True, capture_output=True)
             for right, allowed in rights.items():
                 ask = ["sh", "-c", f". .sandbox/env; kubectl auth can-i {right} --as {role}"]
-                wait_for(lambda ask=ask, yes=allowed: _says(ask, tmp_path) == ("yes" if yes else "no"))
+                wait_for(partial(_says, "yes" if allowed else "no", ask, tmp_path))
         second = [sys.executable, "-m", "sandbox", "up"]
         refused = subprocess.run(second, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert refused.returncode == 1
