@@ -25,7 +25,7 @@ from group_hygiene.reconcile.uses import read_ends
 
 # How long to wait for brokers to show a deletion: their followers have it within replica.fetch.wait.max.ms, 500 by
 # default.
-_SHOWN_S, _LOOK_S = 10.0, 0.02
+_SHOWN_S, _AGAIN_S = 10.0, 0.02
 _HIDDEN = f"brokers hide {OFFSETS_TOPIC}"
 
 
@@ -74,7 +74,7 @@ class Window:
         while left := {name: places for name, places in left.items() if not self._log.shows(name, places)}:
             if self._unread or shown.left <= 0:
                 break
-            time.sleep(_LOOK_S)
+            time.sleep(_AGAIN_S)
             self._read_to_end(deadline)
         self._unshown = left.keys()
 
