@@ -522,10 +522,6 @@ def test_a_request_and_connections_without_a_ledger(run: Run, cluster: ApiServer
     applied(cluster, secure, "kafka", "third", ledger=True)
     applied(cluster, secure, "kafka", "fourth", ledger=False)
     applied(cluster, secure, "tenant", "fifth", ledger=False)
-    # Its status was refused: it may be to the same cluster.
-    unseen = connection(secure) | {"spec": {"bootstrapServers": [secure.plaintext_bootstrap]}}
-    unseen["metadata"] |= {"name": "sixth"}
-    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(unseen))
     where = ["theirs", "--connection", "third", "-n", "kafka", "--kubeconfig", cluster.kubeconfig]
     ours = LedgerSettings(installation="ours", writer="group-hygiene-third", topic="third", replication_factor=1)
     open_ledger(client, ours, Deadline(60), create=True, claim=True)
@@ -534,15 +530,22 @@ def test_a_request_and_connections_without_a_ledger(run: Run, cluster: ApiServer
     assert "has no ledger yet, so its policies will not see this: add --create-ledger" in kept.err
     kept = run("keep", *where, "--for", "2h", "--why", "needed", "--create-ledger")
     assert kept.code == 0, kept.err
-    for name in ("tenant/fifth", "kafka/sixth"):
-        assert f"KafkaConnection {name} shows no ledger in this cluster yet" in kept.err
+    assert "KafkaConnection tenant/fifth to this cluster has no ledger yet" in kept.err
+    # Their status was refused: they may be to the same cluster.
+    unseen = connection(secure) | {"spec": {"bootstrapServers": [secure.plaintext_bootstrap]}}
+    for place in ("tenant", "kafka"):
+        unseen["metadata"] = {"name": "unseen", "namespace": place}
+        cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(unseen))
+        kept = run("keep", *where, "--for", "2h", "--why", "needed")
+        assert (kept.code, f"KafkaConnection {place}/unseen: its status shows no cluster" in kept.err) == (0, True)
+        cluster.kubectl("delete", "kconn", "unseen", "-n", place)
     found = open_ledger(
         client, replace(ours, writer="group-hygiene-fourth", topic="fourth"), Deadline(60), create=False
     )
     assert found is not None
     assert "theirs" in found.contents.keeps
     assert find(client, "fifth", Deadline(60)) is None
-    cluster.kubectl("delete", "kconn", "third", "fourth", "sixth", "-n", "kafka")
+    cluster.kubectl("delete", "kconn", "third", "fourth", "-n", "kafka")
     cluster.kubectl("delete", "namespace", "tenant", "--wait=false")
     client.close()
 

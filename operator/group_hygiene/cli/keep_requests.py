@@ -173,9 +173,14 @@ def _write_elsewhere(
     if isinstance(others, Refusal):
         return [], [f"other connections to this cluster may not see it, as they can't be listed: {others.message}"]
     notes = [
-        f"KafkaConnection {name} shows no ledger in this cluster yet, so its policies may not see this: ask again by "
+        f"KafkaConnection {name} to this cluster has no ledger yet, so its policies will not see this: ask again by "
         "--connection once it has one"
         for name in (others.unbound if changes_of({}) else ())
+    ]
+    notes += [
+        f"KafkaConnection {name}: its status shows no cluster. If it is this one, its policies will not see this: ask "
+        "again once its status shows it"
+        for name in (others.unknown if changes_of({}) else ())
     ]
     errors: list[str] = []
     for topic in others.topics:

@@ -50,12 +50,13 @@ def _no_change() -> Refusal | None:
 class OtherLedgers(NamedTuple):
     """topics: of connections that have a ledger, and of those of the same namespace that will have one.
 
-    unbound: connections of other namespaces, as namespace/name, without a ledger, and those whose cluster no status
-    shows.
+    unbound: connections of other namespaces, as namespace/name, without a ledger. unknown: connections whose cluster
+    no status shows.
     """
 
     topics: Sequence[str] = ()
     unbound: Sequence[str] = ()
+    unknown: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,20 +271,20 @@ def _other_ledgers(api: Api, connection: Object) -> OtherLedgers | Refusal:
     except ApiError as error:
         return Refusal.of(error)
     cluster = cluster_of(connection)
-    topics, unbound = set[str](), set[str]()
+    topics, unbound, unknown = set[str](), set[str](), set[str]()
     for each in found:
         where, topic, its = each["metadata"]["namespace"], _ledger_topic(each), cluster_of(each)
         if not cluster or its not in (None, cluster) or topic == _ledger_topic(connection):
             continue
+        name, same = f"{where}/{each['metadata']['name']}", where == connection["metadata"]["namespace"]
         if its is None:
-            unbound.add(f"{where}/{each['metadata']['name']}")
-            continue
-        if where == connection["metadata"]["namespace"] or (each["status"].get("ledger") or {}).get("topic"):
+            unknown.add(name)
+        elif same or (each["status"].get("ledger") or {}).get("topic"):
             topics.add(topic)
         else:
             # The tenant's spec names the topic: it is neither read nor created.
-            unbound.add(f"{where}/{each['metadata']['name']}")
-    return OtherLedgers(sorted(topics), sorted(unbound))
+            unbound.add(name)
+    return OtherLedgers(sorted(topics), sorted(unbound), sorted(unknown))
 
 
 def _ledger_topic(connection: Object) -> str:
