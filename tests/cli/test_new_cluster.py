@@ -30,7 +30,7 @@ def fresh() -> Iterator[KafkaCluster]:
             ("describe", "billing", "--offsets"), "Error: group billing: there is no such group\n", id="describe"
         ),
         pytest.param(("offsets", "billing"), "Error: group billing: there is no such group\n", id="offsets"),
-        pytest.param(("explain", "billing", *POLICY), "Error: there is no group billing\n", id="explain"),
+        pytest.param(("explain", "billing", *POLICY), "Error: there is no group billing: group-hygiene list shows all\n", id="explain"),
         pytest.param(("plan", *POLICY), "", id="plan"),
         pytest.param(("history",), "this cluster has no ledger", id="history"),
         pytest.param(("keep", "billing", "--for", "1d", "--why", "x", "--by", "me"), "no ledger", id="keep"),

@@ -20,6 +20,7 @@ from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.ledger.settings import TOPIC
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
+from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.client_properties import ClientProperties, parse_client_properties
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 from group_hygiene.controller.objects import CONNECTIONS, Object
 
 API_ADVICE = "check the kubeconfig, and whether the server can be reached: kubectl cluster-info"
+_SHOWN = 3
 _TIMEOUT = timedelta(seconds=30)
 
 
@@ -310,11 +312,21 @@ def read_object(api: Api, plural: str, namespace: str, name: str) -> Object:
     try:
         return api.get(plural, namespace, name)
     except NotFound:
-        raise UsageError(f"there is no {kind} {namespace}/{name}") from None
+        raise UsageError(f"there is no {kind} {namespace}/{name}: {_others(api, plural)}") from None
     except Forbidden:
         raise UsageError(f"you may not read {kind} {namespace}/{name}") from None
     except ApiError as error:
         raise ApiError(f"{error}; {API_ADVICE}") from error
+
+
+def _others(api: Api, plural: str) -> str:
+    """What there is instead."""
+    try:
+        names = [f"{obj['metadata']['namespace']}/{obj['metadata']['name']}" for obj in api.list_all(plural)]
+    except ApiError:
+        names = []
+    shown = truncated_list(sorted(names), _SHOWN)
+    return f"there is {shown}; -n names the namespace" if names else "-n names the namespace"
 
 
 def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:
