@@ -33,6 +33,8 @@ from sandbox.spark.jars import jars_of_the_image
 from sandbox.wheels import wheels
 
 _ROOT = Path(__file__).parents[1]
+# A busy machine may delay the broker's heartbeats.
+_PATIENT = {"broker.session.timeout.ms": "60000"}
 _EXAMPLES = """\
 examples:
   python -m sandbox up                          Kafka 4.4.0 with one broker, and Kubernetes
@@ -157,7 +159,8 @@ def _up(options: argparse.Namespace) -> None:
             _run_both(NodeKafka(node, version, brokers), node, lambda kafka: _start_node(kafka, node, options.image))
         else:
             kubernetes = ApiServer()
-            _run_both(KafkaCluster(version, brokers), kubernetes, lambda kafka: _start(kafka, kubernetes))
+            cluster = KafkaCluster(version, brokers, config=_PATIENT)
+            _run_both(cluster, kubernetes, lambda kafka: _start(kafka, kubernetes))
 
 
 def _run_both(kafka: KafkaCluster, kubernetes: ApiServer | Node, start: Callable[[KafkaCluster], None]) -> None:

@@ -87,11 +87,7 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
         ends = read_ends(context.client, cluster, deadline)
         if isinstance(ends, Fault):
             return NOT_FOLLOWED
-        # The last record of each partition shows its time.
-        before = Tail(context.client, leaders, {index: max(0, end - 1) for index, end in ends.items()})
-        before.peek(deadline)
         tail = Tail(context.client, leaders, ends)
-        tail.latest_ms |= before.latest_ms
     elif log:
         for index, at in log.items():
             if at.leader_epoch == leaders[index][1]:
