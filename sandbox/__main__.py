@@ -218,7 +218,10 @@ def _environment(kafka: KafkaCluster, kubernetes: ApiServer | Node) -> Iterator[
     variables = {"KUBECONFIG": str(kubernetes.kubeconfig), "BOOTSTRAP_SERVERS": kafka.plaintext_bootstrap}
     if isinstance(kubernetes, Node):
         variables |= direct(kubernetes.address)
-    write_private(file, "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+    # For `group-hygiene`, without activating the environment.
+    lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"\n')
+    write_private(file, "".join(lines))
     try:
         yield file
     finally:

@@ -352,3 +352,26 @@ def test_the_documented_files() -> None:
     assert mutual.tls.private_key is not None
     assert clusters.bootstrap_servers == ("kafka.example.com:9094",)
     assert clusters.tls == Tls(ca=CERTIFICATE)
+
+
+@pytest.mark.parametrize(
+    ("text", "ignored"),
+    [
+        pytest.param(
+            "sasl.mechanism=PLAIN", ("sasl.mechanism (security.protocol is PLAINTEXT)",), id="a-login-that-is-not-used"
+        ),
+        pytest.param(
+            "security.protocol=SSL\nsasl.mechanism=PLAIN",
+            ("sasl.mechanism (security.protocol is SSL)",),
+            id="a-login-beside-tls",
+        ),
+        pytest.param(
+            "ssl.truststore.type=PEM", ("ssl.truststore.type (security.protocol is PLAINTEXT)",), id="tls-not-used"
+        ),
+        pytest.param("bootstrap.server=a:1", ("bootstrap.server (did you mean bootstrap.servers?)",), id="a-slip"),
+        pytest.param("retries=3", ("retries",), id="of-a-producer"),
+    ],
+)
+def test_what_has_no_effect_is_said(text: str, ignored: tuple[str, ...]) -> None:
+    """A login is not dropped silently: without security.protocol Kafka's clients connect in plain text, too."""
+    assert parse_client_properties(text, lambda _: "").ignored == ignored

@@ -93,9 +93,9 @@ Positions = Mapping[str, Sequence[Position]]
 
 
 def total_lag(positions: Sequence[Position]) -> int | None:
-    """The lag of a group in all partitions with a committed offset; None = not known of one of them."""
+    """The lag of a group in all partitions with a committed offset; None = there is none, or one's lag is not known."""
     lags = [position.lag for position in positions if position.committed is not None and position.topic_exists]
-    return None if None in lags else sum(lag for lag in lags if lag is not None)
+    return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
 
 
 def list_table(

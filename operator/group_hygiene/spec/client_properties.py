@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import javaproperties
 
@@ -70,7 +71,7 @@ _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOT
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """The parsed properties. ignored: the sorted names of those that have no effect here.
+    """The parsed properties. ignored: the sorted names of those that have no effect here, each with a reason if known.
 
     clusters: see `clusters_of`.
     """
@@ -117,9 +118,23 @@ def parse_client_properties(text: str, read_file: ReadFile, cluster: str | None 
         bootstrap_servers=tuple(server for server in servers if server),
         tls=tls,
         sasl=sasl,
-        ignored=tuple(sorted(properties.keys() - _USED)),
+        ignored=tuple(filter(None, (_ignored(name, None if cluster else protocol) for name in sorted(properties)))),
         clusters=clusters,
     )
+
+
+def _ignored(name: str, protocol: str | None) -> str:
+    """The name of a property that has no effect, and perhaps why; empty = it has one.
+
+    protocol: None = of one of several clusters, for others of which the property may be.
+    """
+    used = {} if protocol is None else dict(zip(("ssl", "sasl"), _PROTOCOLS[protocol], strict=True))
+    if not used.get(name.partition(".")[0], True):
+        return f"{name} (security.protocol is {protocol})"
+    if name in _USED:
+        return ""
+    meant = get_close_matches(name, _USED, 1, 0.8)
+    return f"{name} (did you mean {meant[0]}?)" if meant else name
 
 
 def clusters_of(properties: Iterable[str]) -> tuple[str, ...]:
