@@ -18,6 +18,7 @@ from sandbox.crds import ARGOCD, FLUX, PROMETHEUS, strimzi
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
 from sandbox.kafka import KafkaCluster
+from sandbox.kafka.cluster import PATIENT
 from sandbox.kafka.jars import VERSIONS
 from sandbox.kafka.programs import Programs
 from sandbox.kubernetes import ApiServer
@@ -33,8 +34,6 @@ from sandbox.spark.jars import jars_of_the_image
 from sandbox.wheels import wheels
 
 _ROOT = Path(__file__).parents[1]
-# A busy machine may delay the broker's heartbeats.
-_PATIENT = {"broker.session.timeout.ms": "60000"}
 _EXAMPLES = """\
 examples:
   python -m sandbox up                          Kafka 4.4.0 with one broker, and Kubernetes
@@ -159,7 +158,7 @@ def _up(options: argparse.Namespace) -> None:
             _run_both(NodeKafka(node, version, brokers), node, lambda kafka: _start_node(kafka, node, options.image))
         else:
             kubernetes = ApiServer()
-            cluster = KafkaCluster(version, brokers, config=_PATIENT)
+            cluster = KafkaCluster(version, brokers, config=PATIENT)
             _run_both(cluster, kubernetes, lambda kafka: _start(kafka, kubernetes))
 
 

@@ -38,6 +38,7 @@ from sandbox.demo_screen import Check, Screen, in_columns, shorten
 from sandbox.errors import NotReached, SandboxError
 from sandbox.example_groups import LEFT, LIVING, PREVIEW, Kind, Shop, leave, make_all, topic_deleted
 from sandbox.kafka import KafkaCluster
+from sandbox.kafka.cluster import PATIENT
 from sandbox.kafka.programs import Programs
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
@@ -84,8 +85,7 @@ class _Demo:
         self._command, self._keep = operator_command, keep
         self._screen = Screen()
         self._started = time.monotonic()
-        # A busy machine may delay the broker's heartbeats.
-        self._kafka = KafkaCluster(config={"broker.session.timeout.ms": "60000"})
+        self._kafka = KafkaCluster(config=PATIENT)
         self._api = ApiServer()
         self._kubernetes = Kubernetes(self._api)
         self._pipeline = Pipeline()

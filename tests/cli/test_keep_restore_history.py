@@ -67,7 +67,7 @@ def existing(make: Maker) -> str:
 
 
 def test_keep_reaches_the_operator(on_ledger: Run, ledger: Ledger, make: Maker) -> None:
-    """With who, why and until when, and in which ledger; the operator goes on writing, since nobody took its place."""
+    """With who, why and until when, and in which ledger; the operator goes on writing, as no process took its place."""
     group = existing(make)
     answer = on_ledger("keep", group, "--for", "1d12h", "--why", "needed", "--by", "me")
     assert answer.code == 0

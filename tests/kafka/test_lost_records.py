@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +23,8 @@ from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, policy, verdicts
 
 _BATCH = struct.Struct(">qi")
+# No broker restarts within a second.
+_LONGER_S = 2.5
 
 
 def cut(segment: Path, batches: int) -> None:
@@ -115,3 +118,18 @@ def test_a_use_in_the_place_of_lost_records_is_seen(version: str) -> None:
             for _ in range(8):
                 make.simple(make.name("other"), at(topic, 1))
             assert verdicts(scene.observe(monthly, after=30), monthly) == {group: reasons.TOO_RECENT}
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_transaction_that_ends_late_is_no_loss(scene: Scene, make: Maker, end: str) -> None:
+    """Its marker is later than the last record that was read, and was there at that scan: the counts go on."""
+    topic = make.topic(records=50)
+    group = make.abandoned(make.name("monthly"), topic, commit=at(topic, 10))
+    monthly = policy(group)
+    scene.observe(monthly)
+    scene.observe(monthly, after=60)
+    other = make.pending(make.name("other"), at(topic, 1))
+    time.sleep(_LONGER_S)
+    getattr(other, end)(60)
+    for _ in range(2):
+        assert verdicts(scene.observe(monthly, after=30), monthly) == {group: "Match"}

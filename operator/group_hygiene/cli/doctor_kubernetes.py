@@ -78,6 +78,7 @@ class Kubernetes:
         self.obj: Object = {}
         self.connection: Connection | None = None
         self.settings: Settings | None = None
+        self.listed: list[Object] = []
         self.policies: list[Policy] = []
 
     def load(self) -> None:
@@ -113,6 +114,7 @@ def examine_kubernetes(known: Kubernetes) -> Iterator[Finding]:
         return
     yield from run_check(_CONNECTION, "Secrets", lambda: _secrets(known, connection))
     yield from run_check(_CONNECTION, "receivers", lambda: _receivers(known, connection))
+    yield from run_check(_CONNECTION, "deletions", lambda: _blocked(known.listed, connection))
     yield from run_check(_KUBERNETES, _CLAIMS, lambda: _claims(known))
     yield ok(_CONNECTION, "role", _ROLES[connection.role])
 
@@ -364,8 +366,7 @@ def _remedy(error: HygieneError) -> str:
 def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
     """Check the Secrets and the address of each receiver; nothing is sent."""
     objects, problems = _listed_policies(known, connection)
-    known.policies = list(_policies(objects, connection))
-    problems += _blocked(objects, connection)
+    known.listed, known.policies = objects, list(_policies(objects, connection))
     for policy in known.policies:
         for name, receiver in receivers_of(connection, policy).items():
             if receiver is None:
@@ -429,6 +430,7 @@ def _blocked(objects: Iterable[Object], connection: Connection) -> Iterator[Find
     for reason, blocked in found.items():
         (policy, text), more = blocked[0], len(blocked) - 1
         names = f"GroupPolicy {policy}{f' and {more} more' if more else ''}"
+        # That many groups are abandoned, or few exist, is no fault.
         finding = warning if reason in COUNTING else failed
         advice = f"docs/reasons.md, {reason}; if that is fixed already, run doctor again after the next run"
         yield finding(_CONNECTION, "deletions", f"{names}, reported by the operator: {text}", advice)

@@ -207,7 +207,7 @@ def _csv_cell(cell: Cell) -> Cell:
     """A text that a spreadsheet would run as a formula begins with an apostrophe, as OWASP advises (CSV injection)."""
     if not isinstance(cell, str):
         return cell
-    return f"'{printable(cell)}" if cell.startswith(tuple(naming.FORMULAS)) else printable(cell)
+    return f"'{printable(cell)}" if cell.startswith(naming.FORMULAS) else printable(cell)
 
 
 def show_table(table: Table, wide: bool, titles: bool = True, beside: Sequence[Sequence[Cell]] = ()) -> None:

@@ -59,11 +59,13 @@ class Record(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction in one partition."""
+    """The end of a producer's transaction in one partition. leader_epoch, time_ms: as in `Record`."""
 
     offset: int
     producer: int
     commits: bool
+    leader_epoch: int = NO_LEADER_EPOCH
+    time_ms: int = -1
 
 
 class Batch(NamedTuple):
@@ -432,7 +434,8 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
         then, why = batch.base_offset + 1 if damage else batch.next_offset, damage
         if not damage and batch.is_control_batch and batch.base_offset >= start:
             commits = not any(_aborts(marker) for marker in _unpacked(batch, bytes(_packed(batch))))
-            markers.append(Marker(batch.base_offset, batch.producer_id, commits))
+            known = batch.leader_epoch, batch.max_timestamp
+            markers.append(Marker(batch.base_offset, batch.producer_id, commits, *known))
         if committed and not damage:
             unpacking.reserve(batch)
             try:

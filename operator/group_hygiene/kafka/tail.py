@@ -14,7 +14,7 @@ from typing import NamedTuple
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, GroupState, decode, group_of
-from group_hygiene.kafka.partition import Fetched, Record, fetch_all
+from group_hygiene.kafka.partition import Fetched, Marker, Record, fetch_all
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.programs import SIGNS, Sighting, program_of
@@ -84,7 +84,8 @@ class Tail:
     faults: why the last `read_on` did not reach the end of a partition. OFFSET_OUT_OF_RANGE: the log begins after its
     position, or, if retriable, ends before it. CORRUPT_MESSAGE: a record can't be read, and may be of any group.
     first_ms, last_ms: partition -> the time of the first and the last record that its leader wrote since it leads, of
-    those that were read; by the leader's clock, as no client writes to this log. latest_ms: the latest of these times.
+    those that were read; by the leader's clock, as no client writes to this log. latest_ms: the latest time of
+    these records, and of the ends of transactions among them.
     programs: group -> the program whose member a record of the group has named since `take_programs`, of any group.
     grown: broker that computes partitions from an old number of them -> a record that shows it, in words.
     """
@@ -158,10 +159,12 @@ class Tail:
         matters: Callable[[Commit | GroupState], bool],
     ) -> Fault | None:
         epoch = self.leaders[index][1]
+        rows: list[Record | Marker] = [*answer.records, *answer.markers]
+        times = [row.time_ms for row in rows if row.leader_epoch == epoch]
+        self.latest_ms[index] = max([*times, self.latest_ms.get(index, -1)])
         for row in answer.records:
             if row.leader_epoch == epoch:
                 self.last_ms[index] = row.time_ms
-                self.latest_ms[index] = max(row.time_ms, self.latest_ms.get(index, -1))
                 self.first_ms.setdefault(index, row.time_ms)
             try:
                 group = group_of(row.key)

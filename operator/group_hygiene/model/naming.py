@@ -19,7 +19,7 @@ def truncated_list(things: Sequence[T], most: int, shown: Callable[[T], str] = s
 
 
 # A cell of CSV that begins with one of these is a formula for spreadsheets; some accept those of full width, too.
-FORMULAS = "=+-@\uff1d\uff0b\uff0d\uff20"
+FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def printable(text: str) -> str:

@@ -199,11 +199,12 @@ def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> 
 def _deleted(read: Rechecked, answers: Mapping[str, Answer]) -> dict[str, Collection[Partition]]:
     """Group -> the places whose offsets brokers say they have deleted. Share groups have theirs in another log."""
     places: dict[str, Collection[Partition]] = {}
-    for name, answer in answers.items():
-        ready, outcome = read.ready[name], answer.outcome
-        if outcome.kind is OutcomeKind.DELETED and ready.group.type is not GroupType.SHARE:
-            places[name] = [place for place in ready.offsets if not outcome.topics or place.topic in outcome.topics]
-    return {name: gone for name, gone in places.items() if gone}
+    for name, (_, outcome) in answers.items():
+        ready = read.ready[name]
+        gone = [place for place in ready.offsets if not outcome.topics or place.topic in outcome.topics]
+        if gone and outcome.kind is OutcomeKind.DELETED and ready.group.type is not GroupType.SHARE:
+            places[name] = gone
+    return places
 
 
 def _record_outcomes(

@@ -70,7 +70,8 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
     log = clock.log if clock is not None and seen else {}
     lost = (recreated and bool(log)) or _cut_off(context.client, log, cluster, deadline)
     if isinstance(lost, Fault):
-        return NOT_FOLLOWED
+        # The next scan asks again. Until then the log is not known to be whole, and no deletion relies on it.
+        return Followed(log)
     since = _offsets(log)
     if log and not lost:
         starts = {index: since.get(index, 0) for index in leaders}

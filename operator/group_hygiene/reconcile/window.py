@@ -25,7 +25,7 @@ from group_hygiene.reconcile.uses import read_ends
 
 # How long to wait for brokers to show a deletion: their followers have it within replica.fetch.wait.max.ms, 500 by
 # default.
-_SHOWN_S, _AGAIN_S = 10.0, 0.02
+_SHOWN_S, _AGAIN_S = 10.0, 0.1
 _HIDDEN = f"brokers hide {OFFSETS_TOPIC}"
 
 

@@ -297,7 +297,7 @@ def _listing(groups: DataFrame) -> tuple[bytes, int]:
     client = F.array_min(F.transform("last_clients", lambda client: client["client_id"]))
     texts = {**{name: F.col(name) for name in ("group", "owner", "program")}, "last_client_id": client}
     # Spreadsheets skip tabs and carriage returns before a formula.
-    formula = rf"\A(?=[{re.escape(FORMULAS)}\t\r])"
+    formula = rf"\A(?=[{re.escape(''.join(FORMULAS))}\t\r])"
     plain = [F.regexp_replace(text, formula, "'").alias(name) for name, text in texts.items()]
     others = ("type", "state", "idle_since", "last_commit", "expires", "topics", "partitions")
     rows = groups.where("there").orderBy(*idle).limit(_LISTED).select(*plain, *others).toArrow()
