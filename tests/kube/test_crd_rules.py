@@ -29,6 +29,11 @@ _POLICY: Object = {
     "connectionRef": {"name": "main", "namespace": "kafka"},
     "match": {"groups": ["a"], "exclude": ["b"]},
 }
+_SETTINGS: Object = {
+    "gracePeriod": "1h",
+    "backupRetention": "24h",
+    "windows": [{"from": "22:00", "to": "04:00", "timeZone": "Europe/Berlin"}],
+}
 _TLS: Object = {"certificateSecretRef": SECRET, "privateKeySecretRef": SECRET}
 _BEARER: Object = {"mechanism": "OAUTHBEARER", "oauth": {**OAUTH, "scope": "a", "caSecretRef": SECRET}}
 _IAM: Object = {
@@ -46,24 +51,20 @@ BASES: Mapping[str, tuple[Object, ...]] = {
             "action": "Alert",
             "interval": "10m",
             "when": {"unchangedFor": "1h", "idleFor": "1h", "expiresWithin": "1h", "lag": {"atLeast": 1}},
-            "alert": {"receiverNames": ["a"]},
+            "notify": {"receiverNames": ["a"]},
         },
         {
             **_POLICY,
             "match": {**_POLICY["match"], "unprotect": ["Streams"], "states": ["Empty"]},
             "action": "Delete",
             "when": {"unchangedFor": "1h"},
-            "delete": {
-                "gracePeriod": "1h",
-                "backupRetention": "24h",
-                "windows": [{"from": "22:00", "to": "04:00", "timeZone": "Europe/Berlin"}],
-            },
+            "delete": _SETTINGS,
         },
         {
             **_POLICY,
-            "match": {**_POLICY["match"], "topics": ["a"], "excludeTopics": ["b"]},
             "action": "DeleteOffsets",
             "when": {"idleFor": "1h"},
+            "deleteOffsets": {"topics": ["a"], "excludeTopics": ["b"], **_SETTINGS},
         },
     ),
     "GroupRestore": (
@@ -179,7 +180,10 @@ _DELETE, _OFFSETS = BASES["GroupPolicy"][1], BASES["GroupPolicy"][2]
 SPECS: Mapping[str, tuple[Object, Object]] = {
     "must hold idleFor or unchangedFor with action Delete": (_DELETE, {**_DELETE, "when": {"lag": {"atLeast": 1}}}),
     "must hold idleFor with action DeleteOffsets": (_OFFSETS, {**_OFFSETS, "when": {"unchangedFor": "1h"}}),
-    "must hold idleFor and nothing else": (_OFFSETS, {**_OFFSETS, "when": {"idleFor": "1h", "offsets": "None"}}),
+    "must hold idleFor and nothing else": (
+        _OFFSETS,
+        {**_OFFSETS, "when": {"idleFor": "1h", "committedOffsets": "Absent"}},
+    ),
     "must hold only Stable with action DeleteOffsets": (
         {**_OFFSETS, "match": {"groups": ["a"], "states": ["Stable"]}},
         {**_OFFSETS, "match": {"groups": ["a"], "states": ["Empty"]}},
@@ -190,7 +194,7 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
     ),
     "must only be given with action DeleteOffsets": (
         _OFFSETS,
-        {**_DELETE, "match": {"groups": ["a"], "excludeTopics": ["b"]}},
+        {**_DELETE, "deleteOffsets": {}},
     ),
     "must name at least one condition": (
         {**_POLICY, "action": "Alert", "when": {"deletedTopics": "All"}},
@@ -208,7 +212,7 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"], "types": ["Share"]}},
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"]}},
     ),
-    "must only be given with action Delete or": (_DELETE, {**_POLICY, "action": "Alert", "delete": {}}),
+    "must only be given with action Delete": (_DELETE, {**_POLICY, "action": "Alert", "delete": {}}),
     "each receiver of owners": (
         BASES["KafkaConnection"][0],
         {**BASES["KafkaConnection"][0], "owners": [{"name": "a", "groups": ["a"], "receiver": "other"}]},
@@ -244,9 +248,9 @@ RULES = [
 
 def cases(kind: str, rule: Rule) -> tuple[Object, Object]:
     """An object that the rule accepts, and one that it refuses. Raises LookupError where the tables have none."""
-    found = [pair for start, pair in SPECS.items() if rule.path == "spec" and rule.message.startswith(start)]
-    if found:
-        ((good, bad),) = found
+    starts = [start for start in SPECS if rule.path == "spec" and rule.message.startswith(start)]
+    if starts:
+        good, bad = SPECS[max(starts, key=len)]
         return _object(kind, good), _object(kind, bad)
     ((good_value, bad_value),) = [pair for start, pair in VALUES.items() if rule.message.startswith(start)]
     return _object(kind, _with(kind, rule.path, good_value)), _object(kind, _with(kind, rule.path, bad_value))

@@ -160,7 +160,7 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
     "spec",
     [
         pytest.param({}, id="alert-without-when"),
-        pytest.param({"when": {"offsets": "None"}}, id="alert-committed"),
+        pytest.param({"when": {"committedOffsets": "Absent"}}, id="alert-committed"),
         pytest.param({"when": {"deletedTopics": "All"}}, id="alert-topics"),
         pytest.param({"when": {"unchangedFor": "1s"}}, id="alert-unchanged"),
         pytest.param({"when": {"unchangedFor": "3d"}}, id="alert-unchanged-in-days"),
@@ -170,7 +170,7 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"when": {"expiresWithin": "48h"}}, id="alert-what-expires"),
         pytest.param({"when": {"lag": {"atLeast": 1}}}, id="alert-lag"),
         pytest.param({"when": {"lag": {"atLeast": 2**63 - 1}}}, id="alert-lag-most"),
-        pytest.param({"when": {"offsets": "OutOfRange"}}, id="alert-out-of-range"),
+        pytest.param({"when": {"committedOffsets": "OutOfRange"}}, id="alert-out-of-range"),
         pytest.param({"mode": "Enforce"}, id="alert-enforce"),
         pytest.param({"match": {"types": ["Share"], "unprotect": ["Share"], "states": ["Stable"]}}, id="alert-share"),
         pytest.param(DELETE, id="delete"),
@@ -195,7 +195,7 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
             {
                 "action": "Delete",
                 "when": {
-                    "offsets": "OutOfRange",
+                    "committedOffsets": "OutOfRange",
                     "deletedTopics": "Some",
                     "unchangedFor": "1h30m",
                     "idleFor": "72h",
@@ -210,8 +210,8 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param(
             {
                 **STALE,
-                "delete": {"gracePeriod": "1h"},
-                "match": {"topics": ["a*"], "excludeTopics": ["b"], "states": ["Stable"]},
+                "deleteOffsets": {"gracePeriod": "1h", "topics": ["a*"], "excludeTopics": ["b"]},
+                "match": {"states": ["Stable"]},
             },
             id="stale-offsets-whole",
         ),
@@ -444,7 +444,8 @@ FOLDER = "must be the address of a folder"
 STATES_IN_USE = "spec.match.states: .* must hold only Empty and Dead with action Delete"
 STATE_ALONE = "spec.match.unprotect: .* must hold Streams where it holds StreamsState"
 NOT_ALONE = "spec.when: .* must hold idleFor and nothing else with action DeleteOffsets"
-FOR_OFFSETS = "spec.match.topics: .* must only be given with action DeleteOffsets"
+FOR_OFFSETS = "spec.deleteOffsets: .* must only be given with action DeleteOffsets"
+FOR_DELETE = "spec.delete: .* must only be given with action Delete"
 TOGETHER = "certificateSecretRef and privateKeySecretRef must be given together"
 LOGIN = "username and passwordSecretRef must be given"
 NO_LOGIN = "username and passwordSecretRef must not be given with mechanism OAUTHBEARER or AWS_MSK_IAM"
@@ -501,7 +502,9 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(match(unprotect=["All"]), r"match.unprotect\[0\]: Unsupported value", id="unprotect-unknown"),
         pytest.param(match(unprotect=["Streams"] * 2), r"match.unprotect\[1\]: Duplicate value", id="unprotect-twice"),
         pytest.param({"when": {}}, "spec.when: .* must name at least one condition", id="when-empty"),
-        pytest.param(when(offsets="Some"), "spec.when.offsets: Unsupported value", id="offsets-unknown"),
+        pytest.param(
+            when(committedOffsets="Some"), "spec.when.committedOffsets: Unsupported value", id="offsets-unknown"
+        ),
         pytest.param(when(deletedTopics="None"), "when.deletedTopics: Unsupported value", id="deleted-topics-unknown"),
         pytest.param(when(unchangedFor="0h"), "spec.when.unchangedFor: .* must be at least 1s", id="unchanged-zero"),
         pytest.param(when(idleFor="0h"), "spec.when.idleFor: .* must be at least 1s", id="idle-zero"),
@@ -513,7 +516,7 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param({**STALE, **when(idleFor="1h", unchangedFor="1h")}, NOT_ALONE, id="stale-and-unchanged"),
         pytest.param({**STALE, **when(idleFor="1h", expiresWithin="1h")}, NOT_ALONE, id="stale-and-expires"),
         pytest.param({**STALE, **when(idleFor="1h", lag={"atLeast": 1})}, NOT_ALONE, id="stale-and-lag"),
-        pytest.param({**STALE, **when(idleFor="1h", offsets="OutOfRange")}, NOT_ALONE, id="stale-and-range"),
+        pytest.param({**STALE, **when(idleFor="1h", committedOffsets="OutOfRange")}, NOT_ALONE, id="stale-and-range"),
         pytest.param({**STALE, **when(idleFor="1h", deletedTopics="All")}, NOT_ALONE, id="stale-and-deleted-topics"),
         pytest.param(
             {**STALE, **match(states=["Stable", "Empty"])},
@@ -525,18 +528,21 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
             "spec.match.types: .* must hold only Classic and Consumer with action DeleteOffsets",
             id="stale-of-a-streams-group",
         ),
-        pytest.param(match(topics=["a"]), FOR_OFFSETS, id="alert-with-topics"),
-        pytest.param({**DELETE, **match(excludeTopics=["a"])}, FOR_OFFSETS, id="delete-without-topics"),
+        pytest.param({"deleteOffsets": {"topics": ["a"]}}, FOR_OFFSETS, id="alert-with-topics"),
+        pytest.param({**DELETE, "deleteOffsets": {}}, FOR_OFFSETS, id="delete-with-settings-of-offsets"),
+        pytest.param({**STALE, "delete": {}}, FOR_DELETE, id="stale-with-settings-of-delete"),
         pytest.param(when(lag={}), "spec.when.lag.atLeast: Required value", id="lag-of-nothing"),
         pytest.param(when(lag={"atLeast": -1}), "spec.when.lag.atLeast: .* must be at least 1", id="lag-negative"),
         pytest.param(when(lag={"atLeast": "5"}), "lag.atLeast: .* must be of type integer", id="lag-text"),
         pytest.param(when(lag=5), "spec.when.lag: .* must be of type object", id="lag-number"),
-        pytest.param({"delete": {}}, "spec.delete: .* must only be given with action Delete", id="alert-with-delete"),
+        pytest.param({"delete": {}}, FOR_DELETE, id="alert-with-delete"),
         pytest.param({"action": "Delete"}, IDLE_MISSING, id="delete-without-when"),
         pytest.param({"action": "Delete", "when": {}}, IDLE_MISSING, id="delete-with-empty-when"),
         pytest.param({"action": "Delete", **when(deletedTopics="All")}, IDLE_MISSING, id="delete-deleted-topics"),
         pytest.param({"action": "Delete", **when(expiresWithin="48h")}, IDLE_MISSING, id="delete-what-expires"),
-        pytest.param({"action": "Delete", **when(offsets="OutOfRange")}, IDLE_MISSING, id="delete-range-alone"),
+        pytest.param(
+            {"action": "Delete", **when(committedOffsets="OutOfRange")}, IDLE_MISSING, id="delete-range-alone"
+        ),
         pytest.param({**DELETE, **match(states=["Empty", "Stable"])}, STATES_IN_USE, id="delete-stable"),
         pytest.param(delete(maxPercent=0), "delete.maxPercent: .* greater than or equal to 1", id="percent-0"),
         pytest.param(delete(maxPercent=101), "delete.maxPercent: .* less than or equal to 100", id="percent-101"),
@@ -983,18 +989,27 @@ def published(api_server: ApiServer) -> ApiServer:
             "address urlSecretRef tokenSecretRef hmacSecretRef caSecretRef",
             id="connection-webhook",
         ),
-        pytest.param("kgp.spec", "connectionRef interval suspend mode match when action alert delete", id="policy"),
-        pytest.param("kgp.spec.alert", "groupsAtLeast receiverNames", id="policy-alert"),
+        pytest.param(
+            "kgp.spec", "connectionRef interval suspend mode match when action notify delete deleteOffsets", id="policy"
+        ),
+        pytest.param("kgp.spec.notify", "groupsAtLeast receiverNames", id="policy-notify"),
         pytest.param(
             "kgp.spec.match",
-            "groups exclude states types topics excludeTopics unprotect",
+            "groups exclude states types unprotect",
             id="policy-match",
         ),
-        pytest.param("kgp.spec.when", "offsets deletedTopics unchangedFor idleFor expiresWithin lag", id="policy-when"),
+        pytest.param(
+            "kgp.spec.when", "committedOffsets deletedTopics unchangedFor idleFor expiresWithin lag", id="policy-when"
+        ),
         pytest.param(
             "kgp.spec.delete",
             "gracePeriod maxPerRun maxPercent backupRetention windows",
             id="policy-delete",
+        ),
+        pytest.param(
+            "kgp.spec.deleteOffsets",
+            "topics excludeTopics gracePeriod maxPerRun maxPercent backupRetention windows",
+            id="policy-delete-offsets",
         ),
         pytest.param("kgp.spec.delete.windows", "days from to timeZone", id="policy-delete-windows"),
         pytest.param(

@@ -209,7 +209,9 @@ def test_it_looks_as_often_as_the_operator() -> None:
     [
         pytest.param(policy("Alert", deletedTopics="All"), DAY, "when.deletedTopics can't be tried", id="topics"),
         pytest.param(policy(idleFor="24h", lag={"atLeast": 1}), DAY, "when.lag can't be tried", id="lag"),
-        pytest.param(policy("Alert", offsets="OutOfRange"), DAY, "when.offsets can't be tried", id="range"),
+        pytest.param(
+            policy("Alert", committedOffsets="OutOfRange"), DAY, "when.committedOffsets can't be tried", id="range"
+        ),
         pytest.param(policy("Alert", expiresWithin="24h"), None, "give --offsets-retention", id="retention-unknown"),
         pytest.param(policy("Alert", expiresWithin="24h"), DAY, None, id="retention-known"),
         pytest.param(policy(), None, None, id="idle"),

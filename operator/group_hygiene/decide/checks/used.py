@@ -101,7 +101,7 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
         return None
     sharing = group.type is GroupType.SHARE
     # Kafka removes no share group, and all who read in one are members.
-    if not evidence.offsets and not policy.when.committed_none and not sharing:
+    if not evidence.offsets and not policy.when.without_offsets and not sharing:
         return Refusal(
             reasons.NO_OFFSETS, "has no committed offsets: nothing to compare, and Kafka removes it by itself"
         )
