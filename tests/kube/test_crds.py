@@ -1035,7 +1035,8 @@ def published(api_server: ApiServer) -> ApiServer:
         ),
         pytest.param(
             "kgr.spec",
-            "connectionRef groups policyRef deletedAfter at outOfRangeOffsets allowUnknownTopicIdentity overwriteLater",
+            "connectionRef groups policyRef deletedAfter at outOfRangeOffsets allowUnknownTopicIdentity overwriteLater "
+            "ttlSecondsAfterFinished",
             id="restore",
         ),
         pytest.param(
