@@ -336,6 +336,11 @@ class Policy:
         return self.action.changes and self.mode is Mode.ENFORCE
 
     @property
+    def counts_commits(self) -> bool:
+        """Whether `idleFor` counts from the last commit, with or without members since."""
+        return self.action is Action.ALERT and bool(self.match.states - _DELETABLE)
+
+    @property
     def by_topic(self) -> bool:
         """Whether it needs the last use of each topic of a group."""
         return self.action is Action.DELETE_OFFSETS
