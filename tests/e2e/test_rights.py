@@ -28,6 +28,7 @@ NAME = "rights"
 # Of an operator that serves one namespace, what it is given and may not come to in the story of it below.
 NOT_IN_THE_STORY = {
     *(("get secrets", "kafka"), ("get grouprestores", "kafka"), ("patch grouprestores/status", "kafka")),
+    ("delete grouprestores", "kafka"),
     *(("get events", "kafka"), ("patch events", "kafka"), ("update leases", "group-hygiene")),
     *((f"list {plural}", "") for _, plural in KINDS),
     *(("get deployments", ""), ("get statefulsets", "")),
