@@ -414,7 +414,7 @@ def test_the_status_says_that_an_earlier_object_ran(groups: list[str], ready: st
     status = build_restore_status(an_object({"groups": groups}), results, NOW + DAY)
     (shown,) = [condition for condition in status["conditions"] if condition["type"] == "Ready"]
     assert (shown["status"], shown["reason"]) == (ready, reason)
-    assert timestamp(NOW) in shown["message"]
+    assert (timestamp(NOW) in shown["message"]) is (ready == "True")
     assert "to run it again, give it another name" in shown["message"]
     assert "completionTime" in status
 

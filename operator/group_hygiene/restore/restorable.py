@@ -134,14 +134,12 @@ def ran_before(group: str, earlier: Mapping[str, Outcome | None]) -> GroupResult
 
     earlier: group -> outcome of the objects before it with the same name and spec, None = unreadable.
     """
-    outcome, again = earlier.get(group), "to run it again, give it another name"
-    if outcome is None:
-        began = min((each.at for each in earlier.values() if each is not None), default=None)
-        when = f" at {timestamp(began)}" if began else ""
-        message = f"an earlier GroupRestore with this name and spec ran{when}, and did not restore this group: {again}"
-        return GroupResult(group, Kind.REFUSED, reasons.RAN_BEFORE, message)
-    kind = Kind.RESTORED if outcome.reason == reasons.RESTORED else Kind.PARTLY
-    message = f"an earlier GroupRestore with this name and spec restored it at {timestamp(outcome.at)}: {again}"
+    outcome = earlier.get(group)
+    kind, what = Kind.REFUSED, "ran, and did not restore this group"
+    if outcome is not None:
+        kind = Kind.RESTORED if outcome.reason == reasons.RESTORED else Kind.PARTLY
+        what = f"restored it at {timestamp(outcome.at)}"
+    message = f"an earlier GroupRestore with this name and spec {what}: to run it again, give it another name"
     return GroupResult(group, kind, reasons.RAN_BEFORE, message)
 
 
