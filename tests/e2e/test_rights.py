@@ -101,7 +101,7 @@ def test_some_namespaces_need_no_more_than_roles_in_them(
     groups.produce(topic)
     deleting: dict[str, Any] = {"match": {"groups": ["narrow-*"]}, "mode": "Enforce", "delete": {"maxPercent": 100}}
     outside = {"connectionRef": {"name": "main", "namespace": "elsewhere"}}
-    ledger = {"topic": "hygiene-narrow"}
+    ledger: dict[str, Any] = {"topic": "hygiene-narrow", "replicationFactor": 1}
     world.apply(
         connection("elsewhere", kafka.bootstrap_servers, ledger={"topic": "hygiene-elsewhere"}),
         policy("elsewhere", "p", **deleting),
