@@ -25,11 +25,21 @@ def chart() -> None:
         values = values.replace('repository: ""', f"repository: {images}/{name}", 1)
     runbook = f"{_HOME}/runbook.html" if _HOME else f"{_FILES}/docs/runbook.md"
     values = values.replace("runbookUrl: docs/runbook.md", f"runbookUrl: {runbook}")
-    values = values.replace(
-        "# Your registry and image name: the image is not published yet. Required.", "# Of this release."
+    values = _replace(
+        values, "# Your registry and image name: the image is not published yet. Required.", "# Of this release."
     )
     (CHART / "values.yaml").write_text(values)
     readme = (CHART / "README.md").read_text()
+    chart = f"oci://{images}/charts/group-hygiene --version {os.environ['VERSION']}"
+    readme = _replace(
+        readme, "helm install group-hygiene deploy/helm/group-hygiene", f"helm install group-hygiene {chart}"
+    )
+    readme = _replace(readme, "--set image.repository=registry.example.com/group-hygiene ", "")
+    readme = _replace(
+        readme,
+        "The chart and the images are not published yet: install from a checkout, with an image that you built. See",
+        "See",
+    )
     (CHART / "README.md").write_text(_absolute(readme, "deploy/helm/group-hygiene"))
     # The annotations are last in the file.
     lines = ["  artifacthub.io/images: |"]
@@ -44,11 +54,22 @@ def chart() -> None:
 def package() -> None:
     """Make the links of the README absolute, and add the project's addresses to the metadata."""
     readme = Path("README.md")
-    readme.write_text(_absolute(readme.read_text(), "."))
+    unpublished = "pip install .        # in a checkout; no package is published yet"
+    text = _replace(
+        readme.read_text(), unpublished, "pip install kafka-group-hygiene        # the examples are in the repository"
+    )
+    readme.write_text(_absolute(text, "."))
     urls = {"Homepage": _HOME or _SOURCE, "Source": _SOURCE, "Changelog": f"{_FILES}/CHANGELOG.md"}
     urls |= {"Documentation": f"{_HOME}/index.html"} if _HOME else {}
     with Path("pyproject.toml").open("a") as file:
         file.writelines(["\n[project.urls]\n", *(f'{name} = "{url}"\n' for name, url in urls.items())])
+
+
+def _replace(text: str, unpublished: str, published: str) -> str:
+    """What only a checkout says; ends the program if it does not say it, as after another wording."""
+    if unpublished not in text:
+        sys.exit(f"not found: {unpublished}")
+    return text.replace(unpublished, published)
 
 
 def _absolute(markdown: str, folder: str) -> str:

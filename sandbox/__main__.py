@@ -22,7 +22,7 @@ from sandbox.kafka.jars import VERSIONS
 from sandbox.kafka.programs import Programs
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
-from sandbox.manifests import CRDS
+from sandbox.manifests import CRDS, install_user_roles
 from sandbox.node import Node
 from sandbox.node.kafka import NAMESPACE, PORT, SERVICE, USER, NodeKafka
 from sandbox.place import direct
@@ -33,6 +33,8 @@ from sandbox.spark.jars import jars_of_the_image
 from sandbox.wheels import wheels
 
 _ROOT = Path(__file__).parents[1]
+# A busy machine may delay the broker's heartbeats.
+_PATIENT = {"broker.session.timeout.ms": "60000"}
 _EXAMPLES = """\
 examples:
   python -m sandbox up                          Kafka 4.4.0 with one broker, and Kubernetes
@@ -157,7 +159,8 @@ def _up(options: argparse.Namespace) -> None:
             _run_both(NodeKafka(node, version, brokers), node, lambda kafka: _start_node(kafka, node, options.image))
         else:
             kubernetes = ApiServer()
-            _run_both(KafkaCluster(version, brokers), kubernetes, lambda kafka: _start(kafka, kubernetes))
+            cluster = KafkaCluster(version, brokers, config=_PATIENT)
+            _run_both(cluster, kubernetes, lambda kafka: _start(kafka, kubernetes))
 
 
 def _run_both(kafka: KafkaCluster, kubernetes: ApiServer | Node, start: Callable[[KafkaCluster], None]) -> None:
@@ -182,6 +185,7 @@ def _start(kafka: KafkaCluster, kubernetes: ApiServer) -> None:
         for started in [pool.submit(kafka.start), pool.submit(kubernetes.start)]:
             started.result()
     _install_crds(kubernetes)
+    install_user_roles(kubernetes)
 
 
 def _start_node(kafka: KafkaCluster, node: Node, images: Sequence[str]) -> None:
@@ -189,6 +193,7 @@ def _start_node(kafka: KafkaCluster, node: Node, images: Sequence[str]) -> None:
     node.start()
     kafka.start()
     _install_crds(node.api)
+    install_user_roles(node.api)
     for image in images:
         node.load_image(image)
 
@@ -213,7 +218,10 @@ def _environment(kafka: KafkaCluster, kubernetes: ApiServer | Node) -> Iterator[
     variables = {"KUBECONFIG": str(kubernetes.kubeconfig), "BOOTSTRAP_SERVERS": kafka.plaintext_bootstrap}
     if isinstance(kubernetes, Node):
         variables |= direct(kubernetes.address)
-    write_private(file, "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+    # For `group-hygiene`, without activating the environment.
+    lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"\n')
+    write_private(file, "".join(lines))
     try:
         yield file
     finally:

@@ -84,7 +84,8 @@ class _Demo:
         self._command, self._keep = operator_command, keep
         self._screen = Screen()
         self._started = time.monotonic()
-        self._kafka = KafkaCluster()
+        # A busy machine may delay the broker's heartbeats.
+        self._kafka = KafkaCluster(config={"broker.session.timeout.ms": "60000"})
         self._api = ApiServer()
         self._kubernetes = Kubernetes(self._api)
         self._pipeline = Pipeline()

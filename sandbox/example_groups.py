@@ -134,7 +134,8 @@ class Shop:
         self._admin.delete_topics([topic])[topic].result(TIMEOUT)
 
     def produce(self, topics: Sequence[str], count: int) -> None:
-        producer = Producer(self._librdkafka)
+        # Without it, a retry on a busy machine writes a record twice.
+        producer = Producer(self._librdkafka | {"enable.idempotence": True})
         for topic in topics:
             for number in range(count):
                 producer.produce(topic, f"{topic} {number}", partition=number % TOPICS[topic])

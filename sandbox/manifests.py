@@ -13,6 +13,7 @@ _ROOT = Path(__file__).parents[1]
 CRDS = _ROOT / "crds"
 OVERLAYS = _ROOT / "deploy" / "kustomize" / "overlays"
 _ACCOUNT = "group-hygiene"
+_USER_ROLES = ("view", "edit", "admin")
 # The operator's first requests: its resources, its cluster's id, and its Lease.
 _FIRST_NEEDED = (
     ("get", "kconn,kgp,kgr", "-A"),
@@ -31,6 +32,29 @@ def install(server: ApiServer, overlay: str = "cluster-wide") -> None:
     """Install the CRDs, and the operator's account, roles and Deployment (without pods, as there is no node)."""
     install_crds(server)
     server.kubectl("apply", "-k", str(OVERLAYS / overlay))
+
+
+def install_user_roles(server: ApiServer) -> None:
+    """Let users with view, edit or admin use the custom resources.
+
+    Also gives these roles what they have in any cluster, as no controller aggregates them here.
+    """
+    server.kubectl("apply", "-f", str(OVERLAYS / "cluster-wide" / "rbac-users.yaml"))
+    listed = json.loads(server.kubectl("get", "clusterroles", "-o", "json").stdout)["items"]
+    roles = {role["metadata"]["name"]: role for role in listed}
+    # In this order: edit includes view, and admin edit.
+    for name in _USER_ROLES:
+        wanted = [
+            selector["matchLabels"].items() for selector in roles[name]["aggregationRule"]["clusterRoleSelectors"]
+        ]
+        roles[name]["rules"] = [
+            rule
+            for role in listed
+            if any(labels <= role["metadata"].get("labels", {}).items() for labels in wanted)
+            for rule in role["rules"] or ()
+        ]
+    changed = {"apiVersion": "v1", "kind": "List", "items": [roles[name] for name in _USER_ROLES]}
+    server.kubectl("replace", "-f", "-", input=json.dumps(changed))
 
 
 def operators_account(server: ApiServer) -> Path:

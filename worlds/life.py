@@ -293,7 +293,7 @@ class Life:
     def not_refused_by_commands(self, expected: Refuses) -> Iterator[str]:
         """How `doctor`, or `delete --force`, differs from a refusal that names the cause."""
         code, text = self.command("doctor", "-o", "json", refused=True)
-        if code == 0 or not expected.names_cause(text):
+        if code == 0 or not expected.names_cause(str(_failed(text))):
             yield f"doctor (exit code {code}) does not say {expected.cause!r}: {_failed(text)}"
         if expected.forced:
             return

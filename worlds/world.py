@@ -37,7 +37,7 @@ class Refuses:
 
     reason: in a status of the policy or the connection. cause: what that message, `doctor` and the operator's log say.
     ends: whether there is no way out within a life. everywhere: whether `doctor` and `delete --force` must refuse, too.
-    forced: whether `delete --force` may delete, as it reads neither the offsets log nor lag.
+    forced: whether `delete --force` may delete, as it reads neither the offsets log nor lag, or has another clock.
     """
 
     reason: str

@@ -93,7 +93,7 @@ def test_evidence_that_may_not_decide(
     assert (answer.code, answer.json["exitCode"]) == (15, 15)
     assert evidence["result"] == "Failed"
     assert evidence["found"].startswith(f"{says}: ")
-    assert evidence["advice"] == f"the runbook, {says}"
+    assert evidence["advice"] == f"docs/reasons.md, {says}"
     assert results(answer)["clock of the brokers"] == "Ok"
 
 

@@ -67,10 +67,11 @@ def existing(make: Maker) -> str:
 
 
 def test_keep_reaches_the_operator(on_ledger: Run, ledger: Ledger, make: Maker) -> None:
-    """With who, why and until when; the operator goes on writing, since nobody took its place."""
+    """With who, why and until when, and in which ledger; the operator goes on writing, since nobody took its place."""
     group = existing(make)
     answer = on_ledger("keep", group, "--for", "1d12h", "--why", "needed", "--by", "me")
-    assert (answer.code, answer.err) == (0, "")
+    assert answer.code == 0
+    assert answer.err.startswith("Note: the change is in this ledger only")
     request = keeps(ledger)[group]
     assert (request.by, request.why, request.until - request.at) == ("me", "needed", timedelta(hours=36))
     until = request.until.strftime("%Y-%m-%dT%H:%M:%SZ")

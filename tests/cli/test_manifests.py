@@ -179,6 +179,10 @@ metadata: {name: main, namespace: kafka}
 spec:
   bootstrapServers: ["a:1"]
 """
+MISNAMED = (
+    "  GroupPolicy kafka/unused: spec.connectionRef: KafkaConnection kafka/mian is in none of the files, "
+    "which have kafka/main\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -282,10 +286,24 @@ def test_a_connection_file_is_validated_alike(run: Run, tmp_path: Path) -> None:
         pytest.param(CONNECTION, 0, "1 object is valid\n", "", id="connection-alone"),
         pytest.param(
             GOOD.replace("name: main", "name: mian") + "---\n" + CONNECTION,
+            1,
+            "",
+            f"Error: the files are not valid:\n{MISNAMED}",
+            id="connection-of-another-name",
+        ),
+        pytest.param(
+            GOOD,
+            0,
+            "1 object is valid\n",
+            "Note: KafkaConnection kafka/main is in none of the files: it is not validated\n",
+            id="connection-elsewhere",
+        ),
+        pytest.param(
+            GOOD.replace("name: main", "namespace: other, name: main") + "---\n" + CONNECTION,
             0,
             "2 objects are valid\n",
-            "Note: KafkaConnection kafka/mian is in none of the files, which have kafka/main: it is not validated\n",
-            id="connection-of-another-name",
+            "Note: KafkaConnection other/main is in none of the files: it is not validated\n",
+            id="connection-of-another-namespace",
         ),
         pytest.param(
             CONNECTION + "---\napiVersion: apps/v1\nkind: Deployment\n",
@@ -314,7 +332,7 @@ def test_plan_names_the_connections_of_the_files(run: Run) -> None:
     """Where a policy refers to one with a similar name."""
     answer = run("plan", "-f", "-", stdin=GOOD.replace("name: main", "name: mian") + "---\n" + CONNECTION)
     assert answer.code == 1
-    assert "KafkaConnection kafka/mian is in none of the files, which have kafka/main: its protect" in answer.err
+    assert answer.err == f"Error: {MISNAMED.lstrip()}"
 
 
 @pytest.fixture

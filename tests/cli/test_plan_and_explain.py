@@ -327,7 +327,7 @@ def test_explain_a_group_that_is_not_there(on: Run) -> None:
     """One sentence, exit code 1."""
     answer = on("explain", "nobody", "-f", "-", stdin=policy())
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err.splitlines()[-1] == "Error: there is no group nobody"
+    assert answer.err.splitlines()[-1] == "Error: there is no group nobody: group-hygiene list shows all"
 
 
 def test_pattern_characters_in_a_group_id_are_literal(on: Run, groups: Maker) -> None:

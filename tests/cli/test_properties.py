@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import stat
 import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import pytest
 
@@ -234,12 +237,26 @@ def test_secrets_are_not_shown() -> None:
     assert PASSWORD not in f"{parsed} {parsed!r}"
 
 
-@pytest.mark.parametrize("kind", ["JKS", "PKCS12"])
+def _at_a_terminal(line: str, lines: str) -> None:
+    """Run a line of a shell whose user types these lines, as programs that read a password twice need it."""
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, lines.encode())
+    command = ["setsid", "--ctty", "--wait", "sh", "-c", line]
+    done = subprocess.run(command, stdin=terminal, stdout=PIPE, stderr=STDOUT, check=False, timeout=60)
+    os.close(terminal)
+    os.close(keyboard)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("declared", ["as it is", "as PEM"])
+@pytest.mark.parametrize("kind", ["JKS", "PKCS12", "PKCS12 of an older keytool"])
 @pytest.mark.parametrize("store", ["truststore", "keystore"])
-def test_the_error_converts_a_store(tmp_path: Path, store: str, kind: str) -> None:
+def test_the_error_converts_a_store(tmp_path: Path, store: str, kind: str, declared: str) -> None:
     """Its lines, in a shell, make a PEM file of a store of Java's own tool; its properties are then supported."""
     file, pem = tmp_path / "my store", tmp_path / "my store.pem"
+    kind, _, old = kind.partition(" of ")
     java = ["keytool", "-storepass", PASSWORD, "-storetype", kind, "-keystore", str(file), "-alias", "me"]
+    java += ["-J-Dkeystore.pkcs12.legacy"] if old else []
     run = partial(subprocess.run, check=True, capture_output=True, start_new_session=True)
     run([*java, "-genkeypair", "-dname", "CN=me", "-keyalg", "EC", "-keypass", PASSWORD])
     if store == "truststore":
@@ -247,14 +264,15 @@ def test_the_error_converts_a_store(tmp_path: Path, store: str, kind: str) -> No
         file.unlink()
         run([*java, "-importcert", "-noprompt"], input=certificate)
     passwords = {f"ssl.{store}.password": PASSWORD, "ssl.key.password": PASSWORD}
-    properties = {"security.protocol": "SSL", f"ssl.{store}.location": str(file), f"ssl.{store}.type": kind}
+    properties = {"security.protocol": "SSL", f"ssl.{store}.location": str(file)}
+    properties[f"ssl.{store}.type"] = "PEM" if declared == "as PEM" else kind
     with pytest.raises(UsageError) as raised:
         parse(properties | passwords, read)
     assert PASSWORD not in str(raised.value)
-    _, *lines, last = str(raised.value).splitlines()
+    first, *lines, last = str(raised.value).splitlines()
+    assert (f"is not PEM, as ssl.{store}.type says; if it is a {kind} store" in first) == (declared == "as PEM")
     for line in lines:
-        # Without a terminal, both tools read passwords from stdin.
-        run(["sh", "-c", line], input=f"{PASSWORD}\n".encode() * 3)
+        _at_a_terminal(line, f"{PASSWORD}\n" * 3)
     stores = f"ssl.{store}.type=PEM and ssl.{store}.location={pem}"
     assert last == f"and set {stores}, without ssl.{store}.password and ssl.key.password"
     converted = {"security.protocol": "SSL", f"ssl.{store}.location": str(pem), f"ssl.{store}.type": "PEM"}
@@ -334,3 +352,26 @@ def test_the_documented_files() -> None:
     assert mutual.tls.private_key is not None
     assert clusters.bootstrap_servers == ("kafka.example.com:9094",)
     assert clusters.tls == Tls(ca=CERTIFICATE)
+
+
+@pytest.mark.parametrize(
+    ("text", "ignored"),
+    [
+        pytest.param(
+            "sasl.mechanism=PLAIN", ("sasl.mechanism (security.protocol is PLAINTEXT)",), id="a-login-that-is-not-used"
+        ),
+        pytest.param(
+            "security.protocol=SSL\nsasl.mechanism=PLAIN",
+            ("sasl.mechanism (security.protocol is SSL)",),
+            id="a-login-beside-tls",
+        ),
+        pytest.param(
+            "ssl.truststore.type=PEM", ("ssl.truststore.type (security.protocol is PLAINTEXT)",), id="tls-not-used"
+        ),
+        pytest.param("bootstrap.server=a:1", ("bootstrap.server (did you mean bootstrap.servers?)",), id="a-slip"),
+        pytest.param("retries=3", ("retries",), id="of-a-producer"),
+    ],
+)
+def test_what_has_no_effect_is_said(text: str, ignored: tuple[str, ...]) -> None:
+    """A login is not dropped silently: without security.protocol Kafka's clients connect in plain text, too."""
+    assert parse_client_properties(text, lambda _: "").ignored == ignored

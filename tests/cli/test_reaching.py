@@ -380,7 +380,7 @@ def test_a_connection_that_is_being_deleted(
         cluster.kubectl("patch", "kconn", topic, "-n", "kafka", "--type=merge", "-p", released)
     ledger.read_on(Deadline(60))
     client.close()
-    assert f"KafkaConnection {topic} was edited or deleted" in answer.err
+    assert f"KafkaConnection {topic} was edited or deleted" in answer.out + answer.err
     assert answer.code == 1
     assert ledger.contents.keeps == {"asked": request}
     assert after == before
@@ -531,6 +531,14 @@ def test_a_request_and_connections_without_a_ledger(run: Run, cluster: ApiServer
     kept = run("keep", *where, "--for", "2h", "--why", "needed", "--create-ledger")
     assert kept.code == 0, kept.err
     assert "KafkaConnection tenant/fifth to this cluster has no ledger yet" in kept.err
+    # Their status was refused: they may be to the same cluster.
+    unseen = connection(secure) | {"spec": {"bootstrapServers": [secure.plaintext_bootstrap]}}
+    for place in ("tenant", "kafka"):
+        unseen["metadata"] = {"name": "unseen", "namespace": place}
+        cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(unseen))
+        kept = run("keep", *where, "--for", "2h", "--why", "needed")
+        assert (kept.code, f"KafkaConnection {place}/unseen: its status shows no cluster" in kept.err) == (0, True)
+        cluster.kubectl("delete", "kconn", "unseen", "-n", place)
     found = open_ledger(
         client, replace(ours, writer="group-hygiene-fourth", topic="fourth"), Deadline(60), create=False
     )

@@ -16,6 +16,8 @@ from tests.kafka.makers import Maker
 
 UNKNOWN = "is in none of the files: its protect and limits are not known here"
 
+MISNAMED = "spec.connectionRef: KafkaConnection kafka/other is in none of the files, which have kafka/main"
+
 
 def policy(name: str, connection: str, **spec: Any) -> dict[str, Any]:
     spec = {"connectionRef": {"name": connection}, "match": {"groups": ["left-*"]}, "action": "Alert"} | spec
@@ -84,7 +86,7 @@ def test_each_connection_in_the_files_has_its_own_cluster(
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        pytest.param([], "GroupPolicy kafka/b: which Kafka cluster? Give --bootstrap-server", id="no-address"),
+        pytest.param([], f"GroupPolicy kafka/b: {MISNAMED}", id="misnamed"),
         pytest.param(
             [connection("other", "127.0.0.1:1")], "GroupPolicy kafka/b: no bootstrap server answers", id="dead"
         ),
@@ -108,6 +110,15 @@ def test_a_connection_that_is_in_no_file_is_noted(on: Run, kafka: KafkaCluster) 
     assert [note for note in answer.json["notes"] if UNKNOWN in note] == [f"KafkaConnection kafka/main {UNKNOWN}"]
     held = [*two, connection("main", kafka.bootstrap_servers)]
     assert UNKNOWN not in on("plan", "-f", "-", stdin=yaml.safe_dump_all(held)).err
+
+
+@pytest.mark.parametrize("command", [["plan"], ["explain", "left-848"]], ids=["plan", "explain"])
+def test_a_misnamed_connection_is_an_error(on: Run, kafka: KafkaCluster, command: list[str]) -> None:
+    """Also where an option names the cluster: without its `protect` the plan would show too much."""
+    files = [policy("b", "other"), connection("main", kafka.bootstrap_servers)]
+    answer = on(*command, "-f", "-", stdin=yaml.safe_dump_all(files))
+    assert (answer.code, "b" in answer.out) == (1, False)
+    assert f"Error: GroupPolicy kafka/b: {MISNAMED}\n" in answer.err
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
+from time import sleep
 from typing import IO
 
 import pytest
@@ -38,6 +39,10 @@ class Watch:
     def wait(self, event: str, group: str) -> str:
         """The first line with the event of the group."""
         return wait_for(lambda: next((line for line in self.lines if line.split()[:2] == [event, group]), None))
+
+    def count(self, beginning: str) -> int:
+        """The number of lines on stdout that begin so."""
+        return sum(line.startswith(beginning) for line in self.lines)
 
     def interrupt(self) -> int:
         """Ctrl-C; returns the exit code."""
@@ -135,6 +140,34 @@ def test_a_plan_that_changes(watch: Callable[..., Watch], make: Maker, tmp_path:
     assert len([line for line in running.errors if line.startswith("Error: ")]) == 1
     headings = [line for line in running.lines if line.startswith("GroupPolicy ")]
     assert len(headings) >= 3
+
+
+@pytest.mark.parametrize("command", ["list", "plan"])
+def test_lag_alone_is_no_change(watch: Callable[..., Watch], make: Maker, tmp_path: Path, command: str) -> None:
+    """A row is not shown again because its lag grew, nor is a policy's heading; and a note is shown once."""
+    topic, group, other, last = make.topic(records=3), *map(make.name, ("behind", "other", "last"))
+    make.abandoned(group, topic, commit=at(topic, 1))
+    properties, file = tmp_path / "client.properties", tmp_path / "policy.yaml"
+    properties.write_text("fetch.max.bytes=1\n")
+    file.write_text(policy(match={"groups": [f"{make.tag}*"]}, when={"unchangedFor": "72h", "lag": {"atLeast": 1}}))
+    arguments = {"list": ["--lag", "--match", f"{make.tag}*"], "plan": ["-f", str(file)]}
+    running = watch(command, *arguments[command], "--command-config", str(properties))
+    first = running.wait("ADDED", group)
+    assert "2" in first.split() or "2 records wait for it" in first
+    make.simple(other, at(topic, 3))
+    running.wait("ADDED", other)
+    headings = running.count("GroupPolicy ")
+    make.produce(topic, [(None, b"x")] * 4)
+    sleep(2.5)
+    assert running.count("GroupPolicy ") == headings
+    make.simple(last, at(topic, 3))
+    running.wait("ADDED", last)
+    assert not [line for line in running.lines if line.startswith("MODIFIED")]
+    make.delete_group(group)
+    gone = running.wait("DELETED", group)
+    assert "6" in gone.split() or "6 records wait for it" in gone
+    assert running.interrupt() == 130
+    assert len([line for line in running.errors if "fetch.max.bytes" in line]) == 1
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ PATIENCE = 300.0
 def folder(tmp_path: Path) -> Iterator[Path]:
     """What `make sandbox` leaves to the second terminal: a checkout with .venv, and .sandbox/env while both are up."""
     # A copy, so that a sandbox which somebody has up in this folder is left alone.
-    for name in ("sandbox", "crds"):
+    for name in ("sandbox", "crds", "deploy"):
         shutil.copytree(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     up = subprocess.Popen([sys.executable, "-m", "sandbox", "up"], cwd=tmp_path, stdout=subprocess.DEVNULL)

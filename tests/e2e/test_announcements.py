@@ -150,6 +150,13 @@ def move(world: World, there: Object, unused: Object) -> None:
     world.apply(other, _changed(unused, connectionRef={"name": "other"}, mode="DryRun"))
 
 
+def mislead(world: World, there: Object, unused: Object) -> None:
+    """To a connection that does not answer."""
+    other = _changed(there, bootstrapServers=["127.0.0.1:1"])
+    other["metadata"] = {**there["metadata"], "name": "other"}
+    world.apply(other, _changed(unused, connectionRef={"name": "other"}))
+
+
 def revoke(world: World, there: Object, unused: Object) -> None:
     world.apply(_changed(there, access=[]))
 
@@ -158,7 +165,7 @@ def _changed(obj: Object, **spec: Any) -> Object:
     return {**obj, "spec": {**obj["spec"], **spec}}
 
 
-@pytest.mark.parametrize("pause", [suspend, move, revoke], ids=lambda pause: pause.__name__)
+@pytest.mark.parametrize("pause", [suspend, move, mislead, revoke], ids=lambda pause: pause.__name__)
 @pytest.mark.usefixtures("operator")
 def test_a_mark_does_not_outlast_a_pause_of_its_policy(
     world: World,

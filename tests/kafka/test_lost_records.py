@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from group_hygiene.kafka.client import Deadline, connect
+from group_hygiene.kafka.client import connect
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.ledger.settings import COMMAND_LINE
+from group_hygiene.model import reasons
 from group_hygiene.spec.connection import Settings
-from sandbox.kafka import KafkaCluster
-from tests.kafka.books import claimed, keep, mark, pair, refused, transaction
-from tests.kafka.makers import Maker, soon
+from sandbox.kafka import KafkaCluster, ZooKeeperCluster
+from sandbox.kafka.jars import VERSIONS
+from tests.kafka.books import claimed, keep, mark, refused
+from tests.kafka.makers import Maker, at, soon
+from tests.kafka.scene import Scene, policy, verdicts
 
 _BATCH = struct.Struct(">qi")
 
@@ -29,21 +34,34 @@ def cut(segment: Path, batches: int) -> None:
         file.truncate(starts[-batches])
 
 
-@pytest.mark.parametrize("written", [0, 1, 2, 5])
-def test_what_is_written_over_lost_records_is_read(written: int) -> None:
-    """The writer of before reads all again, whether the log is shorter than it was, as long, or longer."""
+def broker(version: str, config: Mapping[str, str] | None = None) -> KafkaCluster:
+    """With ZooKeeper, a single broker comes back in the same leader epoch."""
+    kind = KafkaCluster if version == VERSIONS[0] else ZooKeeperCluster
     # Else the broker notes how far the file is on its disk, and does not look at the rest.
-    with KafkaCluster(config={"log.flush.offset.checkpoint.interval.ms": "600000"}) as kafka:
+    return kind(version, config={"log.flush.offset.checkpoint.interval.ms": "600000", **(config or {})})
+
+
+def lose(kafka: KafkaCluster, topic: str, batches: int) -> None:
+    """Cut the last batches off the log of partition 0 of the topic."""
+    kafka.kill_broker(1)
+    cut(next((kafka.log(1).parent / "data").rglob(f"{topic}-0/*.log")), batches)
+    kafka.start_broker(1)
+
+
+@pytest.mark.parametrize(
+    ("version", "written"), [*((VERSIONS[0], written) for written in (0, 1, 2, 5)), ("3.9.1", 0), ("3.9.1", 5)]
+)
+def test_what_is_written_over_lost_records_is_read(version: str, written: int) -> None:
+    """The writer of before reads all again, whether the log is shorter than it was, as long, or longer."""
+    with broker(version) as kafka:
         settings = Settings(tuple(kafka.bootstrap_servers.split(",")))
         with closing(connect(settings)) as client, closing(Maker(kafka.plaintext_bootstrap)) as make:
             topic = make.name("ledger")
             ledger = claimed(client, topic)
             for name in ("g-1", "g-2", "g-3"):
                 ledger.write([mark(name)])
-            kafka.kill_broker(1)
             # The last two transactions, each with its marker.
-            cut(next((kafka.log(1).parent / "data").rglob(f"{topic}-0/*.log")), 4)
-            kafka.start_broker(1)
+            lose(kafka, topic, 4)
             with closing(connect(settings)) as theirs:
                 command = claimed(theirs, topic, installation=COMMAND_LINE, writer=f"another-{topic}")
                 for number in range(written):
@@ -56,45 +74,44 @@ def test_what_is_written_over_lost_records_is_read(written: int) -> None:
             assert set(ledger.contents.marks["uid-1"]) == {"g-1", "g-4"}
 
 
-def test_a_read_that_an_open_transaction_ended_proves_nothing() -> None:
-    """What was read before the transaction stays in doubt until the log was asked."""
-    with KafkaCluster(config={"log.flush.offset.checkpoint.interval.ms": "600000"}) as kafka:
-        settings = Settings(tuple(kafka.bootstrap_servers.split(",")))
-        with closing(connect(settings)) as client, closing(Maker(kafka.plaintext_bootstrap)) as make:
-            topic = make.name("ledger")
-            ledger = claimed(client, topic)
-            for name in ("g-1", "g-2", "g-3"):
-                ledger.write([mark(name)])
-            kafka.kill_broker(1)
-            cut(next((kafka.log(1).parent / "data").rglob(f"{topic}-0/*.log")), 4)
-            kafka.start_broker(1)
-            with closing(connect(settings)) as theirs:
-                command = claimed(theirs, topic, installation=COMMAND_LINE, writer=f"another-{topic}")
-                for number in range(5):
-                    command.write([keep(f"kept-{number}")])
-            open_one = transaction(kafka, topic, [pair(mark("g-5"))], make.name("open"))
-            assert "a transaction has been open" in refused(lambda: ledger.read_on(soon(), Deadline(0.2)))
-            open_one.abort_transaction(60)
-            assert "lost its last records" in refused(lambda: ledger.read_on(soon()))
-            assert set(ledger.contents.keeps) == {f"kept-{number}" for number in range(5)}
-
-
-@pytest.mark.parametrize("written", [1, 2, 5])
-def test_checkpoints_in_the_place_of_lost_ones_are_read(written: int) -> None:
+@pytest.mark.parametrize(("version", "written"), [*((VERSIONS[0], written) for written in (1, 2, 5)), ("3.9.1", 5)])
+def test_checkpoints_in_the_place_of_lost_ones_are_read(version: str, written: int) -> None:
     """However long the log is by now; what was read before stays known."""
-    with KafkaCluster(config={"log.flush.offset.checkpoint.interval.ms": "600000"}) as kafka:
+    with broker(version) as kafka:
         settings = Settings(tuple(kafka.bootstrap_servers.split(",")))
         with closing(connect(settings)) as client, closing(Maker(kafka.plaintext_bootstrap)) as make:
             topic, checkpoints = make.topic(f"{make.name('source')}.checkpoints.internal", partitions=1), Checkpoints()
             for name in ("old-1", "old-2", "old-3"):
                 make.checkpoints(topic, [name])
             assert checkpoints.read(client, [topic], soon()) == frozenset({"old-1", "old-2", "old-3"})
-            kafka.kill_broker(1)
-            cut(next((kafka.log(1).parent / "data").rglob(f"{topic}-0/*.log")), 2)
-            kafka.start_broker(1)
+            lose(kafka, topic, 2)
             # One that never met the broker of before.
             with closing(connect(settings)) as again, closing(Maker(kafka.plaintext_bootstrap)) as later:
                 new = [f"new-{number}" for number in range(written)]
                 for name in new:
                     later.checkpoints(topic, [name])
                 assert checkpoints.read(again, [topic], soon()) == frozenset({"old-1", "old-2", "old-3", *new})
+
+
+@pytest.mark.parametrize("version", [VERSIONS[0], "3.9.1"])
+def test_a_use_in_the_place_of_lost_records_is_seen(version: str) -> None:
+    """A consumer joins and leaves without a commit, its records where lost ones were, before the end of a scan."""
+    with (
+        broker(version, {"offsets.topic.num.partitions": "1"}) as kafka,
+        closing(Maker(kafka.plaintext_bootstrap)) as make,
+    ):
+        topic = make.topic(records=50)
+        group = make.abandoned(make.name("monthly"), topic, commit=at(topic, 10))
+        with closing(connect(Settings(tuple(kafka.bootstrap_servers.split(","))))) as client:
+            scene, monthly = Scene(client), policy(group)
+            scene.observe(monthly)
+            scene.mark(monthly, scene.observe(monthly, after=60))
+            # The records of other groups are lost.
+            for _ in range(6):
+                make.simple(make.name("other"), at(topic, 1))
+            assert verdicts(scene.observe(monthly, after=30), monthly) == {group: "Match"}
+            lose(kafka, OFFSETS_TOPIC, 4)
+            make.abandoned(group, topic, commit=at(topic, 10))
+            for _ in range(8):
+                make.simple(make.name("other"), at(topic, 1))
+            assert verdicts(scene.observe(monthly, after=30), monthly) == {group: reasons.TOO_RECENT}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -44,6 +45,18 @@ def proxy(kafka: KafkaCluster) -> Iterator[KafkaProxy]:
 def access(proxy: KafkaProxy) -> Settings:
     """Through the proxy."""
     return Settings((proxy.bootstrap_servers,))
+
+
+# org.apache.kafka.common.record.DefaultRecordBatch.
+_LENGTH_ENDS, _ATTRIBUTES, _CONTROL = 12, 22, 0x20
+
+
+def parted(records: Any) -> tuple[bytes, bytes]:
+    """The markers that are before the first batch of records, and all from that one on."""
+    data, at = bytes(records or b""), 0
+    while at < len(data) and data[at + _ATTRIBUTES] & _CONTROL:
+        at += _LENGTH_ENDS + int.from_bytes(data[at + _LENGTH_ENDS - 4 : at + _LENGTH_ENDS], "big")
+    return data[:at], data[at:]
 
 
 class World:
@@ -90,11 +103,14 @@ class World:
 
         def strip(exchange: Exchange) -> Then:
             answer = FetchResponse.decode(exchange.answer, version=exchange.version, header=True)
-            answer.responses[0].partitions[0].records = b""
+            place = answer.responses[0].partitions[0]
+            place.records, _ = parted(place.records)
             exchange.instead = bytes(answer.encode(header=True))
             return Then.PASS
 
-        self.proxy.rule(Rule(lambda exchange: exchange.api == FETCH, When.BETWEEN, strip))
+        # The second one is asked for as the first has room for more.
+        for _ in range(2):
+            self.proxy.rule(Rule(lambda exchange: exchange.api == FETCH, When.BETWEEN, strip))
 
     def hide_transaction(self, seconds: float) -> None:
         """For so long a broker answers as if it had not written the marker of our transaction yet."""
@@ -104,9 +120,9 @@ class World:
             answer = FetchResponse.decode(exchange.answer, version=exchange.version, header=True)
             place = answer.responses[0].partitions[0]
             if time.monotonic() < until:
-                if place.records:
-                    place.last_stable_offset = int.from_bytes(bytes(place.records)[:8], "big")
-                    place.records = b""
+                place.records, hidden = parted(place.records)
+                if hidden:
+                    place.last_stable_offset = int.from_bytes(hidden[:8], "big")
                     exchange.instead = bytes(answer.encode(header=True))
                 self.proxy.rule(Rule(lambda exchange: exchange.api == FETCH, When.BETWEEN, hide))
             return Then.PASS

@@ -23,7 +23,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import recheck, window
 from group_hygiene.spec.connection import Settings
-from sandbox.kafka import KafkaCluster
+from sandbox.kafka import KafkaCluster, Security
 from sandbox.waiting import wait_for
 from tests.kafka.clients import Around, Died, die
 from tests.kafka.makers import Maker, at, seen, soon
@@ -33,6 +33,16 @@ from tests.kafka.test_tail import Ends, ends_of
 from tests.kafka.test_uncertain_answers import backups
 
 SAVED, LATE = 10, 40
+
+
+@pytest.fixture(scope="module", params=[None, pytest.param("3.9.1", id="three-of-3.9.1")])
+def kafka(request: pytest.FixtureRequest, kafka: KafkaCluster) -> Iterator[KafkaCluster]:
+    """Also brokers that answer before their followers have a deletion."""
+    if request.param is None:
+        yield kafka
+    else:
+        with KafkaCluster(request.param, 3, security=Security(doors=1)) as cluster:
+            yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +56,7 @@ def proxy(kafka: KafkaCluster) -> Iterator[KafkaProxy]:
 @pytest.fixture(scope="module")
 def access(proxy: KafkaProxy) -> Settings:
     """Through the proxy."""
-    return Settings((proxy.bootstrap_servers,))
+    return Settings(tuple(proxy.bootstrap_servers.split(",")))
 
 
 @pytest.fixture

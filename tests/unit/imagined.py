@@ -147,8 +147,8 @@ class World:
         self.log: list[tuple[bytes, bytes | None]] = []
         # The number of records in each partition of `orders`.
         self.end = 100
-        # The group of each record of the offsets log.
-        self.offsets_log: list[str] = []
+        # The group of each record of the offsets log, and the place of the offset that it deletes.
+        self.offsets_log: list[tuple[str, Partition | None]] = []
         # Key -> the last value, and when it was appended, real seconds.
         self.latest: dict[Key, tuple[Any, float]] = {}
         self.known_to = self.listed_at = 0
@@ -212,13 +212,13 @@ class World:
             at = min(offset + index, self.end)
             group.offsets[Partition("orders", index)] = CommittedOffset(at, 0, f"{name}-{index}@{offset}")
         group.committed = self.real
-        self.offsets_log.append(name)
+        self.offsets_log.append((name, None))
 
     def commit_again(self, name: str) -> None:
         """Commit the same offsets."""
         if self.groups[name].present:
             self.groups[name].committed = self.real
-            self.offsets_log.append(name)
+            self.offsets_log.append((name, None))
 
     def catch_up(self, name: str) -> None:
         self.commit(name, self.end)
@@ -255,7 +255,7 @@ class World:
 
     def _note_member(self, name: str) -> None:
         self.groups[name].left = self.real
-        self.offsets_log.append(name)
+        self.offsets_log.append((name, None))
 
     def begin_transaction(self, name: str) -> None:
         self.groups[name].pending = self.groups[name].present
@@ -392,6 +392,7 @@ class World:
             self.run_deleted.setdefault(intent["policy_uid"], []).append(name)
         ids = [key[2] for key in self.latest if key[0] == "backup" and key[1] == name]
         self.deletions.append(Deletion(name, intent.get("id") or max(ids, default=""), late, self.real))
+        self.offsets_log += [(name, place) for place in group.offsets]
         self.groups[name] = Group(present=False)
         return 0
 
@@ -518,7 +519,9 @@ def _offsets(world: World, request: Any) -> Any:
 def _ends(world: World, request: Any) -> Any:
     def row(topic: str, place: Any) -> Any:
         end = len(world.offsets_log) if topic == OFFSETS_TOPIC else world.end
-        return Row(partition_index=place.partition_index, error_code=0, offset=end if place.timestamp == -1 else 0)
+        # The records of the offsets log have no times.
+        offset = {-1: end, -2: 0}.get(place.timestamp, -1)
+        return Row(partition_index=place.partition_index, error_code=0, offset=offset)
 
     return Row(
         topics=[
@@ -536,8 +539,11 @@ def _epoch_ends(world: World, request: Any) -> Any:
 def _fetch_offsets_log(world: World, place: Any) -> Any:
     """Any record of a group shows its use, also a tombstone."""
     records, first = MemoryRecordsBuilder(2, 0, 100_000), place.fetch_offset
-    for name in world.offsets_log[first:]:
-        records.append(timestamp=0, key=struct.pack(">hh", 2, len(name)) + name.encode(), value=None)
+    for name, gone in world.offsets_log[first:]:
+        key = struct.pack(">hh", 2 if gone is None else 1, len(name)) + name.encode()
+        if gone is not None:
+            key += struct.pack(">h", len(gone.topic)) + gone.topic.encode() + struct.pack(">i", gone.partition)
+        records.append(timestamp=0, key=key, value=None)
     records.close()
     end = len(world.offsets_log)
     body = first.to_bytes(8, "big") + bytes(records.buffer())[8:] if first < end else b""

@@ -19,6 +19,7 @@ from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes
 from group_hygiene.cli.options import Target
 from group_hygiene.controller.inspection import Inspection
 from group_hygiene.errors import ApiError
+from group_hygiene.model import reasons
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.crds import PLURALS, load_crd
 
@@ -136,6 +137,33 @@ def test_policies_of_an_operator_of_some_namespaces(
     assert all(policy.enforced for policy in known.policies)
     assert [finding.found[: len(text)] for finding, text in zip(found, problems, strict=False)] == problems
     assert [finding.result for finding in found] == ([Result.WARNING] if problems else [Result.OK])
+
+
+@pytest.mark.parametrize(
+    ("reason", "observed", "namespace", "result"),
+    [
+        pytest.param(reasons.CLOCK_SKEW, 1, "kafka", Result.FAILED, id="only-a-run-finds-it"),
+        pytest.param(reasons.LIMIT_EXCEEDED, 1, "kafka", Result.WARNING, id="many-groups"),
+        pytest.param(reasons.CLOCK_SKEW, 0, "kafka", None, id="edited-since"),
+        pytest.param(reasons.CLOCK_SKEW, 1, "other", None, id="another-connection"),
+    ],
+)
+def test_what_the_operator_refused(ask: Ask, reason: str, observed: int, namespace: str, result: Result | None) -> None:
+    """What only a write shows is in the status of policies: `doctor` repeats it, once for each reason."""
+    condition = {"type": "DeletionBlocked", "status": "True", "reason": reason, "message": "2h apart"} | {
+        "lastTransitionTime": "2026-01-01T00:00:00Z"
+    }
+    listed = _policies("kafka")
+    (first,) = listed["items"]
+    first["status"] = {"observedGeneration": observed, "conditions": [condition]}
+    first["spec"]["connectionRef"]["namespace"] = namespace
+    listed["items"].append(first | {"metadata": first["metadata"] | {"name": "q", "uid": "2"}})
+    known = ask({f"{GROUP}/namespaces/kafka/grouppolicies": listed})
+    spec = {"bootstrapServers": ["kafka:9092"]}
+    connection = parse_connection({"metadata": {"name": "main", "namespace": "kafka", "uid": "1"}, "spec": spec})
+    found = [each for each in doctor_kubernetes._receivers(known, connection) if each.check == "deletions"]
+    says = [f"GroupPolicy kafka/p and 1 more, reported by the operator: {reason}: 2h apart"]
+    assert [(each.result, each.found) for each in found] == [(result, says[0])] * (result is not None)
 
 
 _MOMENT = "Tue, 15 Nov 1994 08:12:31"

@@ -41,7 +41,10 @@ def _end(producer: int, commits: bool = True) -> Marker:
         pytest.param([(_commit(5), 1), _end(1, False), _commit(None)], {}, 0, id="aborted"),
         pytest.param([(_commit(5), 1), _commit(None), _end(1)], {}, 1, id="open-at-the-deletion"),
         pytest.param([(_commit(5), 1), _GONE], {}, 1, id="open-and-without-an-offset"),
-        pytest.param([(_commit(5), 1), _commit(6), _end(1), _commit(None)], {_PLACE: 5}, 0, id="counts-from-its-end"),
+        pytest.param([_commit(4), (_commit(5), 1), _end(1), _commit(None)], {_PLACE: 5}, 0, id="counts-from-its-end"),
+        pytest.param(
+            [(_commit(5), 1), _commit(6), _end(1), _commit(None)], {_PLACE: 6}, 0, id="replaced-before-its-end"
+        ),
         pytest.param([(_commit(5), 1), _end(2), _commit(None)], {}, 1, id="the-end-of-another-one"),
         pytest.param([_commit(None), (_commit(5), 1)], {}, 0, id="begun-after-the-deletion"),
     ],

@@ -8,6 +8,8 @@ import pytest
 
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.link import Link
+from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.tail import Tail
 from group_hygiene.model import reasons
 from group_hygiene.spec.storage import Allowed
 
@@ -50,3 +52,11 @@ def test_a_spec_of_any_shape_says_nothing(spec: Any) -> None:
     link.follow(a_connection(spec=spec))
     link.follow(a_connection(spec=spec, clusterID="first"))
     assert link.memory.cluster_id == "first"
+
+
+def test_what_reads_by_a_closed_client_is_forgotten() -> None:
+    """After a failed round, or with another password, the next round reads the log by the new client."""
+    link = Link("kafka", "main", cast(Api, None), "an-id", Allowed())
+    link.memory.tail = Tail(cast(Client, None), {0: (1, 0)}, {0: 5})
+    link.close()
+    assert link.memory.tail is None

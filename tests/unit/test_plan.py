@@ -335,6 +335,17 @@ def test_marking_while_refused(reason: str, marks: bool) -> None:
     assert nothing_due.refusal == (None if marks else refusal)
 
 
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_run_that_may_not_mark_shows_only_marks_that_were_shown(shown: bool) -> None:
+    """Else the next run would take an old mark for one that users could see since its old date."""
+    date = NOW - timedelta(hours=30)
+    refusals, announced = (Refusal(reasons.CLOCK_SKEW, "why"),), date if shown else None
+    result = plan(_POLICY, [match("a")], {"a": mark(_POLICY, "a", date)}, refusals=refusals, announced=announced)
+    assert result.newest_mark == (date if shown else None)
+    assert set(result.marks) == ({"a"} if shown else set())
+    assert (result.actions, result.marking, dict(result.unmarking)) == ((), frozenset(), {})
+
+
 def test_another_cluster_ends_no_mark() -> None:
     """What the wrong cluster lists says nothing of the groups that are marked."""
     refusals = (Refusal(reasons.CLUSTER_CHANGED, "why"),)

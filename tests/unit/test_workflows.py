@@ -141,7 +141,10 @@ def test_the_released_chart_asks_for_the_released_images(tmp_path: Path, home: s
     runbook = f"{home}/runbook.html" if home else f"{_SOURCE}/blob/v1.2.3/docs/runbook.md"
     assert yaml.safe_load(values)["monitoring"]["rules"]["runbookUrl"] == runbook
     assert "not published" not in values
-    _assert_absolute((chart / "README.md").read_text(), home, "1.2.3")
+    readme = (chart / "README.md").read_text()
+    _assert_absolute(readme, home, "1.2.3")
+    assert "not published" not in readme
+    assert "helm install group-hygiene oci://ghcr.io/some-owner/charts/group-hygiene --version 1.2.3 " in readme
     linted = helm("lint", "--strict", tmp_path / "group-hygiene-1.2.3.tgz")
     assert ("icon is recommended" in linted.stdout, linted.returncode) == (not home, 0)
     pipeline = "{namespace: kafka, name: main, warehouse: x, secrets: []}"
@@ -182,6 +185,9 @@ def test_the_page_of_the_package(tmp_path: Path, home: str) -> None:
         ROOT / "operator", tmp_path / "operator", symlinks=True, ignore=shutil.ignore_patterns("*.egg-info")
     )
     _run_step("wheel", "release.py", tmp_path, GITHUB_REF_NAME="v1.2.3", HOME_URL=home)
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    (named,) = [step for step in jobs["wheel"]["steps"] if "release.py" in step.get("run", "")]
+    assert named in jobs["images"]["steps"]
     build = "import setuptools.build_meta as backend; print(backend.prepare_metadata_for_build_wheel('made'))"
     (tmp_path / "made").mkdir()
     subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, check=True)
@@ -190,6 +196,8 @@ def test_the_page_of_the_package(tmp_path: Path, home: str) -> None:
     assert metadata["Description-Content-Type"] == "text/markdown"
     description = metadata["Description"]
     _assert_absolute(description, home, "1.2.3")
+    assert "published yet" not in description
+    assert "\npip install kafka-group-hygiene " in description
     page = markdown.render(description)
     assert page is not None
     assert re.findall(r'href="(?!https://|#)[^"]*"', page) == []
@@ -200,6 +208,13 @@ def test_the_page_of_the_package(tmp_path: Path, home: str) -> None:
         "Changelog": f"{_SOURCE}/blob/v1.2.3/CHANGELOG.md",
         **({"Documentation": f"{home}/index.html"} if home else {}),
     }
+    # As a user of the package or the image sees them.
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "made")}
+    address = f"{home}/patterns.html" if home else f"{_SOURCE}/blob/v1.2.3/docs/patterns.md"
+    asked = [sys.executable, "-m", "group_hygiene.cli", "list", "--help"]
+    shown = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout
+    # click breaks lines after hyphens.
+    assert f"{address}hasallplaceholders" in "".join(shown.split())
     # PyPI refuses a version with a classifier that it does not know.
     assert set(metadata.get_all("Classifier") or []) <= classifiers
 

@@ -22,6 +22,7 @@ offsets, `keep` writes to the ledger; the others only read.
     validation          validates documents against the CRDs, without an API server
     manifests           parses documents as policies and connections, and collects all errors
     names               group ids as lines of text
+    pages               addresses of pages of the documentation
     output              tables, CSV, JSON, YAML, names, notes and progress
     watch               the rows that changed, again and again
     layout              groups, members and partitions as rows and as JSON

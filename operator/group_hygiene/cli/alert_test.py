@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,9 @@ from group_hygiene.alerts.messages import body
 from group_hygiene.alerts.outbox import receiver_not_found
 from group_hygiene.alerts.state import AlertType, Item, Status
 from group_hygiene.cli.output import Column, Report, Table, working
-from group_hygiene.errors import Forbidden, HygieneError, NotFound, UsageError
+from group_hygiene.cli.target import open_api, read_object
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES
+from group_hygiene.errors import HygieneError, UsageError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.egress import Egress, parse_egress
@@ -26,7 +26,6 @@ from group_hygiene.spec.receivers import Receiver
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api
-from group_hygiene.controller.objects import Object
 
 # Alertmanager shows the test alert no longer than this.
 _SHOWN_FOR = timedelta(minutes=10)
@@ -59,9 +58,9 @@ def send_tests(wanted: Wanted) -> Report:
     """Send to all receivers at once; one result for each. Raises HygieneError if there is no receiver."""
     egress = parse_egress(wanted.allowed)
     with working("reading from Kubernetes"):
-        api = _api(wanted)
+        api = open_api(wanted.context, wanted.kubeconfig)
         policy = (
-            None if wanted.policy is None else parse_policy(_get(api, "GroupPolicy", wanted.namespace, wanted.policy))
+            None if wanted.policy is None else parse_policy(read_object(api, POLICIES, wanted.namespace, wanted.policy))
         )
         connection = _connection(api, wanted, policy)
     recipients = _recipients(connection, policy)
@@ -97,30 +96,10 @@ async def _send(api: Api, recipient: _Recipient, item: Item, egress: Egress) -> 
     return (await post(endpoint, body(endpoint.kind, [item], now), now, egress)).failure
 
 
-def _api(wanted: Wanted) -> Api:
-    from group_hygiene.controller.api import Api, load_config
-
-    # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
-    with redirect_stdout(StringIO()):
-        return Api(load_config(context=wanted.context, file=wanted.kubeconfig))
-
-
 def _connection(api: Api, wanted: Wanted, policy: Policy | None) -> Connection:
     if policy is None:
-        return parse_connection(_get(api, "KafkaConnection", wanted.namespace, wanted.connection or ""))
-    return parse_connection(_get(api, "KafkaConnection", policy.connection_namespace, policy.connection_name))
-
-
-def _get(api: Api, kind: str, namespace: str, name: str) -> Object:
-    from group_hygiene.controller.api import KINDS
-
-    plural = next(plural for plural, known in KINDS.items() if known == kind)
-    try:
-        return api.get(plural, namespace, name)
-    except NotFound:
-        raise UsageError(f"there is no {kind} {namespace}/{name}") from None
-    except Forbidden:
-        raise UsageError(f"you may not read {kind} {namespace}/{name}") from None
+        return parse_connection(read_object(api, CONNECTIONS, wanted.namespace, wanted.connection or ""))
+    return parse_connection(read_object(api, CONNECTIONS, policy.connection_namespace, policy.connection_name))
 
 
 def _recipients(connection: Connection, policy: Policy | None) -> list[_Recipient]:

@@ -29,6 +29,7 @@ from group_hygiene.cli.options import (
     user_name,
     watch_options,
 )
+from group_hygiene.cli.pages import PageOption
 from group_hygiene.model.groups import GroupState, GroupType
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.patterns import Patterns
@@ -75,6 +76,7 @@ class ListOptions:
     type=Pattern(),
     multiple=True,
     metavar="PATTERN",
+    cls=PageOption,
     help="Only groups whose whole id matches one of these patterns, as in a policy: * matches any characters, {uuid} a "
     "UUID; docs/patterns.md has all placeholders.",
 )

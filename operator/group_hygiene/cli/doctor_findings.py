@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from group_hygiene.cli.output import MARKS, Report, Table
+from group_hygiene.cli.pages import with_addresses
 from group_hygiene.errors import HygieneError
 
 
@@ -43,15 +44,15 @@ class Finding(NamedTuple):
 
 
 def ok(area: Area, check: str, found: str) -> Finding:
-    return Finding(area, check, Result.OK, found)
+    return Finding(area, check, Result.OK, with_addresses(found))
 
 
 def warning(area: Area, check: str, found: str, advice: str) -> Finding:
-    return Finding(area, check, Result.WARNING, found, advice)
+    return Finding(area, check, Result.WARNING, found, with_addresses(advice))
 
 
 def failed(area: Area, check: str, found: str, advice: str) -> Finding:
-    return Finding(area, check, Result.FAILED, found, advice)
+    return Finding(area, check, Result.FAILED, found, with_addresses(advice))
 
 
 def run_check(area: Area, check: str, examine: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:

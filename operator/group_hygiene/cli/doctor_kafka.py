@@ -145,7 +145,7 @@ def _brokers(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> I
         found = f"{len(leaderless)} partitions of {kafka_cluster.OFFSETS_TOPIC} have no leader: {leaderless[0]}"
         yield failed(_KAFKA, "offsets log", found, "start the brokers that lead them; nothing is deleted until then")
     if (changed := cluster.memory.other_cluster(metadata.id)) is not None:
-        yield failed(_KAFKA, "cluster id", changed.message, f"the runbook, {changed.reason}")
+        yield failed(_KAFKA, "cluster id", changed.message, f"docs/reasons.md, {changed.reason}")
 
 
 def _permissions(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:
@@ -339,11 +339,11 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
         if owners and journal.problem.reason == reasons.LEDGER_OWNED:
             # The message names only the last id.
             found += f", nor to {owners[0]}"
-        yield failed(Area.LEDGER, "ledger", found, f"the runbook, {journal.problem.reason}")
+        yield failed(Area.LEDGER, "ledger", found, f"docs/reasons.md, {journal.problem.reason}")
         return
     few = few_replicas(cluster.memory.ledger, cluster.connection)
     if few is not None:
-        yield warning(Area.LEDGER, "ledger's replicas", few.message, f"the runbook, {few.reason}")
+        yield warning(Area.LEDGER, "ledger's replicas", few.message, f"docs/reasons.md, {few.reason}")
     # Only policies in mode Enforce and receivers make the operator write the ledger.
     needed = known is None or bool(cluster.enforced or cluster.connection.receivers)
     case = Case(
@@ -351,7 +351,7 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
     )
     for refusal in refusals(case, Moment.OPENING):
         found = f"{refusal.reason}: {refusal.message}; no policy can delete, and no receiver gets alerts"
-        yield (failed if needed else warning)(Area.LEDGER, "transactions", found, f"the runbook, {refusal.reason}")
+        yield (failed if needed else warning)(Area.LEDGER, "transactions", found, f"docs/reasons.md, {refusal.reason}")
     if not journal.exists:
         found = f"topic {spec.topic} does not exist yet: the operator creates it if a policy enforces or has receivers"
         yield ok(Area.LEDGER, "ledger", found)
@@ -367,10 +367,10 @@ def _contents(session: Session, topic: str, contents: Contents) -> Iterator[Find
         yield ok(Area.LEDGER, "ledger's codec", f"{found}. Any codec can be read; `producer` costs them less")
     if contents.hidden:
         found = f"{reasons.RECORD_UNREADABLE}: {contents.hidden_summary}: no group is deleted"
-        yield failed(Area.LEDGER, "ledger", found, "the runbook, GroupHygieneLedgerUnreadable")
+        yield failed(Area.LEDGER, "ledger", found, "docs/runbook.md, GroupHygieneLedgerUnreadable")
     elif contents.unreadable:
         found = f"{contents.unreadable} records can't be read: they are of a newer version, or of another program"
-        yield warning(Area.LEDGER, "ledger", found, "the runbook, GroupHygieneLedgerUnreadable")
+        yield warning(Area.LEDGER, "ledger", found, "docs/runbook.md, GroupHygieneLedgerUnreadable")
     marks = sum(len(of_policy) for of_policy in contents.marks.values())
     counted = f"{marks} marks, {len(contents.keeps)} keep requests, {len(contents.intents)} deletions in progress"
     owner = contents.owner
@@ -386,7 +386,7 @@ def _scan(session: Session, cluster: Cluster) -> Iterator[Finding]:
     observation = observe(context, (), full=True)
     forbidden = observation.conditions.refusals
     for refusal in forbidden:
-        yield failed(_KAFKA, "scan", f"{refusal.reason}: {refusal.message}", f"the runbook, {refusal.reason}")
+        yield failed(_KAFKA, "scan", f"{refusal.reason}: {refusal.message}", f"docs/reasons.md, {refusal.reason}")
     if not forbidden:
         yield ok(_KAFKA, "scan", "every broker listed its groups: nothing forbids deletions")
     if observation.all_groups is not None and observation.snapshot.complete:
@@ -415,7 +415,7 @@ def _evidence(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> 
     else:
         some = f" ({coverage.covered} of {coverage.partitions} partitions are fine{as_of})" if coverage.covered else ""
         found = f"{coverage.problem.reason}: {coverage.problem.message}{some}"
-        yield failed(Area.EVIDENCE, "evidence", found, f"the runbook, {coverage.problem.reason}")
+        yield failed(Area.EVIDENCE, "evidence", found, f"docs/reasons.md, {coverage.problem.reason}")
 
 
 def _clock(

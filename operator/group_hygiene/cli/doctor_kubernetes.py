@@ -13,6 +13,7 @@ from typing import NamedTuple
 from group_hygiene.alerts.delivery import read_endpoint
 from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.options import Target
+from group_hygiene.cli.target import API_ADVICE
 from group_hygiene.controller import inspection
 from group_hygiene.controller.api import Api, load_config
 from group_hygiene.controller.leader import NAME as LEASE
@@ -27,6 +28,7 @@ from group_hygiene.spec.crds import PLURALS, VERSION, fields_of, fields_of_schem
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.secret import SecretRef
+from group_hygiene.status.patch import COUNTING
 
 _TIMEOUT_S = 10.0
 _SKEW_SEEN = timedelta(seconds=5)
@@ -120,8 +122,7 @@ def _server(known: Kubernetes) -> Iterator[Finding]:
         known.load()
         server = known.inspection.server()
     except HygieneError as error:
-        advice = "check the kubeconfig, and whether the server can be reached: kubectl cluster-info"
-        yield failed(_KUBERNETES, "API server", f"{error.reason}: {error}", advice)
+        yield failed(_KUBERNETES, "API server", f"{error.reason}: {error}", API_ADVICE)
         return
     known.reached, known.ahead = True, server.ahead
     user = known.inspection.user()
@@ -219,7 +220,7 @@ def _lease(known: Kubernetes) -> Iterator[Finding]:
         yield warning(_KUBERNETES, "Lease", f"you may not read {where}", "run doctor as a user who may read it")
         return
     holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
-    advice = "check the operator's pods and their logs (the runbook, GroupHygieneNoLeader)"
+    advice = "check the operator's pods and their logs (docs/runbook.md, GroupHygieneNoLeader)"
     if not holder or not renewed:
         yield failed(_KUBERNETES, "Lease", f"no operator holds {where}", advice)
         return
@@ -293,7 +294,7 @@ def _conditions(known: Kubernetes, key: str) -> Iterator[Finding]:
         if condition is not None and condition["status"] != "True":
             when = f"since {condition['lastTransitionTime']}; last scan: {status.get('lastScanTime', 'none')}"
             advice = (
-                f"the runbook, {condition['reason']}; if that is fixed already, run doctor again after its next run"
+                f"docs/reasons.md, {condition['reason']}; if that is fixed already, run doctor again after its next run"
             )
             yield finding(area, check, f"{key}, reported by the operator: {_text(condition)} ({when})", advice)
         elif kind == "Ready":
@@ -356,7 +357,7 @@ _REMEDIES = {
 
 
 def _remedy(error: HygieneError) -> str:
-    runbook = f"the runbook, {error.reason}"
+    runbook = f"docs/reasons.md, {error.reason}"
     return f"{_REMEDIES[error.reason]} ({runbook})" if error.reason in _REMEDIES else runbook
 
 
@@ -364,11 +365,12 @@ def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
     """Check the Secrets and the address of each receiver; nothing is sent."""
     objects, problems = _listed_policies(known, connection)
     known.policies = list(_policies(objects, connection))
+    problems += _blocked(objects, connection)
     for policy in known.policies:
         for name, receiver in receivers_of(connection, policy).items():
             if receiver is None:
                 found = f"GroupPolicy {policy.key} names {name}, which the connection does not have"
-                problems.append(failed(_CONNECTION, "receiver", found, "the runbook, ReceiverNotFound"))
+                problems.append(failed(_CONNECTION, "receiver", found, "docs/reasons.md, ReceiverNotFound"))
     for policy in known.policies:
         if policy.stricter:
             yield ok(_CONNECTION, "floors", f"GroupPolicy {policy.key}: {policy.stricter_note}")
@@ -409,6 +411,27 @@ def _listed_policies(known: Kubernetes, connection: Connection) -> tuple[list[Ob
             text = f"policies of namespace {namespace} can't be listed: {error}"
             problems.append(warning(_CONNECTION, "receivers", text, _ASK_OTHERS))
     return found, problems
+
+
+def _blocked(objects: Iterable[Object], connection: Connection) -> Iterator[Finding]:
+    """Why the operator's last runs refused to delete: some reasons, as ClockSkew, only a run that writes can find."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for obj in objects:
+        status, meta = obj.get("status") or {}, obj["metadata"]
+        if connection_of(obj) != (connection.namespace, connection.name):
+            continue
+        if status.get("observedGeneration") != meta.get("generation"):
+            continue
+        for condition in status.get("conditions") or []:
+            if condition["type"] == "DeletionBlocked" and condition["status"] == "True":
+                policy = f"{meta['namespace']}/{meta['name']}"
+                found.setdefault(condition["reason"], []).append((policy, _text(condition)))
+    for reason, blocked in found.items():
+        (policy, text), more = blocked[0], len(blocked) - 1
+        names = f"GroupPolicy {policy}{f' and {more} more' if more else ''}"
+        finding = warning if reason in COUNTING else failed
+        advice = f"docs/reasons.md, {reason}; if that is fixed already, run doctor again after the next run"
+        yield finding(_CONNECTION, "deletions", f"{names}, reported by the operator: {text}", advice)
 
 
 def _policies(objects: Iterable[Object], connection: Connection) -> Iterator[Policy]:

@@ -62,7 +62,7 @@ def explain(
     notes, errors = list(scans.notes), list(scans.errors)
     there = [scan for scan in scans.every if name in scan.snapshot.groups]
     if scans.every and not there:
-        errors.append(f"there is no group {printable(name)}")
+        errors.append(f"there is no group {printable(name)}: group-hygiene list shows all")
     elif there:
         elsewhere = [scan.connection for scan in scans.every if scan not in there]
         notes += [f"there is no group {printable(name)} in the cluster of KafkaConnection {key}" for key in elsewhere]

@@ -164,6 +164,11 @@ def _write_elsewhere(
 
     changes_of: the changes of a ledger with these requests. Returns errors and notes.
     """
+    if not session.in_kubernetes:
+        return [], [
+            "the change is in this ledger only: policies whose connection has another one do not see it, and "
+            "--connection writes into those of all connections to this cluster"
+        ]
     others = session.other_ledgers()
     if isinstance(others, Refusal):
         return [], [f"other connections to this cluster may not see it, as they can't be listed: {others.message}"]
@@ -171,6 +176,11 @@ def _write_elsewhere(
         f"KafkaConnection {name} to this cluster has no ledger yet, so its policies will not see this: ask again by "
         "--connection once it has one"
         for name in (others.unbound if changes_of({}) else ())
+    ]
+    notes += [
+        f"KafkaConnection {name}: its status shows no cluster. If it is this one, its policies will not see this: ask "
+        "again once its status shows it"
+        for name in (others.unknown if changes_of({}) else ())
     ]
     errors: list[str] = []
     for topic in others.topics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -93,9 +93,9 @@ Positions = Mapping[str, Sequence[Position]]
 
 
 def total_lag(positions: Sequence[Position]) -> int | None:
-    """The lag of a group in all partitions with a committed offset; None = not known of one of them."""
+    """The lag of a group in all partitions with a committed offset; None = there is none, or one's lag is not known."""
     lags = [position.lag for position in positions if position.committed is not None and position.topic_exists]
-    return None if None in lags else sum(lag for lag in lags if lag is not None)
+    return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
 
 
 def list_table(
@@ -112,7 +112,7 @@ def list_table(
     }
     if lags is not None:
         columns[_LAG] = lambda g: lags.get(g.id)
-    return Table.of(groups, columns)
+    return replace(Table.of(groups, columns), watched=[(g.state, g.type, g.protocol_type) for g in groups])
 
 
 def listed(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 from group_hygiene.cli.names import text_of
 from group_hygiene.cli.output import printable, set_flag
+from group_hygiene.cli.pages import PageOption
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
 from group_hygiene.spec.durations import parse_duration
@@ -252,6 +253,7 @@ _TARGET_OPTIONS = (
         metavar="FILE",
         envvar="GROUP_HYGIENE_COMMAND_CONFIG",
         show_envvar=True,
+        cls=PageOption,
         help="Kafka client properties with TLS and SASL settings and passwords (docs/cli-reference.md lists "
         "the supported ones).",
     ),

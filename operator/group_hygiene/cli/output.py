@@ -49,11 +49,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Lines of text, then rows under the columns' titles; None is shown as `-`."""
+    """Lines of text, then rows under the columns' titles; None is shown as `-`.
+
+    watched: for each row, what `--watch` compares; none = its cells. unwatched: lines of the heading that it does not
+    compare. Lags and ages change all the time, and say nothing new.
+    """
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     heading: Sequence[str] = ()
+    watched: Sequence[object] = ()
+    unwatched: Collection[str] = ()
 
     @classmethod
     def of(
@@ -117,7 +123,12 @@ def _print(report: Report, output_format: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print additional information, not an error."""
+    """Print additional information, not an error; each text once in a command, as `--watch` finds it at each read."""
+    context = click.get_current_context(silent=True)
+    shown: set[str] = set() if context is None else context.meta.setdefault(f"{_META}notes", set())
+    if text in shown:
+        return
+    shown.add(text)
     click.echo(f"Note: {printable(text)}", err=True)
 
 

@@ -107,8 +107,10 @@ def _validated(target: Target, files: Sequence[str]) -> Report:
     manifests = read_manifests(files, target.namespace, policy_needed=False)
     if not manifests.titles:
         raise UsageError(f"there is no object of {API_VERSION} in the files")
+    if misnamed := _misnamed(manifests):
+        raise UsageError("\n".join(["the files are not valid:", *misnamed.values()]))
     keys = sorted({_reference(policy) for policy in manifests.policies} - set(manifests.connections))
-    notes = [f"{_unknown_connection(key, manifests)}: it is not validated" for key in keys]
+    notes = [f"KafkaConnection {'/'.join(key)} is in none of the files: it is not validated" for key in keys]
     notes += [f"{kind}: ignored, not of {API_VERSION}" for kind in sorted(manifests.skipped - set(PLURALS))]
     document = {"valid": manifests.titles, "notes": notes, "errors": []}
     count = len(manifests.titles)
@@ -147,7 +149,8 @@ def scan_clusters(
     for key, policies in chosen.items():
         document = manifests.connections.get(key)
         if target.connection is None and document is None:
-            notes.append(f"{_unknown_connection(key, manifests)}: its protect and limits are not known here")
+            where = f"KafkaConnection {'/'.join(key)} is in none of the files"
+            notes.append(f"{where}: its protect and limits are not known here")
         try:
             with open_session(target, document, claims=True) as session, working("reading groups"):
                 admitted, refused = _admitted(session.connection, policies)
@@ -215,8 +218,9 @@ def _by_connection(target: Target, manifests: Manifests) -> dict[tuple[str, str]
     """
     chosen: dict[tuple[str, str], list[Policy]] = {}
     unknown = _unknown_access(target, manifests)
+    misnamed = _misnamed(manifests) if target.connection is None else ()
     for policy in manifests.policies:
-        if not policy.suspend and policy not in unknown:
+        if not policy.suspend and policy not in unknown and policy.key not in misnamed:
             chosen.setdefault(_reference(policy), []).append(policy)
     named = ", ".join("/".join(key) for key in sorted(chosen))
     if target.connection is not None:
@@ -239,10 +243,15 @@ def _reference(policy: Policy) -> tuple[str, str]:
     return policy.connection_namespace, policy.connection_name
 
 
-def _unknown_connection(key: tuple[str, str], manifests: Manifests) -> str:
-    """That a KafkaConnection is not in the files, and which ones are."""
+def _misnamed(manifests: Manifests) -> dict[str, str]:
+    """Errors by policy: the files have KafkaConnections, but not the one of its namespace to which it refers."""
     known = ", ".join("/".join(each) for each in sorted(manifests.connections))
-    return f"KafkaConnection {'/'.join(key)} is in none of the files{f', which have {known}' if known else ''}"
+    return {
+        policy.key: f"GroupPolicy {policy.key}: spec.connectionRef: KafkaConnection {'/'.join(_reference(policy))} "
+        f"is in none of the files, which have {known}"
+        for policy in manifests.policies
+        if known and not policy.crosses_namespace and _reference(policy) not in manifests.connections
+    }
 
 
 def _first_notes(target: Target, manifests: Manifests) -> list[str]:
@@ -258,7 +267,8 @@ def _first_notes(target: Target, manifests: Manifests) -> list[str]:
 
 def _first_errors(target: Target, manifests: Manifests) -> list[str]:
     advice = "is not known here: add the KafkaConnection to the files, or give --connection"
-    return [
+    misnamed = _misnamed(manifests).values() if target.connection is None else ()
+    return [*misnamed] + [
         f"GroupPolicy {policy.key}: {reasons.CROSS_NAMESPACE}: "
         f"spec.access of KafkaConnection {'/'.join(_reference(policy))} {advice}"
         for policy in _unknown_access(target, manifests)
@@ -362,9 +372,9 @@ def _table(planned: _Planned, summary: bool) -> Table:
         heading += [f"  {pattern_line(found)}" for found in planned.patterns]
         heading += [f"  {owner_line(found)}" for found in planned.owners]
     heading += [f"  {line}" for line in first_clean_up(made, planned.conditions)]
-    skipped = skipped_by_latest(made.verdicts[name] for name in made.matched)
-    if skipped and policy.action is Action.DELETE:
-        heading.append(f"  {skipped}")
+    lags = [f"  {text}"] if (text := skipped_by_latest(made.verdicts[name] for name in made.matched)) else []
+    if policy.action is Action.DELETE:
+        heading += lags
     if programs := programs_line(made.matched):
         heading.append(f"  {programs}")
     assumed = assumption(policy)
@@ -374,7 +384,16 @@ def _table(planned: _Planned, summary: bool) -> Table:
     if late is not None:
         heading.append(f"  {late}")
     rows = [] if summary else [_row(policy, name, verdict, now) for name, verdict in made.verdicts.items()]
-    return Table(() if summary else _COLUMNS, rows, heading)
+    watched = [] if summary else [_watched(verdict) for verdict in made.verdicts.values()]
+    return Table(() if summary else _COLUMNS, rows, heading, watched, lags)
+
+
+def _watched(verdict: Verdict) -> tuple[object, ...]:
+    """All that a row shows but lag, and how long ago something was."""
+    activity = verdict.evidence.activity
+    last_use = activity.idle_since if isinstance(activity, Activity) else None
+    reason = None if verdict.refusal is None else verdict.refusal.reason
+    return verdict.group.state, verdict.group.type, reason, verdict.topics, verdict.evidence.owner, last_use
 
 
 def _row(policy: Policy, name: str, verdict: Verdict, now: datetime) -> tuple[Cell, ...]:

@@ -29,6 +29,7 @@ from group_hygiene.cli import (
     version_command,
 )
 from group_hygiene.cli.options import Namespace
+from group_hygiene.cli.pages import PageOption
 from group_hygiene.errors import HygieneError
 from group_hygiene.model.naming import printable
 from group_hygiene.process.start import start
@@ -132,6 +133,7 @@ def main(namespace: str | None) -> None:
     type=Namespace(),
     multiple=True,
     metavar="NAME",
+    cls=PageOption,
     help="Serve only objects in this namespace; repeatable. The operator then needs permissions only there (see "
     "docs/install.md). Default: all namespaces.",
 )

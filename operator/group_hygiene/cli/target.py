@@ -20,6 +20,7 @@ from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.ledger.settings import TOPIC
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
+from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.client_properties import ClientProperties, parse_client_properties
@@ -37,8 +38,10 @@ from group_hygiene.spec.secret import SecretRef
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api
-from group_hygiene.controller.objects import Object
+from group_hygiene.controller.objects import CONNECTIONS, Object
 
+API_ADVICE = "check the kubeconfig, and whether the server can be reached: kubectl cluster-info"
+_SHOWN = 3
 _TIMEOUT = timedelta(seconds=30)
 
 
@@ -49,11 +52,13 @@ def _no_change() -> Refusal | None:
 class OtherLedgers(NamedTuple):
     """topics: of connections that have a ledger, and of those of the same namespace that will have one.
 
-    unbound: connections of other namespaces, as namespace/name, without a ledger.
+    unbound: connections of other namespaces, as namespace/name, without a ledger. unknown: connections whose cluster
+    no status shows.
     """
 
     topics: Sequence[str] = ()
     unbound: Sequence[str] = ()
+    unknown: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,31 +263,30 @@ def _no_secret(ref: SecretRef) -> str:
 
 def _change_of(api: Api, connection: Object) -> Callable[[], Refusal | None]:
     from group_hygiene.controller.guard import read_change
-    from group_hygiene.controller.objects import CONNECTIONS
 
     return partial(read_change, api, CONNECTIONS, connection)
 
 
 def _other_ledgers(api: Api, connection: Object) -> OtherLedgers | Refusal:
-    from group_hygiene.controller.objects import CONNECTIONS
-
     try:
         found = api.list_all(CONNECTIONS)
     except ApiError as error:
         return Refusal.of(error)
     cluster = cluster_of(connection)
-    same = [each for each in found if cluster and cluster_of(each) == cluster]
-    topics, unbound = set[str](), set[str]()
-    for each in same:
-        where, topic = each["metadata"]["namespace"], _ledger_topic(each)
-        if topic == _ledger_topic(connection):
+    topics, unbound, unknown = set[str](), set[str](), set[str]()
+    for each in found:
+        where, topic, its = each["metadata"]["namespace"], _ledger_topic(each), cluster_of(each)
+        if not cluster or its not in (None, cluster) or topic == _ledger_topic(connection):
             continue
-        if where == connection["metadata"]["namespace"] or (each["status"].get("ledger") or {}).get("topic"):
+        name, same = f"{where}/{each['metadata']['name']}", where == connection["metadata"]["namespace"]
+        if its is None:
+            unknown.add(name)
+        elif same or (each["status"].get("ledger") or {}).get("topic"):
             topics.add(topic)
         else:
             # The tenant's spec names the topic: it is neither read nor created.
-            unbound.add(f"{where}/{each['metadata']['name']}")
-    return OtherLedgers(sorted(topics), sorted(unbound))
+            unbound.add(name)
+    return OtherLedgers(sorted(topics), sorted(unbound), sorted(unknown))
 
 
 def _ledger_topic(connection: Object) -> str:
@@ -291,21 +295,44 @@ def _ledger_topic(connection: Object) -> str:
     return next((str(topic) for each in parts if (topic := (each.get("ledger") or {}).get("topic"))), TOPIC)
 
 
-def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:
+def open_api(context: str | None, kubeconfig: Path | None) -> Api:
+    """The API server of the kubeconfig, without a request. Raises HygieneError."""
     from group_hygiene.controller.api import Api, load_config
-    from group_hygiene.controller.objects import CONNECTIONS
 
-    namespace = target.namespace
     # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
     with redirect_stdout(StringIO()):
-        api = Api(load_config(context=target.context, file=target.kubeconfig))
+        return Api(load_config(context=context, file=kubeconfig))
+
+
+def read_object(api: Api, plural: str, namespace: str, name: str) -> Object:
+    """One object of our CRDs. Raises UsageError if there is none, or it may not be read; else ApiError with advice."""
+    from group_hygiene.controller.api import KINDS
+
+    kind = KINDS[plural]
     try:
-        obj = api.get(CONNECTIONS, namespace, name)
-        connection = parse_connection(obj)
+        return api.get(plural, namespace, name)
     except NotFound:
-        raise UsageError(f"there is no KafkaConnection {namespace}/{name}") from None
+        raise UsageError(f"there is no {kind} {namespace}/{name}: {_others(api, plural)}") from None
     except Forbidden:
-        raise UsageError(f"you may not read KafkaConnection {namespace}/{name}") from None
+        raise UsageError(f"you may not read {kind} {namespace}/{name}") from None
+    except ApiError as error:
+        raise ApiError(f"{error}; {API_ADVICE}") from error
+
+
+def _others(api: Api, plural: str) -> str:
+    """What there is instead."""
+    try:
+        names = [f"{obj['metadata']['namespace']}/{obj['metadata']['name']}" for obj in api.list_all(plural)]
+    except ApiError:
+        names = []
+    shown = truncated_list(sorted(names), _SHOWN)
+    return f"there is {shown}; -n names the namespace" if names else "-n names the namespace"
+
+
+def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:
+    namespace, api = target.namespace, open_api(target.context, target.kubeconfig)
+    obj = read_object(api, CONNECTIONS, namespace, name)
+    connection = parse_connection(obj)
     try:
         settings = connection.settings(lambda ref: api.read_secret(namespace, ref))
     except SecretProblem as error:

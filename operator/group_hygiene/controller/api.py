@@ -60,8 +60,13 @@ def load_config(
     except kubernetes.config.ConfigException as error:
         names = [str(file)] if file else (os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep)
         missing = [name for name in filter(None, names) if not os.path.isfile(os.path.expanduser(name))]
-        found = f"there is no file {', '.join(missing)}" if missing else str(error)
-        message = f"no Kubernetes API server is configured (set KUBECONFIG, or run in a pod): {found}"
+        if missing == list(filter(None, names)):
+            found = f"there is no file {', '.join(missing)}"
+            message = f"no Kubernetes API server is configured (set KUBECONFIG, or run in a pod): {found}"
+        elif context is not None and str(error).endswith("/contexts list"):
+            message = f"the kubeconfig has no context {context!r}: `kubectl config get-contexts` lists its contexts"
+        else:
+            message = f"{error}: check it by `kubectl config view`"
         raise HygieneError(message, reasons.API_SERVER_ERROR) from error
     except Exception as error:
         # The library does not catch what a malformed file leads to. The text may contain its credentials.
@@ -285,4 +290,5 @@ def _secret_text(value: str, where: str, key: str) -> str:
     try:
         return base64.b64decode(value, validate=True).decode("utf-8")
     except (binascii.Error, UnicodeDecodeError):
-        raise SecretProblem(f"{where}: the value of {key!r} is not UTF-8 text", reasons.SECRET_INVALID) from None
+        form = "is not UTF-8 text; for TLS it must be PEM, not a JKS or PKCS12 store"
+        raise SecretProblem(f"{where}: the value of {key!r} {form}", reasons.SECRET_INVALID) from None

@@ -106,6 +106,8 @@ class Link:
     def close(self) -> None:
         """Close the client and the ledger; the next `connect` opens them again."""
         self.memory.close_ledger()
+        # It reads by the client.
+        self.memory.tail = None
         if self._client is not None:
             self._client.close()
             self._client = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -74,9 +75,9 @@ def call(request: Callable[[], T]) -> T:
         raise kind(f"the API server answers {error.status} {error.reason}{wait}{_explanation(error)}") from error
     except urllib3.exceptions.MaxRetryError as error:
         where = f" at {error.pool.host}:{error.pool.port}" if isinstance(error.pool, urllib3.HTTPConnectionPool) else ""
-        raise ApiError(f"the API server does not answer{where}: {type(error.reason).__name__}") from error
+        raise ApiError(f"the API server does not answer{where}: {_cause(error.reason)}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise ApiError(f"the API server does not answer: {type(error).__name__}") from error
+        raise ApiError(f"the API server does not answer: {_cause(error)}") from error
 
 
 def content(response: Any, limit: int) -> bytes | None:
@@ -108,6 +109,20 @@ def read_rows(ask: Callable[..., Any]) -> Iterator[Row]:
         following, size = listed.metadata.following, min(size * 2, PAGE.objects)
         if not following:
             return
+
+
+def _cause(error: Exception | None) -> str:
+    """Why a request had no answer, in words; else the name of the error."""
+    inner = error.args[0] if isinstance(error, urllib3.exceptions.SSLError) else None
+    if isinstance(inner, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {inner.verify_message}"
+    if isinstance(inner, ssl.SSLError) and inner.reason:
+        return f"no TLS connection: {inner.reason}"
+    if isinstance(error, urllib3.exceptions.NameResolutionError):
+        return "its name can't be resolved"
+    if isinstance(error, urllib3.exceptions.NewConnectionError) and isinstance(error.__cause__, OSError):
+        return str(error.__cause__.strerror).lower()
+    return "timeout" if isinstance(error, urllib3.exceptions.TimeoutError) else type(error).__name__
 
 
 def _explanation(error: ApiException) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from group_hygiene import status
 from group_hygiene.controller.api import KINDS, Api
-from group_hygiene.controller.objects import POLICIES, Object, Objects
+from group_hygiene.controller.objects import POLICIES, Object, Objects, connection_of
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
@@ -100,10 +100,15 @@ class StatusWriter:
         self._record_conditions(plural, obj, old, new)
 
     def write_problem(self, plural: str, obj: Object, problem: Refusal, is_active: bool = True) -> None:
-        """is_active: False for a policy that does not run until an object is edited, so that its marks end."""
+        """is_active: False for a policy that does not run until an object is edited, so that its marks end.
+
+        So do those that it got by another connection than the one that has the problem.
+        """
         generation = int(obj["metadata"].get("generation") or 0)
         old = obj.get("status") or {}
-        previous = old if is_active else status.without_announcements(old)
+        marked_by = old.get("lastMarkedConnection")
+        stays = is_active and (marked_by is None or marked_by == "/".join(connection_of(obj)))
+        previous = old if stays else status.without_announcements(old)
         self.write(plural, obj, status.build_problem_status(generation, previous, problem, self._clock.now()))
 
     def _record_conditions(self, plural: str, obj: Object, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

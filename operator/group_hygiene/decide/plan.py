@@ -260,14 +260,15 @@ def make_plan(
     """
     ending = {name: _mark_refusal(policy, verdicts.get(name), conditions, mark) for name, mark in marks.items()}
     unmarking = {name: refusal for name, refusal in ending.items() if refusal is not None}
-    # Without new marks nothing is deleted either, and the dates stay.
+    # Without new marks nothing is deleted either, and the dates stay. A mark that was never shown is not shown now, by
+    # its old date: a later run makes it again.
     new = now if conditions.may_mark else None
     valid_marks = {
         name: _updated_mark(policy, mark, verdicts.get(name), new, conditions)
         for name, mark in marks.items()
         if policy.enforced and mark.digest == policy.digest and name not in unmarking
         if not is_outdated(policy, mark, verdicts.get(name))
-        if policy.by_topic or new is None or conditions.has_shown(mark.since)
+        if (policy.by_topic and new is not None) or _was_shown(policy, mark, conditions)
     }
     due = due_groups(policy, verdicts, valid_marks, now)
     limits = policy.limits
@@ -307,6 +308,11 @@ def _marking(
     )
 
 
+def _was_shown(policy: Policy, mark: Mark, conditions: Conditions) -> bool:
+    """Whether users could see a part of the mark."""
+    return any(map(conditions.has_shown, mark.topics.values() if policy.by_topic else (mark.since,)))
+
+
 def _updated_mark(
     policy: Policy, mark: Mark, verdict: Verdict | None, new: datetime | None, conditions: Conditions
 ) -> Mark:
@@ -320,7 +326,7 @@ def _updated_mark(
     topics = {
         topic: since
         for topic, since in mark.topics.items()
-        if _topic_stands(verdict, topic, since) and (new is None or conditions.has_shown(since))
+        if _topic_stands(verdict, topic, since) and conditions.has_shown(since)
     }
     if new is not None:
         topics |= dict.fromkeys(verdict.topics.difference(topics), new)

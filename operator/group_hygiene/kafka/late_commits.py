@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -29,38 +29,45 @@ class Late(NamedTuple):
 class GroupLog:
     """Folds the records of one group in one partition of the log, in their order. Pure.
 
-    A commit in a transaction counts from the transaction's marker on.
+    A commit in a transaction counts from the transaction's marker on, unless a later record has replaced it by then
+    (OffsetMetadataManager.replayEndTransactionMarker).
     """
 
     def __init__(self) -> None:
         self.first: Commit | GroupState | None = None
-        self._latest: dict[Partition, CommittedOffset] = {}
-        self._pending: dict[int, dict[Partition, CommittedOffset]] = {}
+        # The places whose offsets were deleted, and whether anything of the group was.
+        self.gone: set[Partition] = set()
+        self.is_gone = False
+        # Commits, by the order of their records.
+        self._latest: dict[Partition, tuple[int, CommittedOffset]] = {}
+        self._pending: dict[int, dict[Partition, tuple[int, CommittedOffset]]] = {}
         self._late: dict[Partition, CommittedOffset] = {}
-        self._open = 0
+        self._open = self._records = 0
 
     def take(self, record: Commit | GroupState, producer: int | None) -> None:
         """producer: of its transaction."""
         self.first = self.first or record
+        self._records += 1
         if record.gone:
-            self._open = len(self._pending)
+            self.is_gone, self._open = True, len(self._pending)
         if isinstance(record, GroupState):
             return
         place = Partition(record.topic, record.partition)
         if record.offset is None:
             # A tombstone in a transaction does not occur.
+            self.gone.add(place)
             if place in self._latest:
-                self._late[place] = self._latest.pop(place)
+                _, self._late[place] = self._latest.pop(place)
             return
         offset = CommittedOffset(record.offset, record.leader_epoch, record.metadata)
         into = self._latest if producer is None else self._pending.setdefault(producer, {})
-        into[place] = offset
+        into[place] = self._records, offset
 
     def end(self, marker: Marker) -> None:
         """A producer's transaction ends."""
-        pending = self._pending.pop(marker.producer, {})
-        if marker.commits:
-            self._latest |= pending
+        for place, commit in self._pending.pop(marker.producer, {}).items():
+            if marker.commits and commit > self._latest.get(place, (0,)):
+                self._latest[place] = commit
 
     def late(self) -> Late:
         return Late(self._late, self._open)
@@ -99,6 +106,11 @@ class LateCommits:
         found = [log.late() for log in self._of(group)]
         offsets = dict(chain.from_iterable(each.offsets.items() for each in found))
         return Late(offsets, sum(each.open for each in found))
+
+    def shows(self, group: str, gone: Collection[Partition]) -> bool:
+        """Whether the group's offsets for these places were seen to be deleted; without places, anything of it."""
+        found = frozenset(chain.from_iterable(log.gone for log in self._of(group)))
+        return found.issuperset(gone) if gone else any(log.is_gone for log in self._of(group))
 
     def _of(self, group: str) -> Iterator[GroupLog]:
         return (logs[group] for logs in self._logs.values() if group in logs)

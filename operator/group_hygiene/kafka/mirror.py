@@ -11,10 +11,9 @@ from collections.abc import Collection, Iterable
 
 from group_hygiene.kafka.client import TOO_MUCH, Client, Deadline
 from group_hygiene.kafka.cluster import partition_counts, topic_ids
-from group_hygiene.kafka.leader_epochs import is_cut_off
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
-from group_hygiene.kafka.partition import Leader, fetch
-from group_hygiene.model.groups import Fault, LogPlace, Partition
+from group_hygiene.kafka.partition import Batch, Leader, fetch
+from group_hygiene.model.groups import Fault, Partition
 
 # A quarter of a million ids: each takes this many bytes beside its characters.
 _MOST_BYTES, _OBJECT_BYTES = 32 << 20, 100
@@ -44,8 +43,8 @@ class Checkpoints:
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         # By topic id, as a recreated topic is unread. Below 2.8, without ids, an end before our position shows it, or
-        # the leader epoch of the last batch before that position.
-        self._positions: dict[tuple[str, Partition], LogPlace] = {}
+        # another batch before that position.
+        self._positions: dict[tuple[str, Partition], tuple[int, Batch | None]] = {}
         self._groups: set[str] = set()
         self._bytes = 0
 
@@ -67,38 +66,29 @@ class Checkpoints:
 
     def _read(self, client: Client, key: tuple[str, Partition], end: int, deadline: Deadline) -> Fault | None:
         _, place = key
-        leader, known = Leader(client, place), self._positions.get(key)
-        if known is None or known.offset > end:
-            known = None
+        leader, (position, last) = Leader(client, place), self._positions.get(key, (0, None))
+        if last is None or position > end:
             start = start_offsets(client, [place], deadline)[place]
             if isinstance(start, Fault):
                 return start
-            position, epoch = LogPlace(start)
-        else:
-            position, epoch = known
-        while position < end:
-            answer = fetch(leader, position, deadline)
+            position, last = start, None
+        known = last
+        while position < end or known is not None:
+            answer = fetch(leader, position, deadline, known)
+            if isinstance(answer, Fault) and answer.code == "OFFSET_OUT_OF_RANGE" and known is not None:
+                # Truncated or recreated.
+                del self._positions[key]
+                return self._read(client, key, end, deadline)
             if isinstance(answer, Fault):
-                if answer.code == "OFFSET_OUT_OF_RANGE":
-                    # Truncated or recreated: the next call reads it from the beginning.
-                    self._positions.pop(key, None)
                 return answer
+            known = None
             self._remember(group for record in answer.records if (group := _group_of(record.key)) is not None)
             if self._bytes > self._most_bytes:
                 return Fault(TOO_MUCH, f"checkpoints name more groups than {self._most_bytes} bytes hold")
             if answer.position == position and answer.stable < end:
                 return Fault("UNSTABLE_OFFSET_COMMIT", f"a transaction is open in topic {place.topic}")
-            if answer.position > position:
-                position, epoch = answer.position, answer.leader_epoch
-            else:
-                position = end
-        lost = known is not None and is_cut_off(client, {place: known}, deadline)
-        if isinstance(lost, Fault):
-            return lost
-        if lost:
-            del self._positions[key]
-            return self._read(client, key, end, deadline)
-        self._positions[key] = LogPlace(position, epoch)
+            position, last = (answer.position, answer.last) if answer.position > position else (end, last)
+        self._positions[key] = position, last
         return None
 
     def _remember(self, groups: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
@@ -65,6 +66,13 @@ class Marker(NamedTuple):
     commits: bool
 
 
+class Batch(NamedTuple):
+    """What identifies a batch in a log: its first offset, and its checksum."""
+
+    offset: int
+    checksum: int
+
+
 class Hidden(NamedTuple):
     """A batch whose records can't be read: its first offset, and why."""
 
@@ -77,8 +85,8 @@ class Fetched(NamedTuple):
 
     stable: the offset of the first record of an open transaction, or the end; no committed record is behind it.
     end: the offset after the last record that all in-sync replicas have (high watermark). hidden: batches whose records
-    are missing (`fetch_readable`). markers: among the records. start: the first offset of the log. leader_epoch: of the
-    last batch before `position`; NO_LEADER_EPOCH = there is none, or it is damaged.
+    are missing (`fetch_readable`). markers: among the records. start: the first offset of the log. last: the batch
+    before `position`; None = the answer had none.
     """
 
     records: list[Record]
@@ -88,7 +96,7 @@ class Fetched(NamedTuple):
     hidden: list[Hidden]
     markers: list[Marker]
     start: int
-    leader_epoch: int
+    last: Batch | None
 
 
 class RawFetched(NamedTuple):
@@ -167,24 +175,40 @@ class Leader:
         return Fault("LEADER_NOT_AVAILABLE", f"{self.partition} has no leader", retriable=True)
 
 
-def fetch(leader: Leader, position: int, deadline: Deadline) -> Fetched | Fault:
+def fetch(leader: Leader, position: int, deadline: Deadline, last: Batch | None = None) -> Fetched | Fault:
     """The committed records from `position` on, as many as one answer holds.
 
     No record, and the same position before `stable`: there are no records up to `stable`, as after compaction. The
-    Fault is CORRUPT_MESSAGE for damaged bytes and for a batch that is too large when unpacked.
+    Fault is CORRUPT_MESSAGE for damaged bytes and for a batch that is too large when unpacked. last: see
+    `fetch_readable`.
     """
-    return _whole(leader.partition, fetch_readable(leader, position, deadline))
+    return _whole(leader.partition, fetch_readable(leader, position, deadline, last=last))
 
 
-def fetch_readable(leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0) -> Fetched | Fault:
+def fetch_readable(
+    leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0, last: Batch | None = None
+) -> Fetched | Fault:
     """As `fetch`, but a batch that can't be read is in `hidden`, and only its records are missing.
 
-    wait_ms: how long the broker waits for the first byte.
+    wait_ms: how long the broker waits for the first byte. last: the batch before `position`, by an earlier answer: the
+    Fault is OFFSET_OUT_OF_RANGE if the log has another one there, or none. Then it was recreated, or lost records by a
+    power failure or an unclean election; or compaction rewrote that batch. Leader epochs (KIP-320) prove less: with
+    ZooKeeper, a broker may come back in the same one.
     """
+    at = position - (last is not None)
     answer = leader.ask(
-        lambda: _request(leader.partition, position, _READ_COMMITTED, wait_ms, _FETCH_BYTES), _fetch_error, deadline
+        lambda: _request(leader.partition, at, _READ_COMMITTED, wait_ms, _FETCH_BYTES), _fetch_error, deadline
     )
-    return _fetched(leader.partition, position, answer, _Unpacking(leader.client.intake, deadline, _ENOUGH))
+    unpacking = _Unpacking(leader.client.intake, deadline, _ENOUGH)
+    fetched = _parsed(
+        leader.partition, position, _only(answer), lambda data, _: _after(last, data, position, unpacking)
+    )
+    if fetched is None:
+        return Fault("OFFSET_OUT_OF_RANGE", f"{leader.partition} has other records before offset {position} by now")
+    if last is not None and not isinstance(fetched, Fault) and fetched.position == position < fetched.stable:
+        # The answer may have had no room for more.
+        return fetch_readable(leader, position, deadline, wait_ms)
+    return fetched
 
 
 def fetch_raw(leader: Leader, position: int, deadline: Deadline, little: bool = False) -> RawFetched | Fault:
@@ -345,10 +369,6 @@ class _Unpacking:
         return body
 
 
-def _fetched(partition: Partition, position: int, answer: Response | Fault, unpacking: _Unpacking) -> Fetched | Fault:
-    return _parsed(partition, position, _only(answer), lambda data, start: _records(data, start, unpacking))
-
-
 def _whole(partition: Partition, fetched: Fetched | Fault) -> Fetched | Fault:
     """A Fault if a batch of the answer can't be read."""
     if isinstance(fetched, Fault) or not fetched.hidden:
@@ -387,13 +407,27 @@ def _fetch_error(answer: Response) -> int:
     return int(answer.responses[0].partitions[0].error_code)
 
 
-def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
-    start, epoch = position, NO_LEADER_EPOCH
+def _after(last: Batch | None, data: Any, position: int, unpacking: _Unpacking) -> Fetched | None:
+    """None: the first batch of the answer is not `last`."""
+    first = MemoryRecords(data.records or b"").next_batch() if last is not None else None
+    if last is not None and (first is None or _identity(first) != last):
+        return None
+    return _records(data, position, unpacking, skip=last is not None)
+
+
+def _identity(batch: Any) -> Batch:
+    # The library has no public name for it in the formats before 0.11.
+    return Batch(batch.base_offset, batch.crc if batch.magic >= 2 else batch._crc)
+
+
+def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False) -> Fetched:
+    """skip: without the first batch."""
+    start, last = position, None
     records: list[Record] = []
     hidden: list[Hidden] = []
     markers: list[Marker] = []
     size = 0
-    for batch, committed, damage in _batches(data, oldest=2):
+    for batch, committed, damage in islice(_batches(data, oldest=2), int(skip), None):
         # The header of a batch that fails its checksum is not reliable: the batch after it shows where it ends.
         then, why = batch.base_offset + 1 if damage else batch.next_offset, damage
         if not damage and batch.is_control_batch and batch.base_offset >= start:
@@ -416,12 +450,12 @@ def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
         if why:
             hidden.append(Hidden(batch.base_offset, why))
         position = max(position + bool(damage), then)
-        epoch = NO_LEADER_EPOCH if damage else batch.leader_epoch
+        last = _identity(batch)
         if unpacking.is_enough(size):
             break
     return Fetched(
         *(records, position, data.last_stable_offset, data.high_watermark, hidden, markers),
-        *(data.log_start_offset, epoch),
+        *(data.log_start_offset, last),
     )
 
 

@@ -84,7 +84,7 @@ class Tail:
     faults: why the last `read_on` did not reach the end of a partition. OFFSET_OUT_OF_RANGE: the log begins after its
     position, or, if retriable, ends before it. CORRUPT_MESSAGE: a record can't be read, and may be of any group.
     first_ms, last_ms: partition -> the time of the first and the last record that its leader wrote since it leads, of
-    those that were read; by the leader's clock, as no client writes to this log.
+    those that were read; by the leader's clock, as no client writes to this log. latest_ms: the latest of these times.
     programs: group -> the program whose member a record of the group has named since `take_programs`, of any group.
     grown: broker that computes partitions from an old number of them -> a record that shows it, in words.
     """
@@ -98,6 +98,7 @@ class Tail:
         self.grown: dict[int, str] = {}
         self.first_ms: dict[int, int] = {}
         self.last_ms: dict[int, int] = {}
+        self.latest_ms: dict[int, int] = {}
         self.programs: dict[str, Sighting] = {}
         self._client = client
         # Of each group, the last record in each partition.
@@ -160,6 +161,7 @@ class Tail:
         for row in answer.records:
             if row.leader_epoch == epoch:
                 self.last_ms[index] = row.time_ms
+                self.latest_ms[index] = max(row.time_ms, self.latest_ms.get(index, -1))
                 self.first_ms.setdefault(index, row.time_ms)
             try:
                 group = group_of(row.key)

@@ -13,9 +13,8 @@ from typing import NoReturn
 from group_hygiene.errors import LedgerFenced, LedgerProblem
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.leader_epochs import is_cut_off
 from group_hygiene.kafka.offsets import start_offsets
-from group_hygiene.kafka.partition import Fetched, Leader, Record, fetch_readable
+from group_hygiene.kafka.partition import Batch, Fetched, Leader, Record, fetch_readable
 from group_hygiene.ledger import topic as ledger_topic
 from group_hygiene.ledger.codec import Unreadable, decode, decode_key, encode_key, encode_value, expires
 from group_hygiene.ledger.contents import Contents
@@ -24,7 +23,7 @@ from group_hygiene.ledger.writer import MOVED, Pair, State, Writer, Written
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, Entry, Key, Owner, Removal
-from group_hygiene.model.groups import Fault, LogPlace, Partition
+from group_hygiene.model.groups import Fault, Partition
 
 _CALL_SECONDS = 20.0
 # How long reads wait for another client's open transaction.
@@ -86,9 +85,9 @@ class Ledger:
         self._known = settings.known
         self._leader = Leader(client, Partition(settings.topic, 0))
         self._writer = Writer(self._leader, settings.writer, settings.transaction_timeout)
-        # Where reads ended since the log was last asked whether it still has what is before: an open transaction may
-        # end a read early. The next one continues at the last place; none = at the first record.
-        self._reads: list[LogPlace] = []
+        # Where the next read begins; None = at the first record. Each read proves that the batch before is still there.
+        self._position: int | None = None
+        self._last: Batch | None = None
         self._empty = True
         # The first offset of the log.
         self._log_start = 0
@@ -236,7 +235,7 @@ class Ledger:
                     "saving took too long: the transaction has not ended yet", reasons.OFFSETS_UNKNOWN
                 ) from hidden
             raise LedgerProblem(f"what was saved can't be read back: {hidden}", reasons.BACKUP_NOT_READABLE) from hidden
-        if missing or not self._reads or self._reads[-1].offset < written.end:
+        if missing or (self._position or 0) < written.end:
             raise LedgerProblem(
                 f"what was saved can't be read back: {len(missing)} of {len(pairs)} records are not in the topic "
                 f"{self._settings.topic} as they were written before offset {written.end}",
@@ -349,50 +348,38 @@ class Ledger:
         self, deadline: Deadline, until: Deadline | None = None, check: Callable[[Record], None] | None = None
     ) -> bool:
         """Read to the end; False = the log is another one, or no longer has all that was read of it."""
-        before = self._reads
-        now = before[-1] if before else LogPlace(self._start(deadline))
+        position = self._start(deadline) if self._position is None else self._position
         try:
-            for fetched in self._fetches(now.offset, deadline, until):
+            for fetched in self._fetches(position, deadline, until, self._last):
                 for record in fetched.records:
                     self._take(record.key, record.value)
                     if check is not None:
                         check(record)
-                if fetched.position > now.offset:
-                    now = LogPlace(fetched.position, fetched.leader_epoch)
-                    self._reads = [*before, now]
+                self._position, self._last = fetched.position, fetched.last or self._last
         except _OutOfRange:
             return False
-        cut_off = any(self._is_cut_off(place, now, deadline) for place in before)
-        self._reads = [now]
-        return not cut_off
+        return True
 
-    def _is_cut_off(self, before: LogPlace, now: LogPlace, deadline: Deadline) -> bool:
-        """Whether the log lost records before the place where an earlier read ended. now: where the last one did."""
-        if now.offset > before.offset and now.leader_epoch == before.leader_epoch:
-            # What a leader appends in an epoch comes after all that it had appended in it.
-            return False
-        cut_off = is_cut_off(self._client, {self._leader.partition: before}, deadline)
-        if isinstance(cut_off, Fault):
-            raise LedgerProblem(_cannot(self._settings, "read", cut_off))
-        return cut_off
-
-    def _fetches(self, position: int, deadline: Deadline, until: Deadline | None = None) -> Iterator[Fetched]:
+    def _fetches(
+        self, position: int, deadline: Deadline, until: Deadline | None = None, last: Batch | None = None
+    ) -> Iterator[Fetched]:
         """Answers from `position` to the end of the log as it is at the first of them.
 
         until: how long to wait for open transactions. Then there are records, which markers may follow in a moment.
+        last: the batch before `position`, to be proved by the first answer.
         """
         end: int | None = None
         stuck = until
         while end is None or position < end:
             wait = 0 if stuck is None else max(0, min(_WAIT_MS, int(stuck.left * 1000)))
-            fetched = fetch_readable(self._leader, position, deadline, wait)
+            fetched = fetch_readable(self._leader, position, deadline, wait, last)
             if isinstance(fetched, Fault):
                 problem = _OutOfRange if fetched.code == "OFFSET_OUT_OF_RANGE" else LedgerProblem
                 raise problem(_cannot(self._settings, "read", fetched))
             end = fetched.end if end is None else end
             self._log_start = max(self._log_start, fetched.start)
             self._note_hidden(position, fetched)
-            moved, position = fetched.position > position, fetched.position
+            moved, position, last = fetched.position > position, fetched.position, None
             yield fetched
             if moved:
                 stuck = until
@@ -466,7 +453,7 @@ class Ledger:
     def _forget(self) -> None:
         self.contents = Contents()
         self._is_stale = False
-        self._reads = []
+        self._position = self._last = None
         self._log_start = 0
         self._empty = True
         self._owner_problem = ""

@@ -45,10 +45,14 @@ class Partition(NamedTuple):
 
 
 class LogPlace(NamedTuple):
-    """A place in the log of a partition. leader_epoch: the one at that time, or of the last batch before it."""
+    """A place in the log of a partition. leader_epoch: the one at that time.
+
+    time_ms: the latest of the records before it that were read in that epoch, by its leader's clock; -1 = none was.
+    """
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
+    time_ms: int = -1
 
 
 class CommittedOffset(NamedTuple):

@@ -12,7 +12,7 @@ A process that dies in between leaves an intent, which `reconcile.recover_intent
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from group_hygiene.ledger.journal import NOT_READ_BACK
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, whole, with_earlier
 from group_hygiene.model.entries import Change, Intent, Key, Removal
+from group_hygiene.model.groups import GroupType, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
@@ -164,7 +165,7 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
             stops = _final_checks(run, read, saved, window)
         answers = _send(run, read, [name for name in saved if name not in stops], until)
         if answers:
-            window.close(Deadline(seconds))
+            window.close(Deadline(seconds), _deleted(read, answers))
         done = _record_outcomes(run, saved, stops, answers, window, seconds)
     unreadable = problem is not None and problem.reason == reasons.BACKUP_NOT_READABLE
     return Batch(outcomes + done.outcomes, done.is_stuck or unreadable)
@@ -193,6 +194,16 @@ def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> 
     if len(results) < len(names):
         _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
     return results
+
+
+def _deleted(read: Rechecked, answers: Mapping[str, Answer]) -> dict[str, Collection[Partition]]:
+    """Group -> the places whose offsets brokers say they have deleted. Share groups have theirs in another log."""
+    places: dict[str, Collection[Partition]] = {}
+    for name, answer in answers.items():
+        ready, outcome = read.ready[name], answer.outcome
+        if outcome.kind is OutcomeKind.DELETED and ready.group.type is not GroupType.SHARE:
+            places[name] = [place for place in ready.offsets if not outcome.topics or place.topic in outcome.topics]
+    return {name: gone for name, gone in places.items() if gone}
 
 
 def _record_outcomes(

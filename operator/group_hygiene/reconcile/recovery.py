@@ -23,7 +23,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, saved_offsets, whole
 from group_hygiene.model.entries import Intent, Key
 from group_hygiene.model.entries import Outcome as OutcomeEntry
-from group_hygiene.model.groups import Fault, Group, GroupState, Offsets, Partition
+from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context
@@ -164,7 +164,10 @@ def _completed(context: Context, deletions: Collection[Deletion], done: Sequence
         return list(done)
     cluster = read_cluster(context.client, context.deadline(), context.connection.topics_attested)
     window = Window(context, cluster, [each for each in deletions if each.group in groups])
-    window.close(context.deadline())
+    window.close(
+        context.deadline(),
+        {each.group: () for each in deletions if each.group in groups and each.type != GroupType.SHARE},
+    )
     return [
         window.completed(each, partial(_backup_of, context, each.entry)) if each.entry.group in groups else each
         for each in done

@@ -18,7 +18,7 @@ from group_hygiene.kafka import growth
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.leader_epochs import is_cut_off
-from group_hygiene.kafka.offsets import end_offsets
+from group_hygiene.kafka.offsets import end_offsets, offsets_at
 from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.contents import Contents
@@ -33,6 +33,8 @@ from group_hygiene.spec.policy import Unprotect
 
 _HINT = " (match.unprotect: [UnreadableOffsetsLog] to trust scans alone)"
 _LOST = "OFFSET_OUT_OF_RANGE"
+# No broker is back so soon. Threads of one broker may append records in another order than that of their times.
+_RESTART_MS = 1000
 
 
 class Followed(NamedTuple):
@@ -86,8 +88,15 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
         if isinstance(ends, Fault):
             return NOT_FOLLOWED
         tail = Tail(context.client, leaders, ends)
+    elif log:
+        for index, at in log.items():
+            if at.leader_epoch == leaders[index][1]:
+                tail.latest_ms[index] = max(at.time_ms, tail.latest_ms.get(index, -1))
     memory.tail = tail
-    places = {index: LogPlace(offset, leaders[index][1]) for index, offset in tail.positions.items()}
+    places = {
+        index: LogPlace(offset, leaders[index][1], tail.latest_ms.get(index, -1))
+        for index, offset in tail.positions.items()
+    }
     # Without a place, uses before this scan are not known.
     used = [name for name in tail.used(since) if name in seen] if log else []
     return Followed(places, lost or (not log and bool(seen)), used)
@@ -281,9 +290,19 @@ def _offsets(log: Mapping[int, LogPlace]) -> dict[int, int]:
 
 
 def _cut_off(client: Client, log: Mapping[int, LogPlace], cluster: Cluster, deadline: Deadline) -> bool | Fault:
-    """Whether an unclean leader election may have lost records before these places (KIP-320), or the topic is new."""
-    places = {index: place for index, place in log.items() if place.offset}
-    if any(index not in cluster.leaders for index in places):
+    """Whether brokers may have lost records before these places, or the topic is new.
+
+    By an unclean election (KIP-320). Or by a power failure: with ZooKeeper a broker may come back in the same leader
+    epoch, and what it writes in the place of lost records has later times.
+    """
+    places = {Partition(OFFSETS_TOPIC, index): place for index, place in log.items() if place.offset}
+    if any(place.partition not in cluster.leaders for place in places):
         return True
-    led_before = {index: place for index, place in places.items() if place.leader_epoch != cluster.leaders[index][1]}
-    return is_cut_off(client, {Partition(OFFSETS_TOPIC, index): place for index, place in led_before.items()}, deadline)
+    led_before = {p: at for p, at in places.items() if at.leader_epoch != cluster.leaders[p.partition][1]}
+    after = {p: at.time_ms + _RESTART_MS for p, at in places.items() if p not in led_before and at.time_ms >= 0}
+    for partition, answer in offsets_at(client, after, deadline).items():
+        if isinstance(answer, Fault):
+            return answer
+        if answer is not None and answer < places[partition].offset:
+            return True
+    return is_cut_off(client, led_before, deadline)

@@ -5,7 +5,8 @@ The broker's check for members is the last one, and a commit without joining pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline, retrying_one
@@ -15,13 +16,16 @@ from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, in_parts, with_late_offsets
 from group_hygiene.model.entries import Intent, Outcome
-from group_hygiene.model.groups import TOPIC_DENIED, Fault
+from group_hygiene.model.groups import TOPIC_DENIED, Fault, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.settle import Done
 from group_hygiene.reconcile.uses import read_ends
 
+# How long to wait for brokers to show a deletion: their followers have it within replica.fetch.wait.max.ms, 500 by
+# default.
+_SHOWN_S, _AGAIN_S = 10.0, 0.02
 _HIDDEN = f"brokers hide {OFFSETS_TOPIC}"
 
 
@@ -38,6 +42,7 @@ class Window:
 
         self._context = context
         self._hidden = {name for name, each in of.items() if not each.log_ends}
+        self._unshown: Collection[str] = ()
         self._denied, self._unread = False, str(cluster) if isinstance(cluster, Fault) else ""
         starts = {name: each.log_ends for name, each in of.items() if name not in self._hidden}
         leaders = {} if isinstance(cluster, Fault) else cluster.leaders
@@ -55,11 +60,25 @@ class Window:
         used = Refusal(reasons.RECENTLY_ACTIVE, "it was used while it was saved")
         return {name: used for name in names if self._log.first(name) is not None}
 
-    def close(self, deadline: Deadline) -> None:
-        """Read to the end of the log, after the offsets were deleted; again if leaders moved or a fault may pass."""
+    def close(self, deadline: Deadline, deleted: Mapping[str, Collection[Partition]] | None = None) -> None:
+        """Read to the end of the log, after the offsets were deleted; again if leaders moved or a fault may pass.
 
+        deleted: group -> the places whose offsets were just deleted, none = not known. Brokers before 4.0 answer before
+        their followers have that, and until then it can't be read (GroupMetadataManager.cleanupGroupMetadata).
+        """
         if self._unread:
             return
+        left = {name: places for name, places in (deleted or {}).items() if name not in self._hidden}
+        shown = Deadline(min(deadline.left, _SHOWN_S))
+        self._read_to_end(deadline)
+        while left := {name: places for name, places in left.items() if not self._log.shows(name, places)}:
+            if self._unread or shown.left <= 0:
+                break
+            time.sleep(_AGAIN_S)
+            self._read_to_end(deadline)
+        self._unshown = left.keys()
+
+    def _read_to_end(self, deadline: Deadline) -> None:
 
         def attempt() -> Fault | None:
             fault = self._log.read_on(deadline)
@@ -82,6 +101,8 @@ class Window:
         """
         name = done.entry.group
         unread = _HIDDEN if name in self._hidden else self._unread
+        if not unread and name in self._unshown:
+            unread = f"{OFFSETS_TOPIC} does not show the deletion yet"
         if unread:
             return done.adding(f"whether it committed right before is not known: {unread}")
         late = self._log.late(name)

@@ -184,7 +184,12 @@ def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_
             message = f"it was deleted again at {timestamp(at)}, not by this policy: restore it by its name"
             return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, message)
         passed.append(backup)
-    return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, "the ledger has no backup of it that fits")
+    return GroupResult(
+        name,
+        Kind.REFUSED,
+        reasons.NO_BACKUP,
+        "the ledger has no backup of it that fits: group-hygiene history shows its deletions",
+    )
 
 
 def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequence[Backup], ends: Ends) -> Backup:

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import javaproperties
 
@@ -63,12 +64,14 @@ _UNSUPPORTED = {
     "ssl.engine.factory.class": "is not supported: Java classes can't be loaded here",
 }
 _NO_CLASSES = "is not supported: Java classes can't be loaded here"
+# DER, and stores of Java, have such bytes; text has none.
+_CONTROL = re.compile(r"[^\t\n\r -~]")
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """The parsed properties. ignored: the sorted names of those that have no effect here.
+    """The parsed properties. ignored: the sorted names of those that have no effect here, each with a reason if known.
 
     clusters: see `clusters_of`.
     """
@@ -115,9 +118,23 @@ def parse_client_properties(text: str, read_file: ReadFile, cluster: str | None 
         bootstrap_servers=tuple(server for server in servers if server),
         tls=tls,
         sasl=sasl,
-        ignored=tuple(sorted(properties.keys() - _USED)),
+        ignored=tuple(filter(None, (_ignored(name, None if cluster else protocol) for name in sorted(properties)))),
         clusters=clusters,
     )
+
+
+def _ignored(name: str, protocol: str | None) -> str:
+    """The name of a property that has no effect, and perhaps why; empty = it has one.
+
+    protocol: None = of one of several clusters, for others of which the property may be.
+    """
+    used = {} if protocol is None else dict(zip(("ssl", "sasl"), _PROTOCOLS[protocol], strict=True))
+    if not used.get(name.partition(".")[0], True):
+        return f"{name} (security.protocol is {protocol})"
+    if name in _USED:
+        return ""
+    meant = get_close_matches(name, _USED, 1, 0.8)
+    return f"{name} (did you mean {meant[0]}?)" if meant else name
 
 
 def clusters_of(properties: Iterable[str]) -> tuple[str, ...]:
@@ -173,20 +190,27 @@ def _store(properties: Mapping[str, str], store: str, inline: str, read_file: Re
     kind = properties.get(f"{store}.type", "JKS").upper()
     if kind != "PEM":
         default = "" if f"{store}.type" in properties else ", Kafka's default,"
-        advice = f"set {store}.type=PEM" if text or not location else _conversion(store, kind, location, read_file)
+        advice = f"set {store}.type=PEM"
+        if location and not text:
+            is_pem = "-----BEGIN " in read_file(location)
+            advice = f"{location} is PEM: {advice}" if is_pem else _conversion(store, kind, location)
         raise UsageError(f"{store}.type {kind}{default} is not supported: {advice}")
+    if text and location:
+        raise UsageError(f"{store}.location must not be given with {inline}")
+    found = text or read_file(location or "")
+    if location and "-----BEGIN " not in found and _CONTROL.search(found):
+        # Of PKCS12, the tag of its sequence.
+        kind = "PKCS12" if found.startswith("0") else "JKS"
+        message = f"{location} is not PEM, as {store}.type says; if it is a {kind} store,"
+        raise UsageError(f"{message} {_conversion(store, kind, location)}")
     for name, why in _STORE_PASSWORDS.items():
         if name in properties:
             raise UsageError(f"{name} {why}")
-    if text and location:
-        raise UsageError(f"{store}.location must not be given with {inline}")
-    return text or read_file(location or "")
+    return found
 
 
-def _conversion(store: str, kind: str, location: str, read_file: ReadFile) -> str:
-    """How to make a PEM file of a store of another type: the lines for a shell, and the properties."""
-    if "-----BEGIN " in read_file(location):
-        return f"{location} is PEM: set {store}.type=PEM"
+def _conversion(store: str, kind: str, location: str) -> str:
+    """How to make a PEM file of a store of Java: the lines for a shell, and the properties."""
     pem = f"{location}.pem"
     source, made = shlex.quote(location), shlex.quote(pem)
     lines = [f"keytool -list -rfc -keystore {source} > {made}"]
@@ -196,8 +220,10 @@ def _conversion(store: str, kind: str, location: str, read_file: ReadFile) -> st
         if kind != "PKCS12":
             pkcs12 = shlex.quote(f"{location}.p12")
             lines.append(f"keytool -importkeystore -srckeystore {source} -destkeystore {pkcs12} -deststoretype PKCS12")
-        # The private key gets no password: only this user may read it.
-        lines.append(f"(umask 077; openssl pkcs12 -in {pkcs12} -nodes -out {made})")
+        # The private key gets no password: only this user may read it. OpenSSL 3 reads RC2 and 3DES, which an older
+        # keytool uses, only with -legacy, which earlier ones lack.
+        options = f"-in {pkcs12} -nodes -out {made}"
+        lines.append(f"(umask 077; openssl pkcs12 {options} || openssl pkcs12 -legacy {options})")
     properties = f"{store}.type=PEM and {store}.location={pem}, without {store}.password and ssl.key.password"
     return "\n".join(["convert it by", *lines, f"and set {properties}"])
 

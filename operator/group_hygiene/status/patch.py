@@ -13,7 +13,7 @@ RUN_ID = "lastRunID"
 # Conditions whose message says what is wrong.
 _EXPLAINING = ("Ready", "LedgerReady", "EvidenceReady", "TopicsVisible", "AlertsDelivered")
 # Reasons whose messages contain numbers that change with every scan.
-_COUNTING = (reasons.LIMIT_EXCEEDED, reasons.CLUSTER_TOO_SMALL)
+COUNTING = (reasons.LIMIT_EXCEEDED, reasons.CLUSTER_TOO_SMALL)
 
 
 def needs_write(old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> bool:
@@ -69,7 +69,7 @@ def _important(status: Mapping[str, Any]) -> tuple[Any, ...]:
                 c["status"],
                 c["reason"],
                 c["message"]
-                if c["type"] in _EXPLAINING and c["status"] == "False" and c["reason"] not in _COUNTING
+                if c["type"] in _EXPLAINING and c["status"] == "False" and c["reason"] not in COUNTING
                 else "",
             )
             for c in status.get("conditions") or []
