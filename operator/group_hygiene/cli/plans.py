@@ -413,7 +413,7 @@ def _found(verdict: Verdict) -> str | None:
     outside = found.get("outOfRangePartitions")
     parts = [
         f"idle since {timestamp(idle)}" if idle else None,
-        f"its last commit was at {timestamp(commits)}" if commits else None,
+        f"its last commit was at {timestamp(commits)}" if commits and verdict.expires is None else None,
         f"{found['lag']} records wait for it" if found else None,
         f"{outside} of its offsets are out of range" if outside else None,
         expiry(verdict),
