@@ -264,6 +264,23 @@ def test_topics_are_for_offsets_only(action: str) -> None:
         parse_policy(policy_object(action, {"idleFor": "72h"}, deleteOffsets={"topics": ["a"]}))
 
 
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        pytest.param({}, True, id="empty"),
+        pytest.param({"topics": [], "excludeTopics": [], "maxPerRun": 1}, True, id="defaults-and-limits"),
+        pytest.param({"gracePeriod": "1d"}, True, id="grace-in-days"),
+        pytest.param({"topics": ["a"]}, False, id="topics"),
+        pytest.param({"excludeTopics": ["a"]}, False, id="excluded-topics"),
+        pytest.param({"gracePeriod": "1h"}, False, id="grace"),
+    ],
+)
+def test_an_edit_that_restarts_marks(settings: dict[str, Any], same: bool) -> None:
+    """One that changes which offsets are deleted, or when."""
+    plain = parse_policy(policy_object("DeleteOffsets", {"idleFor": "72h"}, {}, mode="Enforce"))
+    assert (stale(**settings).digest == plain.digest) is same
+
+
 def test_types_and_states_by_default() -> None:
     """Groups with members, of the two types of which brokers delete single offsets."""
     match = stale().match

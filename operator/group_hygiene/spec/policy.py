@@ -429,7 +429,8 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
     Raises SpecError, which states the requirement, for a spec that the CRD refuses.
     """
     metadata, spec = obj.get("metadata") or {}, convert(obj.get("spec"), _Spec, "spec")
-    namespace, deletion = metadata.get("namespace") or "default", spec.delete or spec.delete_offsets or _Delete()
+    namespace, offsets = metadata.get("namespace") or "default", spec.delete_offsets or _DeleteOffsets()
+    deletion = offsets if spec.action is Action.DELETE_OFFSETS else spec.delete or _Delete()
     return Policy(
         namespace=namespace,
         name=metadata.get("name") or "",
@@ -440,7 +441,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         interval=spec.interval,
         suspend=spec.suspend,
         mode=spec.mode,
-        match=_match(spec),
+        match=_match(spec, offsets),
         when=spec.when,
         action=spec.action,
         limits=Limits(deletion.max_per_run, deletion.max_percent),
@@ -452,9 +453,9 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
     )
 
 
-def _match(spec: _Spec) -> Match:
+def _match(spec: _Spec, offsets: _DeleteOffsets) -> Match:
     """With defaults, which depend on the action. DeleteOffsets also observes groups that rebalance."""
-    given, offsets = spec.match, spec.delete_offsets or _DeleteOffsets()
+    given = spec.match
     states = {Action.ALERT: frozenset(GroupState), Action.DELETE: _DELETABLE, Action.DELETE_OFFSETS: _IN_USE}
     return Match(
         **structs.asdict(given)
