@@ -126,7 +126,7 @@ def parse_client_properties(text: str, read_file: ReadFile, cluster: str | None 
 def _ignored(name: str, protocol: str | None) -> str:
     """The name of a property that has no effect, and perhaps why; empty = it has one.
 
-    protocol: None = of one of several clusters, for others of which the property may be.
+    protocol: None = of one of several clusters; the property may be for the others.
     """
     used = {} if protocol is None else dict(zip(("ssl", "sasl"), _PROTOCOLS[protocol], strict=True))
     if not used.get(name.partition(".")[0], True):
