@@ -122,7 +122,7 @@ bench-executors: $(STAMP) ## time the pipeline on 1, 2 and 4 executors, and comp
 site: $(STAMP) ## build the site of docs/ into build/site; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-docs: $(STAMP) ## generate the pages of docs/ on CRDs, commands and reasons
+docs: $(STAMP) ## generate the rules of durations in crds/, and the pages of docs/ on CRDs, commands and reasons
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite
 
 picture: $(STAMP) ## draw the pictures of the docs: the report, and kubectl and a plan in the tutorial

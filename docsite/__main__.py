@@ -1,8 +1,8 @@
-"""`python -m docsite`: write the generated pages of docs/."""
+"""`python -m docsite`: write the generated pages of docs/, and the generated rules of crds/."""
 
 from pathlib import Path
 
-from docsite import command_page, kind_pages, precondition_page, programs_page, reason_page, settle_page
+from docsite import command_page, duration_rules, kind_pages, precondition_page, programs_page, reason_page, settle_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -20,11 +20,16 @@ def pages() -> dict[str, str]:
 
 
 def stale() -> list[str]:
-    """Paths below docs/ of pages that are outdated or missing."""
-    return [path for path, text in pages().items() if not (DOCS / path).exists() or (DOCS / path).read_text() != text]
+    """Paths below docs/ of pages that are outdated or missing, and CRDs with outdated rules."""
+    rules = [file for file, text in duration_rules.crds().items() if (duration_rules.CRDS / file).read_text() != text]
+    return rules + [
+        path for path, text in pages().items() if not (DOCS / path).exists() or (DOCS / path).read_text() != text
+    ]
 
 
 def main() -> None:
+    for file, text in duration_rules.crds().items():
+        (duration_rules.CRDS / file).write_text(text)
     for path, text in pages().items():
         (DOCS / path).parent.mkdir(exist_ok=True)
         (DOCS / path).write_text(text)

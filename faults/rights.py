@@ -200,6 +200,13 @@ def deletes_and_restores(stage: Stage) -> None:
         raise NotReached(f"{missing} is named by other objects, but was deleted")
     stage.apply("GroupRestore", namespace, "back", {**reference, "groups": [gone]})
     stage.is_ready("GroupRestore", namespace, "back", "Restored", never="PolicyChanged")
+    stage.apply("GroupRestore", namespace, "passing", {**reference, "groups": [gone], "ttlSecondsAfterFinished": 0})
+    path = f"/apis/{_API}/namespaces/{namespace}/grouprestores"
+
+    def is_deleted() -> bool:
+        return "passing" not in {item["metadata"]["name"] for item in stage.kube.call("GET", path)["items"]}
+
+    stage.wait(is_deleted, "a restore that ended is deleted")
 
 
 def claim_groups(stage: Stage, namespace: str) -> set[str]:
@@ -259,6 +266,7 @@ NEEDED_BY: Mapping[str, Story] = {
     "patch kafkaconnections/status": sees,
     "patch grouppolicies/status": sees,
     "patch grouprestores/status": sees,
+    "delete grouprestores": deletes_and_restores,
     "create events": counts_events,
     "get events": counts_events,
     "patch events": counts_events,

@@ -73,11 +73,11 @@ def applied(server: ApiServer, people: Receiver) -> Iterator[Alertmanager]:
                 {"bootstrapServers": ["nobody:9092"], "receivers": [*receivers, fails, impossible, unreadable]},
             ),
             _object("KafkaConnection", "silent", {"bootstrapServers": ["nobody:9092"]}),
-            _object("GroupPolicy", "own", broken | {"alert": {"receiverNames": ["bot", "fails"]}}),
+            _object("GroupPolicy", "own", broken | {"notify": {"receiverNames": ["bot", "fails"]}}),
             _object(
-                "GroupPolicy", "broken", broken | {"alert": {"receiverNames": ["bot", "impossible", "unreadable"]}}
+                "GroupPolicy", "broken", broken | {"notify": {"receiverNames": ["bot", "impossible", "unreadable"]}}
             ),
-            _object("GroupPolicy", "unknown", match | {"alert": {"receiverNames": ["nobody"]}}),
+            _object("GroupPolicy", "unknown", match | {"notify": {"receiverNames": ["nobody"]}}),
         ]
         server.kubectl("apply", "-n", "default", "-f", "-", input=yaml.safe_dump_all(objects))
         yield alertmanager

@@ -227,7 +227,7 @@ MISNAMED = (
             id="grace-period",
         ),
         pytest.param(
-            GOOD.replace("{unchangedFor: 72h}", "{offsets: None}") + "  interval: 1s\n",
+            GOOD.replace("{unchangedFor: 72h}", "{committedOffsets: Absent}") + "  interval: 1s\n",
             [
                 "7: spec.when: idleFor or unchangedFor must be given with action Delete",
                 "9: spec.interval: must be at least 5s",

@@ -6,9 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from docsite import __main__ as docsite
+from docsite import duration_rules
 from docsite.kind_pages import reasons_of
+from docsite.schema import parse_kind, rules
+from group_hygiene.spec.durations import DURATION
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("kafkaconnection", "grouppolicy", "grouprestore")
@@ -20,8 +24,19 @@ def _page(name: str) -> str:
 
 
 def test_generated_pages_are_up_to_date() -> None:
-    """As `make docs` would write them."""
+    """As `make docs` would write them, and the rules of durations in crds/."""
     assert docsite.stale() == []
+
+
+def test_durations_have_one_grammar() -> None:
+    """The page has that of the code, and each rule on durations is generated from it."""
+    assert f"\n{DURATION.pattern}\n" in _page("durations.md")
+    found = set()
+    for text in duration_rules.crds().values():
+        for rule in rules(parse_kind(yaml.safe_load(text)).schema["properties"]["spec"], "spec"):
+            if "d)" in rule.expression and "h)" in rule.expression:
+                found.add(rule.expression.removeprefix("!(").partition(")?$')")[0])
+    assert found == {f"self.matches('.') && self.matches('^{DURATION.pattern}".removesuffix(")?")}
 
 
 @pytest.mark.parametrize("kind", KINDS)

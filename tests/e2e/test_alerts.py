@@ -227,7 +227,7 @@ def owned(groups: Groups, namespace: str, kafka: KafkaCluster, people: Receiver,
     link = people.url("/keep?group={group}")
     return [
         telling(namespace, kafka, places, owners=OWNERS, keepLink=link, **spec),
-        marking(namespace, "p", f"{namespace}-*", alert={"receiverNames": ["platform"]}),
+        marking(namespace, "p", f"{namespace}-*", notify={"receiverNames": ["platform"]}),
     ]
 
 
@@ -250,7 +250,7 @@ def test_owners_get_their_groups(
     """Also of a policy of another namespace, whose status shows nothing of them; the policy's receivers get all."""
     namespace, team = other.namespace("owned"), other.namespace("owned-team")
     access = [{"namespaces": {"names": [team]}, "groups": ["owned-pay-*"], "actions": ["Delete"]}]
-    reference = {"connectionRef": {"name": "main", "namespace": namespace}, "alert": {"receiverNames": []}}
+    reference = {"connectionRef": {"name": "main", "namespace": namespace}, "notify": {"receiverNames": []}}
     other.apply(
         *owned(groups, namespace, kafka, people, access=access, limits=FLOORS),
         marking(team, "q", "owned-*", **reference),
@@ -330,7 +330,7 @@ def test_by_default_no_receiver_of_this_machine(
     places = {"loopback": people.url("/refused"), "metadata": "http://169.254.169.254/latest"}
     other.apply(
         telling(namespace, kafka, places),
-        *(alert(namespace, name, "refused-", alert={"receiverNames": [name]}) for name in places),
+        *(alert(namespace, name, "refused-", notify={"receiverNames": [name]}) for name in places),
     )
     with running_operator(operators_account(other.server), tmp_path / "log", *FLAGS) as guarded:
         for name in places:
@@ -534,10 +534,10 @@ def test_thresholds_and_names_of_receivers(
     other.apply(
         secret(namespace, url=people.url("/own-never-to-be-seen")),
         telling(namespace, kafka, {}, receivers=receivers),
-        alert(namespace, "many", "choosing-", alert={"groupsAtLeast": 2, "receiverNames": ["named", "hidden"]}),
-        alert(namespace, "nobody", "choosing-", alert={"receiverNames": []}),
-        alert(namespace, "unknown", "choosing-", alert={"receiverNames": ["z"]}),
-        alert(namespace, "secretless", "choosing-", alert={"receiverNames": ["secretless"]}),
+        alert(namespace, "many", "choosing-", notify={"groupsAtLeast": 2, "receiverNames": ["named", "hidden"]}),
+        alert(namespace, "nobody", "choosing-", notify={"receiverNames": []}),
+        alert(namespace, "unknown", "choosing-", notify={"receiverNames": ["z"]}),
+        alert(namespace, "secretless", "choosing-", notify={"receiverNames": ["secretless"]}),
     )
     found = condition(other, namespace, "unknown", "AlertsDelivered", "ReceiverNotFound")
     assert "'z'" in found["message"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from faults.offsets_log import ends
 from sandbox.kafka import KafkaCluster
@@ -137,6 +138,37 @@ def test_a_grace_period_begins_when_users_can_see_the_mark(
     if not is_shown:
         assert deleted(kafka, group) >= shown + GRACE
     world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
+@pytest.mark.slow
+def test_a_run_that_may_not_mark_announces_no_mark_of_before(
+    world: World, kafka: KafkaCluster, operator: RunningOperator, unused: Unused
+) -> None:
+    """Nobody could see the mark; the first status comes from a run that finds the ledger's settings wrong."""
+    namespace = world.namespace("unannounced")
+    group, evidence = unused(namespace)
+    with refused(world, namespace, STATUSES, EVENTS):
+        world.apply(connection(namespace, kafka.bootstrap_servers, **evidence))
+        world.apply(policy(namespace, "unused", match={"groups": [group]}, **ENFORCE))
+        first = wait_for(lambda: dates(kafka, "mark", group, "since"))[0]
+        _clean_up_by(kafka, "delete")
+        wait_for(lambda: "must be compact" in operator.log())
+        wait_for(lambda: datetime.now(UTC) > first + GRACE)
+    try:
+        status = wait_for(lambda: world.get("kgp", namespace, "unused").get("status"))
+    finally:
+        _clean_up_by(kafka, "compact")
+    mended = datetime.now(UTC)
+    assert "lastMarkedTime" not in status
+    assert deleted(kafka, group) >= mended + GRACE
+    world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
+def _clean_up_by(kafka: KafkaCluster, policy: str) -> None:
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    ledger = ConfigResource(ConfigResource.Type.TOPIC, "__group_hygiene", incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.incremental_alter_configs([ledger])[ledger].result()
 
 
 def suspend(world: World, there: Object, unused: Object) -> None:

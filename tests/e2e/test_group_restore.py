@@ -71,6 +71,23 @@ def test_a_deleted_group_comes_back_once(world: World, kafka: KafkaCluster, grou
     assert world.get("kgr", OWNER, "back")["status"] == status
 
 
+def test_a_copy_of_it_restores_nothing(world: World, kafka: KafkaCluster, groups: Groups, topic: str) -> None:
+    """As Git creates it again, although the group is gone again; and it is deleted, as it asks for, once it ended."""
+    first = group_restore(OWNER, "copied", OLD)
+    world.apply(first)
+    world.wait_ready("kgr", OWNER, "copied", "Restored")
+    groups.admin.delete_groups([OLD])
+    world.server.kubectl("delete", "kgr", "copied", "-n", OWNER)
+    world.apply(first)
+    ready = world.wait_ready("kgr", OWNER, "copied", "RanBefore")
+    assert ready["status"] == "True"
+    assert OLD not in groups.names()
+    passing = group_restore(OWNER, "passing", OLD, ttlSecondsAfterFinished=0)
+    world.apply(passing)
+    wait_for(lambda: OLD in groups.names())
+    wait_for(lambda: not world.server.kubectl("get", "kgr", "passing", "-n", OWNER, "--ignore-not-found").stdout)
+
+
 def test_a_group_with_members_waits(world: World, groups: Groups, topic: str) -> None:
     """It says so, changes nothing, and goes through once they have left."""
     member = groups.member(BUSY, topic)

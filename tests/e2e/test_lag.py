@@ -47,7 +47,7 @@ def test_only_who_asks_for_lag_pays_for_it(
         world.apply(
             connection(NAMESPACE, kafka.bootstrap_servers),
             policy(NAMESPACE, "tidy", mode="Enforce", when={"unchangedFor": "24h"}),
-            policy(NAMESPACE, "never", action="Alert", when={"offsets": "None"}),
+            policy(NAMESPACE, "never", action="Alert", when={"committedOffsets": "Absent"}),
             policy(NAMESPACE, "gone", action="Alert", when={"deletedTopics": "Some"}),
         )
         for name in ("tidy", "never", "gone"):

@@ -43,7 +43,11 @@ def scrape(world: World, kafka: KafkaCluster, groups: Groups, operator: RunningO
     report = policy(namespace, "report", action="Alert", when=None, match=selects["match"])
     world.apply(connection(namespace, kafka.bootstrap_servers, receivers=[unreachable]), tables, away)
     world.apply(
-        policy(namespace, "unused", interval="15s", alert={"receiverNames": []}, **selects), idle, preview, lost, report
+        policy(namespace, "unused", interval="15s", notify={"receiverNames": []}, **selects),
+        idle,
+        preview,
+        lost,
+        report,
     )
     wait_for(lambda: "scraped-old" not in groups.names())
     deleted = f'group_hygiene_outcomes_total{{namespace="{namespace}",outcome="Deleted",policy="unused",reason=""}} 1.0'

@@ -233,13 +233,13 @@ def test_more_than_max_percent_deletes_none(world: World, kafka: KafkaCluster, g
         lambda: (c := world.condition("kgp", namespace, "p", "DeletionBlocked")) and c["status"] == "True" and c
     )
     assert blocked["reason"] == "LimitExceeded"
-    assert "raise delete.maxPercent of the policy" in blocked["message"]
+    assert "raise maxPercent of the policy" in blocked["message"]
     # Their dates stand.
     wait_for(lambda: world.get("kgp", namespace, "p")["status"]["groups"]["marked"] == len(names))
     ready = world.condition("kgp", namespace, "p", "Ready")
     assert ready is not None
     assert (ready["status"], ready["reason"]) == ("True", "Succeeded")
-    assert "raise delete.maxPercent of the policy" in ready["message"]
+    assert "raise maxPercent of the policy" in ready["message"]
     assert world.condition("kgp", namespace, "p", "Stalled") is None
     assert names <= groups.names()
     # There is one broker, and the default of the spec is three replicas.

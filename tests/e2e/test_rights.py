@@ -28,6 +28,7 @@ NAME = "rights"
 # Of an operator that serves one namespace, what it is given and may not come to in the story of it below.
 NOT_IN_THE_STORY = {
     *(("get secrets", "kafka"), ("get grouprestores", "kafka"), ("patch grouprestores/status", "kafka")),
+    ("delete grouprestores", "kafka"),
     *(("get events", "kafka"), ("patch events", "kafka"), ("update leases", "group-hygiene")),
     *((f"list {plural}", "") for _, plural in KINDS),
     *(("get deployments", ""), ("get statefulsets", "")),
@@ -100,7 +101,7 @@ def test_some_namespaces_need_no_more_than_roles_in_them(
     groups.produce(topic)
     deleting: dict[str, Any] = {"match": {"groups": ["narrow-*"]}, "mode": "Enforce", "delete": {"maxPercent": 100}}
     outside = {"connectionRef": {"name": "main", "namespace": "elsewhere"}}
-    ledger = {"topic": "hygiene-narrow"}
+    ledger: dict[str, Any] = {"topic": "hygiene-narrow", "replicationFactor": 1}
     world.apply(
         connection("elsewhere", kafka.bootstrap_servers, ledger={"topic": "hygiene-elsewhere"}),
         policy("elsewhere", "p", **deleting),

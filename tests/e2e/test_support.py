@@ -114,7 +114,7 @@ def objects(kafka: KafkaCluster, folder: Path) -> tuple[Object, Object]:
         mode="Enforce",
         match={"groups": ["support-*"]},
         delete={"maxPercent": 100},
-        alert={"receiverNames": []},
+        notify={"receiverNames": []},
     )
     return main, delete
 

@@ -195,16 +195,16 @@ def policy(
     return _parsed(name, spec)
 
 
-def stale(*groups: str, name: str = "unread", mode: str = "Enforce", **match: Any) -> Policy:
+def stale(*groups: str, name: str = "unread", mode: str = "Enforce", **settings: Any) -> Policy:
     """Delete offsets of topics that living groups have not read for three days; limits don't matter."""
     spec = {
         "connectionRef": {"name": "main"},
         "interval": "30m",
         "mode": mode,
-        "match": {"groups": list(groups), **match},
+        "match": {"groups": list(groups)},
         "when": {"idleFor": "72h"},
         "action": "DeleteOffsets",
-        "delete": {"gracePeriod": "1s", "maxPercent": 100, "maxPerRun": 10_000},
+        "deleteOffsets": {"gracePeriod": "1s", "maxPercent": 100, "maxPerRun": 10_000, **settings},
     }
     return _parsed(name, spec)
 

@@ -155,6 +155,21 @@ def test_topics_that_members_no_longer_read_are_reported_before_they_expire(
     assert in_hours == {left: 2, new: 2, empty: 1}
 
 
+def test_a_group_that_stopped_committing_is_reported_while_it_has_members(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str
+) -> None:
+    """By an alert, and by no policy that deletes."""
+    stuck, works = make.name("stuck"), make.name("works")
+    for group in (stuck, works):
+        make.join(group, topic)
+    stopped = in_use(stuck, **{topic: 49.0})
+    pipeline.run([stopped | {"last_commit": stopped["oldest_commit"]}, in_use(works, **{topic: 49.0})])
+    watching, deleting = alert(stuck, works, idleFor="2d"), _unused(stuck, works)
+    observation = scene.observe(watching, deleting)
+    assert verdicts(observation, watching) == {stuck: MATCH, works: reasons.TOO_RECENT}
+    assert verdicts(observation, deleting) == {}
+
+
 def test_only_groups_that_may_lose_something_are_described(
     scene: Scene, pipeline: Pipeline, make: Maker, topic: str, kafka: KafkaCluster
 ) -> None:

@@ -183,7 +183,7 @@ def test_a_coordinator_that_moves_is_followed_and_stops_deletions(
 ) -> None:
     """Between list and fetch: all offsets are read, but the scan is incomplete. Before a deletion: nothing goes."""
     old = {make.abandoned(make.name("old"), topic) for _ in range(3)}
-    look, tidy = alert(f"{make.tag}simple*", offsets="None"), policy(f"{make.tag}old*")
+    look, tidy = alert(f"{make.tag}simple*", committedOffsets="Absent"), policy(f"{make.tag}old*")
     planning = Scene(client)
     before, plan = planning.plan(tidy)
     assert set(plan.actions) == old
@@ -239,7 +239,11 @@ def test_a_broker_that_dies_between_list_and_offsets_hides_nothing(
     old = {make.abandoned(make.name("old"), topic) for _ in range(3)}
     everything = commits.keys() | old
     # Less time than the controller takes to see that a broker is dead.
-    scene, look, tidy = Scene(client, timeout="12s"), alert(f"{make.tag}*", offsets="None"), policy(f"{make.tag}old*")
+    scene, look, tidy = (
+        Scene(client, timeout="12s"),
+        alert(f"{make.tag}*", committedOffsets="Absent"),
+        policy(f"{make.tag}old*"),
+    )
     scene.observe(look, tidy)
     scene.marked(tidy, old)
     lost = busiest(client)
@@ -319,8 +323,8 @@ def test_a_group_that_is_deleted_between_list_and_fetch_is_gone(
 ) -> None:
     """It looks as if it had no offsets; whoever wants to delete it is told that it is gone, and the others go."""
     gone, other = make.abandoned(make.name("old"), topic, commit={}), make.abandoned(make.name("old"), topic, commit={})
-    scene, tidy = Scene(client), policy(f"{make.tag}old*", offsets="None")
-    look = alert(f"{make.tag}simple*", offsets="None")
+    scene, tidy = Scene(client), policy(f"{make.tag}old*", committedOffsets="Absent")
+    look = alert(f"{make.tag}simple*", committedOffsets="Absent")
     scene.observe(tidy)
     scene.marked(tidy, [gone, other])
     simple = next(iter(commits))
@@ -346,7 +350,7 @@ def test_a_denied_group_is_alone_with_it(client: Client, make: Maker, topic: str
     """In batches of many: one whose offsets we may not read, and one that we may not delete."""
     old = {make.abandoned(make.name("old"), topic) for _ in range(2)}
     hidden, held = (make.abandoned(f"{prefix}{make.name('old')}", topic) for prefix in (NO_DESCRIBE, NO_DELETE))
-    look, tidy = alert(f"*{make.tag}*", offsets="None"), policy(f"*{make.tag}old*")
+    look, tidy = alert(f"*{make.tag}*", committedOffsets="Absent"), policy(f"*{make.tag}old*")
     scene = Scene(client)
     scene.observe(tidy)
     scene.marked(tidy, [*old, held])

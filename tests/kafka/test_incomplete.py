@@ -135,7 +135,10 @@ def test_lag_is_reported_as_far_as_it_is_known(kafka: KafkaCluster, client: Clie
     make.simple_groups({make.name("left"): everywhere for _ in range(12)})
     scene = Scene(client, timeout=f"{SCAN_SECONDS}s")
     some = alert(f"{make.tag}*", name="some", lag={"atLeast": 10})
-    all_, outside = alert(f"{make.tag}*", lag={"atLeast": 15}), alert(f"{make.tag}*", name="lost", offsets="OutOfRange")
+    all_, outside = (
+        alert(f"{make.tag}*", lag={"atLeast": 15}),
+        alert(f"{make.tag}*", name="lost", committedOffsets="OutOfRange"),
+    )
     groups = scene.observe(some, all_).snapshot.groups
     kafka.kill_broker(lost)
     try:

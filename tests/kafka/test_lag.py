@@ -1,4 +1,4 @@
-"""`lag` and `offsets: OutOfRange` on real brokers, an old and two new ones: which match, and which are never read."""
+"""`lag` and `committedOffsets: OutOfRange` on an old and two new brokers: which match, and which are never read."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ def test_who_would_be_reset(scene: Scene, make: Maker, topic: str) -> None:
     beyond = make.simple(make.name("beyond"), at(topic, RECORDS + 1) | at(topic, 1, partition=1))
     first = make.abandoned(make.name("first"), topic, commit=at(topic, 4))
     last = make.abandoned(make.name("last"), topic, commit=at(topic, RECORDS))
-    lost, unread = alert(f"{make.tag}*", offsets="OutOfRange"), alert(f"{make.tag}*", name="unread", lag={"atLeast": 2})
+    lost, unread = (
+        alert(f"{make.tag}*", committedOffsets="OutOfRange"),
+        alert(f"{make.tag}*", name="unread", lag={"atLeast": 2}),
+    )
     before = scene.observe(lost, unread)
     others = dict.fromkeys((overtaken, stuck, first, last), reasons.IN_RANGE)
     assert verdicts(before, lost) == {beyond: MATCH} | others
@@ -172,7 +175,7 @@ def test_who_does_not_ask_pays_nothing(scene: Scene, make: Maker, topic: str, ka
         policy(groups),
         policy(groups, name="gone", deletedTopics="All"),
         alert(groups, name="all"),
-        alert(groups, name="never", offsets="None"),
+        alert(groups, name="never", committedOffsets="Absent"),
         alert(groups, name="some", deletedTopics="Some"),
     ]
     mark = kafka.mark()
@@ -202,11 +205,11 @@ def test_only_who_would_match_else_is_asked_about(client: Client, make: Maker, t
     protected = make.abandoned(make.name("protected"), topic)
     abandoned = make.abandoned(make.name("abandoned"), topic)
     scene = Scene(client, protect=[protected])
-    when: dict[str, Any] = {"lag": {"atLeast": 1}, "offsets": "OutOfRange"}
+    when: dict[str, Any] = {"lag": {"atLeast": 1}, "committedOffsets": "OutOfRange"}
     every = [
         policy(f"{make.tag}*", **when),
         alert(f"{make.tag}*", name="gone", deletedTopics="Some", **when),
-        alert(f"{make.tag}*", name="never", **{**when, "offsets": "None"}),
+        alert(f"{make.tag}*", name="never", **{**when, "committedOffsets": "Absent"}),
         alert(make.name("nobody"), name="nobody", **when),
     ]
     mark = kafka.mark()
@@ -221,7 +224,7 @@ def test_each_partition_is_asked_once(scene: Scene, make: Maker, topic: str, kaf
     everywhere = at(topic) | at(topic, partition=1) | at(topic, partition=2) | at(topic, partition=3)
     groups = [make.simple(make.name("left"), everywhere) for _ in range(3)]
     unread = alert(f"{make.tag}*", lag={"atLeast": 1})
-    lost = alert(f"{make.tag}*", name="lost", offsets="OutOfRange")
+    lost = alert(f"{make.tag}*", name="lost", committedOffsets="OutOfRange")
     # It asks about topics of one group in the same round in which the others ask for ends.
     gone = alert(groups[0], name="gone", deletedTopics="Some", lag={"atLeast": 1})
     mark = kafka.mark()
@@ -240,7 +243,7 @@ def test_slices_change_nothing(scene: Scene, make: Maker, topic: str, size: int)
     make.simple(make.name("simple"), at(topic, RECORDS + 1))
     policies = (
         alert(f"{make.tag}*", lag={"atLeast": 3}),
-        alert(f"{make.tag}*", name="lost", offsets="OutOfRange"),
+        alert(f"{make.tag}*", name="lost", committedOffsets="OutOfRange"),
         policy(f"{make.tag}*", name="unchanged"),
     )
     scene.observe(*policies)

@@ -185,7 +185,7 @@ def test_a_group_that_was_seen_in_use_restarts_the_count(
     tidy = policy(group)
     scene.observe(tidy)
     make.join(group, topic, "consumer" if protocol == "consumer" else "classic")
-    others = [alert(group, offsets="None")] if seen_by == "another-policy" else []
+    others = [alert(group, committedOffsets="Absent")] if seen_by == "another-policy" else []
     scene.observe(tidy, *others, after=30, full=seen_by == "a-full-list")
     make.leave(group)
     assert verdicts(scene.observe(tidy, after=30), tidy) == {group: reasons.TOO_RECENT}

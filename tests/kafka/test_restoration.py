@@ -80,6 +80,27 @@ def restored(client: Client, ledger: Ledger, group: str, preview: bool = False, 
     return result
 
 
+def test_an_object_that_is_created_again_restores_nothing(client: Client, ledger: Ledger, make: Maker) -> None:
+    """By the outcome of the one before it, also what was deleted since; a group without an outcome is not tried."""
+    topic, group, other = make.topic(), make.name(), make.name()
+    make.produce(topic, [(None, b"a"), (None, b"b")])
+    place = {Partition(topic, 0): CommittedOffset(1)}
+    ledger.write([saved(client, group, place)])
+    assert restored(client, ledger, group, id="o.1", origin="o.").reason == reasons.RESTORED
+    make.delete_group(group)
+    ledger.write([saved(client, group, place, id="later", at=NOW), saved(client, other, place, at=NOW)])
+    again = RestoreRequest(id="o.2", origin="o.", groups=(group, other))
+    results = restore(restorer(client, ledger, Clock(), Guard()), again)
+    assert [(r.kind, r.reason) for r in results] == [
+        (Kind.RESTORED, reasons.RAN_BEFORE),
+        (Kind.REFUSED, reasons.RAN_BEFORE),
+    ]
+    of_policy = RestoreRequest(id="o.2", origin="o.", policy="kafka/unused", deleted_after=NOW - timedelta(days=9))
+    assert [r.group for r in restore(restorer(client, ledger, Clock(), Guard()), of_policy)] == [group]
+    assert committed(client, group) == committed(client, other) == {}
+    assert restored(client, ledger, group, id="p.2", origin="p.").reason == reasons.RESTORED
+
+
 def committed(client: Client, group: str) -> Mapping[Partition, CommittedOffset]:
     answer = kafka_offsets.committed_offsets(client, {group: None}, soon())[group]
     assert isinstance(answer, Mapping)

@@ -89,7 +89,8 @@ class Rounds:
         memory = reconcile.Memory(contents=ledger.contents, ledger=ledger, claimed=True)
         journal = Journal(ledger, ledger.contents, {}, writable=True)
         self.context = reconcile.Context(client, self.connection, memory, self.clock, journal)
-        services: Any = SimpleNamespace(clock=self.clock, grants=Grants(cast(Any, None), self.clock))
+        unserved = SimpleNamespace(check=lambda *_: None)
+        services: Any = SimpleNamespace(clock=self.clock, grants=Grants(cast(Any, None), self.clock), unserved=unserved)
         self.restores = Restores(services, cast(Any, self.written), "kafka", "main")
 
     def next(self) -> list[tuple[str, list[tuple[str, str]]]]:

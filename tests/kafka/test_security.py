@@ -706,7 +706,7 @@ def test_a_group_whose_offsets_are_hidden_is_not_taken_for_one_without(
     login: Login, inside: Maker, user: str, reason: str
 ) -> None:
     """It looks as if it had never committed: a policy for such groups must not get it."""
-    group, tidy = inside.name("old"), policy(f"{inside.tag}*", offsets="None")
+    group, tidy = inside.name("old"), policy(f"{inside.tag}*", committedOffsets="Absent")
     inside.abandoned(group, HIDDEN_TOPIC)
     scene = Scene(login(user))
     observation, plan = scene.plan(tidy)

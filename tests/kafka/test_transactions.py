@@ -200,7 +200,9 @@ def test_who_does_not_ask_fetches_nothing(scene: Scene, make: Maker, kafka: Kafk
     groups = f"{make.tag}*"
     mark = kafka.mark()
     scene.observe(
-        alert(groups, lag={"atLeast": 1}), alert(groups, name="lost", offsets="OutOfRange"), policy(groups, name="x")
+        alert(groups, lag={"atLeast": 1}),
+        alert(groups, name="lost", committedOffsets="OutOfRange"),
+        policy(groups, name="x"),
     )
     assert fetches(kafka, mark) == 0
 

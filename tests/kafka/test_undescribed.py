@@ -54,7 +54,7 @@ def test_a_group_that_may_not_be_described_is_kept_and_spoils_nothing(client: Cl
             denied: GroupState.UNKNOWN
         } | ({} if states else {other: GroupState.EMPTY, live: GroupState.STABLE})
 
-    scene, tidy, look = Scene(client), policy(f"{make.tag}*"), alert(f"{make.tag}*", offsets="None")
+    scene, tidy, look = Scene(client), policy(f"{make.tag}*"), alert(f"{make.tag}*", committedOffsets="Absent")
     scene.observe(tidy)
     scene.marked(tidy, [other])
     observation = scene.observe(tidy, look, after=60)

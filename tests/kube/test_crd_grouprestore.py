@@ -59,6 +59,7 @@ POLICY = {"groups": None, "policyRef": {"name": "unused"}, "deletedAfter": TIME}
             {"at": TIME, "outOfRangeOffsets": "Clamp", "allowUnknownTopicIdentity": True, "overwriteLater": True},
             id="options",
         ),
+        pytest.param({"ttlSecondsAfterFinished": 0}, id="deleted-at-once"),
     ],
 )
 def test_restore_is_accepted(api: CustomObjectsApi, spec: dict[str, Any]) -> None:
@@ -85,6 +86,7 @@ def test_restore_is_accepted(api: CustomObjectsApi, spec: dict[str, Any]) -> Non
         pytest.param({"connectionRef": None}, "spec.connectionRef: Required value", id="no-connection"),
         pytest.param({"connectionRef": {"name": "Main"}}, "spec.connectionRef.name: must be", id="name"),
         pytest.param({"at": "yesterday"}, "spec.at: Invalid value", id="no-time"),
+        pytest.param({"ttlSecondsAfterFinished": -1}, "spec.ttlSecondsAfterFinished: Invalid value", id="ttl"),
         pytest.param({"outOfRangeOffsets": "Guess"}, "spec.outOfRangeOffsets: Unsupported value", id="mode"),
     ],
 )

@@ -143,16 +143,16 @@ def _policy(**match: Any) -> Object:
     return a_policy({"match": match})
 
 
-def _stale(**match: Any) -> Object:
-    return a_policy({"match": match, "action": "DeleteOffsets", "when": {"idleFor": "96h"}})
+def _stale(**settings: Any) -> Object:
+    return a_policy({"deleteOffsets": settings, "action": "DeleteOffsets", "when": {"idleFor": "96h"}})
 
 
 # Each field with patterns: its path, the object with this pattern, and whether the patterns are about tenants.
 FIELDS: dict[str, tuple[Callable[[str], Object], bool]] = {
     "spec.match.groups[0]": (lambda pattern: _policy(groups=[pattern]), False),
     "spec.match.exclude[0]": (lambda pattern: _policy(exclude=[pattern]), False),
-    "spec.match.topics[0]": (lambda pattern: _stale(topics=[pattern]), False),
-    "spec.match.excludeTopics[0]": (lambda pattern: _stale(excludeTopics=[pattern]), False),
+    "spec.deleteOffsets.topics[0]": (lambda pattern: _stale(topics=[pattern]), False),
+    "spec.deleteOffsets.excludeTopics[0]": (lambda pattern: _stale(excludeTopics=[pattern]), False),
     "spec.protect[0]": (lambda pattern: a_connection({"protect": [pattern]}), False),
     "spec.access[0].groups[0]": (lambda pattern: a_connection(access(groups=[pattern])), True),
     "spec.owners[0].groups[0]": (lambda pattern: a_connection(owners(groups=[pattern])), True),

@@ -31,7 +31,7 @@ def on_connection(entries: Any) -> Object:
 
 
 def on_policy(entries: Any) -> Object:
-    return a_policy({"alert": {"receiverNames": entries}})
+    return a_policy({"notify": {"receiverNames": entries}})
 
 
 def understood(candidate: Object) -> None:
@@ -185,7 +185,7 @@ def test_names_of_receivers_are_refused(api: CustomObjectsApi, names: list[Any],
 )
 def test_groups_at_least_is_bounded(api: CustomObjectsApi, number: Any, complaint: str | None) -> None:
     """From one group to a million."""
-    candidate = a_policy({"alert": {"groupsAtLeast": number}})
+    candidate = a_policy({"notify": {"groupsAtLeast": number}})
     said = complaints(api, candidate)
     assert len(said) == (0 if complaint is None else 1), said
     if complaint is None:
@@ -196,12 +196,12 @@ def test_groups_at_least_is_bounded(api: CustomObjectsApi, number: Any, complain
         understood(candidate)
 
 
-def test_defaults_of_alert(api: CustomObjectsApi) -> None:
-    """What is stored where alert is empty, and where it is left out."""
-    assert accepted(api, a_policy({"alert": {}}))["spec"]["alert"] == {"groupsAtLeast": 1}
-    assert "alert" not in accepted(api, a_policy({}))["spec"]
+def test_defaults_of_notify(api: CustomObjectsApi) -> None:
+    """What is stored where notify is empty, and where it is left out."""
+    assert accepted(api, a_policy({"notify": {}}))["spec"]["notify"] == {"groupsAtLeast": 1}
+    assert "notify" not in accepted(api, a_policy({}))["spec"]
     assert parse_policy(a_policy({})).alert.receiver_names is None
-    assert parse_policy(a_policy({"alert": {"receiverNames": []}})).alert.receiver_names == ()
+    assert parse_policy(a_policy({"notify": {"receiverNames": []}})).alert.receiver_names == ()
 
 
 def test_every_secret_reference_of_a_receiver_is_whole(api_server: ApiServer) -> None:

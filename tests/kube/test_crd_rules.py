@@ -29,6 +29,11 @@ _POLICY: Object = {
     "connectionRef": {"name": "main", "namespace": "kafka"},
     "match": {"groups": ["a"], "exclude": ["b"]},
 }
+_SETTINGS: Object = {
+    "gracePeriod": "1h",
+    "backupRetention": "24h",
+    "windows": [{"from": "22:00", "to": "04:00", "timeZone": "Europe/Berlin"}],
+}
 _TLS: Object = {"certificateSecretRef": SECRET, "privateKeySecretRef": SECRET}
 _BEARER: Object = {"mechanism": "OAUTHBEARER", "oauth": {**OAUTH, "scope": "a", "caSecretRef": SECRET}}
 _IAM: Object = {
@@ -46,24 +51,20 @@ BASES: Mapping[str, tuple[Object, ...]] = {
             "action": "Alert",
             "interval": "10m",
             "when": {"unchangedFor": "1h", "idleFor": "1h", "expiresWithin": "1h", "lag": {"atLeast": 1}},
-            "alert": {"receiverNames": ["a"]},
+            "notify": {"receiverNames": ["a"]},
         },
         {
             **_POLICY,
             "match": {**_POLICY["match"], "unprotect": ["Streams"], "states": ["Empty"]},
             "action": "Delete",
             "when": {"unchangedFor": "1h"},
-            "delete": {
-                "gracePeriod": "1h",
-                "backupRetention": "24h",
-                "windows": [{"from": "22:00", "to": "04:00", "timeZone": "Europe/Berlin"}],
-            },
+            "delete": _SETTINGS,
         },
         {
             **_POLICY,
-            "match": {**_POLICY["match"], "topics": ["a"], "excludeTopics": ["b"]},
             "action": "DeleteOffsets",
             "when": {"idleFor": "1h"},
+            "deleteOffsets": {"topics": ["a"], "excludeTopics": ["b"], **_SETTINGS},
         },
     ),
     "GroupRestore": (
@@ -121,11 +122,9 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
     "must be a duration like 72h": ("1h30m", "3w"),
     "must be a duration like 30s": ("1m30s", "30"),
     "must be at least 1s": ("1s", "0d"),
-    "must be at least 5s": ("5s", "4s"),
-    "must be at least 1h": ("1h", "59m"),
-    "must be at most 24h": ("1d", "1d1s"),
-    "must be at most 720h": ("30d", "30d1s"),
-    "must be at most 8760h": ("365d", "8760h1s"),
+    "must be from 5s to 24h": ("1d", "1d1s"),
+    "must be from 1s to 720h": ("30d", "30d1s"),
+    "must be from 1h to 8760h": ("365d", "59m59s999ms"),
     "must be from 1s to 10m": ("10m", "11m"),
     "must be at least 1: every group": (1, 0),
     "must not be empty": ("a", ""),
@@ -179,7 +178,10 @@ _DELETE, _OFFSETS = BASES["GroupPolicy"][1], BASES["GroupPolicy"][2]
 SPECS: Mapping[str, tuple[Object, Object]] = {
     "must hold idleFor or unchangedFor with action Delete": (_DELETE, {**_DELETE, "when": {"lag": {"atLeast": 1}}}),
     "must hold idleFor with action DeleteOffsets": (_OFFSETS, {**_OFFSETS, "when": {"unchangedFor": "1h"}}),
-    "must hold idleFor and nothing else": (_OFFSETS, {**_OFFSETS, "when": {"idleFor": "1h", "offsets": "None"}}),
+    "must hold idleFor and nothing else": (
+        _OFFSETS,
+        {**_OFFSETS, "when": {"idleFor": "1h", "committedOffsets": "Absent"}},
+    ),
     "must hold only Stable with action DeleteOffsets": (
         {**_OFFSETS, "match": {"groups": ["a"], "states": ["Stable"]}},
         {**_OFFSETS, "match": {"groups": ["a"], "states": ["Empty"]}},
@@ -190,7 +192,7 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
     ),
     "must only be given with action DeleteOffsets": (
         _OFFSETS,
-        {**_DELETE, "match": {"groups": ["a"], "excludeTopics": ["b"]}},
+        {**_DELETE, "deleteOffsets": {}},
     ),
     "must name at least one condition": (
         {**_POLICY, "action": "Alert", "when": {"deletedTopics": "All"}},
@@ -208,7 +210,7 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"], "types": ["Share"]}},
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"]}},
     ),
-    "must only be given with action Delete or": (_DELETE, {**_POLICY, "action": "Alert", "delete": {}}),
+    "must only be given with action Delete": (_DELETE, {**_POLICY, "action": "Alert", "delete": {}}),
     "each receiver of owners": (
         BASES["KafkaConnection"][0],
         {**BASES["KafkaConnection"][0], "owners": [{"name": "a", "groups": ["a"], "receiver": "other"}]},
@@ -244,9 +246,9 @@ RULES = [
 
 def cases(kind: str, rule: Rule) -> tuple[Object, Object]:
     """An object that the rule accepts, and one that it refuses. Raises LookupError where the tables have none."""
-    found = [pair for start, pair in SPECS.items() if rule.path == "spec" and rule.message.startswith(start)]
-    if found:
-        ((good, bad),) = found
+    starts = [start for start in SPECS if rule.path == "spec" and rule.message.startswith(start)]
+    if starts:
+        good, bad = SPECS[max(starts, key=len)]
         return _object(kind, good), _object(kind, bad)
     ((good_value, bad_value),) = [pair for start, pair in VALUES.items() if rule.message.startswith(start)]
     return _object(kind, _with(kind, rule.path, good_value)), _object(kind, _with(kind, rule.path, bad_value))

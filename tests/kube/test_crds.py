@@ -160,7 +160,7 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
     "spec",
     [
         pytest.param({}, id="alert-without-when"),
-        pytest.param({"when": {"offsets": "None"}}, id="alert-committed"),
+        pytest.param({"when": {"committedOffsets": "Absent"}}, id="alert-committed"),
         pytest.param({"when": {"deletedTopics": "All"}}, id="alert-topics"),
         pytest.param({"when": {"unchangedFor": "1s"}}, id="alert-unchanged"),
         pytest.param({"when": {"unchangedFor": "3d"}}, id="alert-unchanged-in-days"),
@@ -170,7 +170,7 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"when": {"expiresWithin": "48h"}}, id="alert-what-expires"),
         pytest.param({"when": {"lag": {"atLeast": 1}}}, id="alert-lag"),
         pytest.param({"when": {"lag": {"atLeast": 2**63 - 1}}}, id="alert-lag-most"),
-        pytest.param({"when": {"offsets": "OutOfRange"}}, id="alert-out-of-range"),
+        pytest.param({"when": {"committedOffsets": "OutOfRange"}}, id="alert-out-of-range"),
         pytest.param({"mode": "Enforce"}, id="alert-enforce"),
         pytest.param({"match": {"types": ["Share"], "unprotect": ["Share"], "states": ["Stable"]}}, id="alert-share"),
         pytest.param(DELETE, id="delete"),
@@ -195,7 +195,7 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
             {
                 "action": "Delete",
                 "when": {
-                    "offsets": "OutOfRange",
+                    "committedOffsets": "OutOfRange",
                     "deletedTopics": "Some",
                     "unchangedFor": "1h30m",
                     "idleFor": "72h",
@@ -210,8 +210,8 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param(
             {
                 **STALE,
-                "delete": {"gracePeriod": "1h"},
-                "match": {"topics": ["a*"], "excludeTopics": ["b"], "states": ["Stable"]},
+                "deleteOffsets": {"gracePeriod": "1h", "topics": ["a*"], "excludeTopics": ["b"]},
+                "match": {"states": ["Stable"]},
             },
             id="stale-offsets-whole",
         ),
@@ -444,7 +444,8 @@ FOLDER = "must be the address of a folder"
 STATES_IN_USE = "spec.match.states: .* must hold only Empty and Dead with action Delete"
 STATE_ALONE = "spec.match.unprotect: .* must hold Streams where it holds StreamsState"
 NOT_ALONE = "spec.when: .* must hold idleFor and nothing else with action DeleteOffsets"
-FOR_OFFSETS = "spec.match.topics: .* must only be given with action DeleteOffsets"
+FOR_OFFSETS = "spec.deleteOffsets: .* must only be given with action DeleteOffsets"
+FOR_DELETE = "spec.delete: .* must only be given with action Delete"
 TOGETHER = "certificateSecretRef and privateKeySecretRef must be given together"
 LOGIN = "username and passwordSecretRef must be given"
 NO_LOGIN = "username and passwordSecretRef must not be given with mechanism OAUTHBEARER or AWS_MSK_IAM"
@@ -472,9 +473,9 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param({"mode": "dryRun"}, 'spec.mode: Unsupported value: "dryRun"', id="mode-lower-case"),
         pytest.param({"mode": "Off"}, '"DryRun", "Enforce"', id="mode-unknown"),
         pytest.param({"suspend": "yes"}, "spec.suspend: .* must be of type boolean", id="suspend-as-text"),
-        pytest.param({"interval": "4999ms"}, "spec.interval: .* must be at least 5s", id="interval-just-too-short"),
-        pytest.param({"interval": "24h1s"}, "spec.interval: .* must be at most 24h", id="interval-too-long"),
-        pytest.param({"interval": "7d"}, "spec.interval: .* must be at most 24h", id="interval-in-days"),
+        pytest.param({"interval": "4999ms"}, "spec.interval: .* must be from 5s to 24h", id="interval-just-too-short"),
+        pytest.param({"interval": "24h1s"}, "spec.interval: .* must be from 5s to 24h", id="interval-too-long"),
+        pytest.param({"interval": "7d"}, "spec.interval: .* must be from 5s to 24h", id="interval-in-days"),
         pytest.param({"interval": "1h1d"}, f"spec.interval: .* {DURATION}", id="interval-days-last"),
         pytest.param({"interval": "10000d"}, f"spec.interval: .* {DURATION}", id="interval-of-too-many-days"),
         pytest.param({"interval": "10"}, f"spec.interval: .* {DURATION}", id="interval-without-unit"),
@@ -484,6 +485,7 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param({"interval": "-10m"}, f"spec.interval: .* {DURATION}", id="interval-negative"),
         pytest.param({"interval": "10m\n"}, f"spec.interval: .* {DURATION}", id="interval-with-line-end"),
         pytest.param({"interval": "1h" * 5}, f"spec.interval: .* {DURATION}", id="interval-five-parts"),
+        pytest.param({"interval": "30m1h"}, f"spec.interval: .* {DURATION}", id="interval-minutes-first"),
         pytest.param({"match": None}, "spec.match: Required value", id="match-missing"),
         pytest.param({"match": {"groups": None}}, "spec.match.groups: Required value", id="match-empty"),
         pytest.param(match(groups="a"), "spec.match.groups: .* must be of type array", id="groups-as-text"),
@@ -501,7 +503,9 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(match(unprotect=["All"]), r"match.unprotect\[0\]: Unsupported value", id="unprotect-unknown"),
         pytest.param(match(unprotect=["Streams"] * 2), r"match.unprotect\[1\]: Duplicate value", id="unprotect-twice"),
         pytest.param({"when": {}}, "spec.when: .* must name at least one condition", id="when-empty"),
-        pytest.param(when(offsets="Some"), "spec.when.offsets: Unsupported value", id="offsets-unknown"),
+        pytest.param(
+            when(committedOffsets="Some"), "spec.when.committedOffsets: Unsupported value", id="offsets-unknown"
+        ),
         pytest.param(when(deletedTopics="None"), "when.deletedTopics: Unsupported value", id="deleted-topics-unknown"),
         pytest.param(when(unchangedFor="0h"), "spec.when.unchangedFor: .* must be at least 1s", id="unchanged-zero"),
         pytest.param(when(idleFor="0h"), "spec.when.idleFor: .* must be at least 1s", id="idle-zero"),
@@ -513,7 +517,7 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param({**STALE, **when(idleFor="1h", unchangedFor="1h")}, NOT_ALONE, id="stale-and-unchanged"),
         pytest.param({**STALE, **when(idleFor="1h", expiresWithin="1h")}, NOT_ALONE, id="stale-and-expires"),
         pytest.param({**STALE, **when(idleFor="1h", lag={"atLeast": 1})}, NOT_ALONE, id="stale-and-lag"),
-        pytest.param({**STALE, **when(idleFor="1h", offsets="OutOfRange")}, NOT_ALONE, id="stale-and-range"),
+        pytest.param({**STALE, **when(idleFor="1h", committedOffsets="OutOfRange")}, NOT_ALONE, id="stale-and-range"),
         pytest.param({**STALE, **when(idleFor="1h", deletedTopics="All")}, NOT_ALONE, id="stale-and-deleted-topics"),
         pytest.param(
             {**STALE, **match(states=["Stable", "Empty"])},
@@ -525,27 +529,32 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
             "spec.match.types: .* must hold only Classic and Consumer with action DeleteOffsets",
             id="stale-of-a-streams-group",
         ),
-        pytest.param(match(topics=["a"]), FOR_OFFSETS, id="alert-with-topics"),
-        pytest.param({**DELETE, **match(excludeTopics=["a"])}, FOR_OFFSETS, id="delete-without-topics"),
+        pytest.param({"deleteOffsets": {"topics": ["a"]}}, FOR_OFFSETS, id="alert-with-topics"),
+        pytest.param({**DELETE, "deleteOffsets": {}}, FOR_OFFSETS, id="delete-with-settings-of-offsets"),
+        pytest.param({**STALE, "delete": {}}, FOR_DELETE, id="stale-with-settings-of-delete"),
         pytest.param(when(lag={}), "spec.when.lag.atLeast: Required value", id="lag-of-nothing"),
         pytest.param(when(lag={"atLeast": -1}), "spec.when.lag.atLeast: .* must be at least 1", id="lag-negative"),
         pytest.param(when(lag={"atLeast": "5"}), "lag.atLeast: .* must be of type integer", id="lag-text"),
         pytest.param(when(lag=5), "spec.when.lag: .* must be of type object", id="lag-number"),
-        pytest.param({"delete": {}}, "spec.delete: .* must only be given with action Delete", id="alert-with-delete"),
+        pytest.param({"delete": {}}, FOR_DELETE, id="alert-with-delete"),
         pytest.param({"action": "Delete"}, IDLE_MISSING, id="delete-without-when"),
         pytest.param({"action": "Delete", "when": {}}, IDLE_MISSING, id="delete-with-empty-when"),
         pytest.param({"action": "Delete", **when(deletedTopics="All")}, IDLE_MISSING, id="delete-deleted-topics"),
         pytest.param({"action": "Delete", **when(expiresWithin="48h")}, IDLE_MISSING, id="delete-what-expires"),
-        pytest.param({"action": "Delete", **when(offsets="OutOfRange")}, IDLE_MISSING, id="delete-range-alone"),
+        pytest.param(
+            {"action": "Delete", **when(committedOffsets="OutOfRange")}, IDLE_MISSING, id="delete-range-alone"
+        ),
         pytest.param({**DELETE, **match(states=["Empty", "Stable"])}, STATES_IN_USE, id="delete-stable"),
         pytest.param(delete(maxPercent=0), "delete.maxPercent: .* greater than or equal to 1", id="percent-0"),
         pytest.param(delete(maxPercent=101), "delete.maxPercent: .* less than or equal to 100", id="percent-101"),
         pytest.param(delete(maxPercent="20%"), "delete.maxPercent: .* must be of type integer", id="percent-text"),
         pytest.param(delete(maxPerRun=0), "delete.maxPerRun: .* greater than or equal to 1", id="per-run-0"),
         pytest.param(delete(maxPerRun=10001), "delete.maxPerRun: .* less than or equal to 10000", id="per-run-10001"),
-        pytest.param(delete(gracePeriod="999ms"), "delete.gracePeriod: .* must be at least 1s", id="grace-short"),
-        pytest.param(delete(gracePeriod="720h1s"), "delete.gracePeriod: .* must be at most 720h", id="grace-long"),
-        pytest.param(delete(backupRetention="8761h"), "backupRetention: .* must be at most 8760h", id="retention-long"),
+        pytest.param(delete(gracePeriod="999ms"), "delete.gracePeriod: .* must be from 1s to 720h", id="grace-short"),
+        pytest.param(delete(gracePeriod="720h1s"), "delete.gracePeriod: .* must be from 1s to 720h", id="grace-long"),
+        pytest.param(
+            delete(backupRetention="8761h"), "backupRetention: .* must be from 1h to 8760h", id="retention-long"
+        ),
         pytest.param(delete(backupRetention="1y"), f"backupRetention: .* {DURATION}", id="retention-in-years"),
         pytest.param(delete(windows=[NIGHT] * 17), "delete.windows: .* must have at most 16 items", id="windows-17"),
         pytest.param(window(days=["Mon"]), r"windows\[0\].days\[0\]: Unsupported value", id="window-short-day"),
@@ -647,12 +656,14 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param({"protect": ["a"] * 65}, "spec.protect: Too many", id="protect-too-many"),
         pytest.param({"limits": {"minGroups": 0}}, "minGroups: .* greater than or equal to 1", id="least-groups-0"),
         pytest.param({"limits": {"minGroups": 10**8}}, "minGroups: .* less than or equal to", id="least-groups-many"),
-        pytest.param({"limits": {"minGracePeriod": "0s"}}, "minGracePeriod: .* at least 1s", id="floor-grace-0"),
-        pytest.param({"limits": {"minGracePeriod": "721h"}}, "minGracePeriod: .* at most 720h", id="floor-grace-721h"),
+        pytest.param({"limits": {"minGracePeriod": "0s"}}, "minGracePeriod: .* from 1s to 720h", id="floor-grace-0"),
+        pytest.param(
+            {"limits": {"minGracePeriod": "721h"}}, "minGracePeriod: .* from 1s to 720h", id="floor-grace-721h"
+        ),
         pytest.param({"limits": {"minUnchangedFor": "0s"}}, "minUnchangedFor: .* at least 1s", id="floor-unchanged-0"),
         pytest.param({"limits": {"minIdleFor": "1w"}}, "minIdleFor: .* must be a duration", id="floor-idle-unit"),
-        pytest.param({"limits": {"minBackupRetention": "59m"}}, "at least 1h", id="floor-retention-59m"),
-        pytest.param({"limits": {"minBackupRetention": "366d"}}, "at most 8760h", id="floor-retention-366d"),
+        pytest.param({"limits": {"minBackupRetention": "59m"}}, "from 1h to 8760h", id="floor-retention-59m"),
+        pytest.param({"limits": {"minBackupRetention": "366d"}}, "from 1h to 8760h", id="floor-retention-366d"),
         pytest.param(access(unprotect=["UnreadableTopics"]), "Unsupported value", id="unprotect-unreadable"),
         pytest.param(access(unprotect=["Share", "Share"]), "Duplicate value", id="unprotect-twice"),
         pytest.param({"limits": {"maxPercent": 0}}, "maxPercent: .* greater than or equal to 1", id="percent-0"),
@@ -688,10 +699,14 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param(activity(uri="az://c@evil.com/y"), f"spec.activity.uri: .* {FOLDER}", id="activity-account"),
         pytest.param(activity(uri="/" * 1025), "spec.activity.uri: Too long", id="activity-too-long"),
         pytest.param(
-            activity(maxAge="31d"), "spec.activity.maxAge: .* must be at most 720h", id="activity-age-in-days"
+            activity(maxAge="31d"), "spec.activity.maxAge: .* must be from 1s to 720h", id="activity-age-in-days"
         ),
-        pytest.param(activity(maxAge="999ms"), "spec.activity.maxAge: .* must be at least 1s", id="activity-age-short"),
-        pytest.param(activity(maxAge="721h"), "spec.activity.maxAge: .* must be at most 720h", id="activity-age-long"),
+        pytest.param(
+            activity(maxAge="999ms"), "spec.activity.maxAge: .* must be from 1s to 720h", id="activity-age-short"
+        ),
+        pytest.param(
+            activity(maxAge="721h"), "spec.activity.maxAge: .* must be from 1s to 720h", id="activity-age-long"
+        ),
         pytest.param(activity(secretRef={}), "spec.activity.secretRef.name: Required value", id="activity-secret"),
         pytest.param(activity(secretRef={"name": "A"}), "must be the name of a Secret", id="activity-secret-name"),
         pytest.param(
@@ -766,7 +781,7 @@ def _assert_one(said: list[str], complaint: str) -> None:
     ("spec", "said"),
     [
         pytest.param(
-            {"interval": "4s"}, 'is invalid: spec.interval: Invalid value: "4s": must be at least 5s', id="rule"
+            {"interval": "4s"}, 'is invalid: spec.interval: Invalid value: "4s": must be from 5s to 24h', id="rule"
         ),
         pytest.param({"idleFor": "72h"}, 'strict decoding error: unknown field "spec.idleFor"', id="unknown-field"),
     ],
@@ -983,18 +998,27 @@ def published(api_server: ApiServer) -> ApiServer:
             "address urlSecretRef tokenSecretRef hmacSecretRef caSecretRef",
             id="connection-webhook",
         ),
-        pytest.param("kgp.spec", "connectionRef interval suspend mode match when action alert delete", id="policy"),
-        pytest.param("kgp.spec.alert", "groupsAtLeast receiverNames", id="policy-alert"),
+        pytest.param(
+            "kgp.spec", "connectionRef interval suspend mode match when action notify delete deleteOffsets", id="policy"
+        ),
+        pytest.param("kgp.spec.notify", "groupsAtLeast receiverNames", id="policy-notify"),
         pytest.param(
             "kgp.spec.match",
-            "groups exclude states types topics excludeTopics unprotect",
+            "groups exclude states types unprotect",
             id="policy-match",
         ),
-        pytest.param("kgp.spec.when", "offsets deletedTopics unchangedFor idleFor expiresWithin lag", id="policy-when"),
+        pytest.param(
+            "kgp.spec.when", "committedOffsets deletedTopics unchangedFor idleFor expiresWithin lag", id="policy-when"
+        ),
         pytest.param(
             "kgp.spec.delete",
             "gracePeriod maxPerRun maxPercent backupRetention windows",
             id="policy-delete",
+        ),
+        pytest.param(
+            "kgp.spec.deleteOffsets",
+            "topics excludeTopics gracePeriod maxPerRun maxPercent backupRetention windows",
+            id="policy-delete-offsets",
         ),
         pytest.param("kgp.spec.delete.windows", "days from to timeZone", id="policy-delete-windows"),
         pytest.param(
@@ -1011,7 +1035,8 @@ def published(api_server: ApiServer) -> ApiServer:
         ),
         pytest.param(
             "kgr.spec",
-            "connectionRef groups policyRef deletedAfter at outOfRangeOffsets allowUnknownTopicIdentity overwriteLater",
+            "connectionRef groups policyRef deletedAfter at outOfRangeOffsets allowUnknownTopicIdentity overwriteLater "
+            "ttlSecondsAfterFinished",
             id="restore",
         ),
         pytest.param(

@@ -117,7 +117,7 @@ def test_several_policies(spark: SparkSession, lived: str) -> None:
         policy(),
         narrow,
         policy("protected", connectionRef={"name": "other"}),
-        policy("alert", action="Alert", delete=None),
+        policy("alert", action="Alert", delete=None, match={"groups": ["*"], "states": ["Empty"]}),
     ]
     protect = {("kafka", "other"): Patterns(["weekly"]), ("elsewhere", "main"): Patterns(["*"])}
     found = backtest(spark, lived, policies, Terms(step=timedelta(hours=1), protect=protect))
@@ -133,7 +133,9 @@ def test_several_policies(spark: SparkSession, lived: str) -> None:
 
 def test_an_alert_alone(spark: SparkSession, lived: str) -> None:
     """No other periods are tried, as nothing is deleted; it is known how many groups match."""
-    (one,) = tried(spark, lived, policy("alert", action="Alert", delete=None)).tried
+    (one,) = tried(
+        spark, lived, policy("alert", action="Alert", delete=None, match={"groups": ["*"], "states": ["Empty"]})
+    ).tried
     assert (one.deleted, max(day.matched for day in one.days)) == (0, 4)
     assert (one.periods, one.graces, one.patterns) == ([], [], [])
     assert one.reasons == {"Match": 4, "TooRecent": 2}
@@ -228,7 +230,7 @@ def random_policy(chance: random.Random, number: int, tag: str, longest: float) 
         # Around the moment at which each group's offsets expire.
         when["expiresWithin"] = format_duration(_RETENTION - timedelta(seconds=chance.uniform(0, longest)))
     if chance.random() < 0.2:
-        when["offsets"] = "None"
+        when["committedOffsets"] = "Absent"
     spec = {"connectionRef": {"name": "main"}, "match": match, "when": when, "action": action}
     if action == "Delete":
         spec["delete"] = {"gracePeriod": "1s"}

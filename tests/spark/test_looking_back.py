@@ -133,7 +133,7 @@ def test_the_answer(lived: str, tmp_path: Path) -> None:
 
     More regret than --max-regret is told by the exit code all the same.
     """
-    alert = policy("alert", action="Alert")
+    alert = policy("alert", action="Alert", match={"groups": ["*"], "states": ["Empty"]})
     topics = policy("topics", when={"idleFor": "2h", "deletedTopics": "All"})
     expires = policy("expires", when={"idleFor": "2h", "expiresWithin": "24h"})
     file = file_of(tmp_path, policy(), topics, alert, expires)

@@ -13,7 +13,7 @@ from group_hygiene.spec.access import Grant, Right
 from group_hygiene.spec.connection import Connection, admit, grant, parse_connection
 from group_hygiene.spec.durations import parse_duration
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import UNPROVEN, Policy, Unprotect, parse_policy
+from group_hygiene.spec.policy import UNPROVEN, Action, Policy, Unprotect, parse_policy
 from tests.unit.make import group, policy_object
 
 _LABELS = {"team": "a", "env": "prod", "kubernetes.io/metadata.name": "team-a"}
@@ -227,7 +227,7 @@ _RAISED = (
 def _hasty(namespace: str, action: str = "Delete", unprotect: tuple[str, ...] = (), **fields: Any) -> Policy:
     """A policy with the shortest times that the CRD accepts."""
     when = {"unchangedFor": "1s"} if action == "Delete" else {"idleFor": "1s"}
-    delete = {} if action == "Alert" else {"delete": {"gracePeriod": "1s", "backupRetention": "1h"}}
+    delete = {} if action == "Alert" else {Action(action).member: {"gracePeriod": "1s", "backupRetention": "1h"}}
     obj = policy_object(action, match={"groups": ["*"], "unprotect": list(unprotect)})
     obj["spec"] |= {"connectionRef": {"name": "main", "namespace": "kafka"}, "when": when} | delete | fields
     obj["metadata"]["namespace"] = namespace
@@ -248,7 +248,7 @@ def _limited(limits: Mapping[str, str], *access: Mapping[str, Any]) -> Connectio
         pytest.param(
             {},
             _hasty("team-a", "DeleteOffsets"),
-            ("when.idleFor is 24h, not 1s", *_RAISED[1:]),
+            ("when.idleFor is 24h, not 1s", *(note.replace("delete.", "deleteOffsets.") for note in _RAISED[1:])),
             id="offsets",
         ),
         pytest.param(
@@ -285,11 +285,12 @@ def test_floors(limits: Mapping[str, str], policy: Policy, stricter: tuple[str, 
     """The stricter of the policy's time and the connection's applies, and the policy knows which one that is."""
     found = _admit(_limited(limits, _entry(["*"], [str(right) for right in Right])), policy)
     assert found.stricter == stricter
+    member = policy.action.member
     shown = {
         "when.unchangedFor": found.when.unchanged_for,
         "when.idleFor": found.when.idle_for,
-        "delete.gracePeriod": found.grace_period,
-        "delete.backupRetention": found.backup_retention,
+        f"{member}.gracePeriod": found.grace_period,
+        f"{member}.backupRetention": found.backup_retention,
     }
     for note in stricter:
         field, _, rest = note.partition(" is ")

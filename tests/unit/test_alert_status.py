@@ -13,7 +13,7 @@ from group_hygiene.model.verdicts import Verdict
 from group_hygiene.spec.policy import parse_policy
 from tests.unit.make import NOW, delete, match, plan, policy_object, refused
 
-FEW = parse_policy(policy_object("Alert", {}, alert={"groupsAtLeast": 2}))
+FEW = parse_policy(policy_object("Alert", {}, notify={"groupsAtLeast": 2}))
 BEFORE: dict[str, Any] = {"observedGeneration": 3, "conditions": []}
 
 

@@ -47,7 +47,7 @@ def connection(*receivers: dict[str, Any], **more: Any) -> Connection:
 
 
 def alerts(at_least: int = 1, **alert: Any) -> Policy:
-    return parse_policy(policy_object("Alert", {}, alert={"groupsAtLeast": at_least, **alert}))
+    return parse_policy(policy_object("Alert", {}, notify={"groupsAtLeast": at_least, **alert}))
 
 
 def journal() -> Journal:
@@ -444,7 +444,7 @@ def test_a_suspended_policy_ends_the_alerts_of_owners() -> None:
 
 def test_owners_get_their_deletions() -> None:
     """Once, and only of their groups."""
-    scene = Scene(parse_policy(policy_object("Delete", mode="Enforce", alert={"receiverNames": []})), OWNED)
+    scene = Scene(parse_policy(policy_object("Delete", mode="Enforce", notify={"receiverNames": []})), OWNED)
     gone = [Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted") for name in ("pay-1", "other")]
     with scene.alerts.round(scene.journal):
         scene.alerts.add_result(plan(scene.policy, []), gone, snapshot())

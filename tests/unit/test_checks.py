@@ -12,7 +12,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from group_hygiene.decide.checks import CHECKS, Check, judge
+from group_hygiene.decide.checks import ALERT_CHECKS, CHECKS, PROTECTIONS, Check, judge
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, UsedBy
 from group_hygiene.model.evidence import Activity, Claims, Deletion, Evidence, Protections
@@ -21,7 +21,7 @@ from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.programs import Program
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Need
-from group_hygiene.spec.policy import DeletedTopics, Offsets, Policy, Unprotect, parse_policy
+from group_hygiene.spec.policy import CommittedOffsets, DeletedTopics, Policy, Unprotect, parse_policy
 from tests.examples import examples
 from tests.unit.make import (
     DENIED,
@@ -107,7 +107,6 @@ _STREAMS_GROUP, _STABLE, _SIMPLE = (
         case("id-just-not-too-long", _MATCH, of=group("x" * 1_000)),
         # protected
         case("protected", reasons.PROTECTED, protected_by="console-*"),
-        case("protected-from-alerts-too", reasons.PROTECTED, alert(), protected_by="*"),
         case(
             "nothing-unprotects-what-the-connection-protects",
             reasons.PROTECTED,
@@ -256,8 +255,6 @@ _STREAMS_GROUP, _STABLE, _SIMPLE = (
             retention=timedelta(hours=1),
         ),
         case("share-caught-up-for-its-consumers-are-members", _MATCH, _SHARING, _SHARE, lag={P0: 0, P1: 0}),
-        case("share-alert", reasons.SHARE, alert(), _SHARE),
-        case("share-alert-unprotected", _MATCH, alert(_unprotect("Share")), _SHARE),
         # dead
         case("dead", reasons.DEAD, of=group(state=GroupState.DEAD)),
         case("dead-alert", _MATCH, alert(), group(state=GroupState.DEAD)),
@@ -276,18 +273,18 @@ _STREAMS_GROUP, _STABLE, _SIMPLE = (
         case("offsets-not-read", Need.OFFSETS, offsets=None),
         case("offsets-fault", reasons.OFFSETS_UNKNOWN, offsets=FAULT),
         case("offsets-denied", reasons.DENIED, offsets=DENIED),
-        case("committed-none-offsets-not-read", Need.OFFSETS, alert(offsets="None"), offsets=None),
-        case("committed-none-offsets-fault", reasons.OFFSETS_UNKNOWN, alert(offsets="None"), offsets=FAULT),
+        case("committed-none-offsets-not-read", Need.OFFSETS, alert(committedOffsets="Absent"), offsets=None),
+        case("committed-none-offsets-fault", reasons.OFFSETS_UNKNOWN, alert(committedOffsets="Absent"), offsets=FAULT),
         case("topics-offsets-not-read", Need.OFFSETS, alert(deletedTopics="Some"), offsets=None),
         # committed
-        case("committed-none-has-some", reasons.HAS_OFFSETS, alert(offsets="None")),
-        case("committed-none", _MATCH, alert(offsets="None"), offsets={}),
-        case("delete-none-has-some", reasons.HAS_OFFSETS, delete(offsets="None")),
-        case("delete-committed-none", _MATCH, delete(offsets="None"), offsets={}, lag=None),
+        case("committed-none-has-some", reasons.HAS_OFFSETS, alert(committedOffsets="Absent")),
+        case("committed-none", _MATCH, alert(committedOffsets="Absent"), offsets={}),
+        case("delete-none-has-some", reasons.HAS_OFFSETS, delete(committedOffsets="Absent")),
+        case("delete-committed-none", _MATCH, delete(committedOffsets="Absent"), offsets={}, lag=None),
         case(
             "delete-committed-none-too-recent",
             reasons.TOO_RECENT,
-            delete(offsets="None"),
+            delete(committedOffsets="Absent"),
             offsets={},
             unchanged=seen(1),
         ),
@@ -414,7 +411,7 @@ def test_messages_say_who_and_until_when() -> None:
 
 def test_first_check_decides() -> None:
     """Of a group that everything speaks for keeping, the reasons come in the order of the chain, one by one."""
-    policy = delete(offsets="None", deletedTopics="All")
+    policy = delete(committedOffsets="Absent", deletedTopics="All")
     everything = Protections(
         streams=frozenset({"connect-a"}),
         mirrored=frozenset({"connect-a"}),
@@ -443,7 +440,7 @@ def test_first_check_decides() -> None:
     look()
     steps = [["Connect"], ["Connect", "Streams"], ["Connect", "Streams", "StreamsState"]]
     for step in [*steps, ["Connect", "Streams", "StreamsState", "MirrorMaker"]]:
-        policy = delete({"unprotect": step}, offsets="None", deletedTopics="All")
+        policy = delete({"unprotect": step}, committedOffsets="Absent", deletedTopics="All")
         look()
     subject = replace(subject, type=GroupType.CLASSIC)
     look()
@@ -502,6 +499,35 @@ def test_check_is_documented(check: Check) -> None:
     assert check.__doc__.rstrip().endswith(".")
 
 
+_PROTECTED = [
+    case("protected", reasons.PROTECTED, protected_by="*"),
+    case("failover-target", reasons.FAILOVER_TARGET, failover_target=True),
+    case("keep", reasons.KEEP_REQUESTED, keep_request=_REQUEST),
+    case("unreadable-record", reasons.RECORD_UNREADABLE, damaged="?"),
+    case("reappeared", reasons.REAPPEARED, deleted=Deletion(NOW, "kafka/p", _SOON)),
+    case("claimed", reasons.CLAIMED, protections=Protections(claimed=Claims({"console-consumer-1": "ScaledObject"}))),
+    case("claims-unread", reasons.CLAIMED, protections=Protections(claimed=_UNREAD)),
+    case("connect", reasons.CONNECT, of=group("connect-sink")),
+    case("streams", reasons.STREAMS, protections=Protections(streams=frozenset({"console-consumer-1"}))),
+    case("topics-unread", reasons.STREAMS, protections=Protections(streams=None)),
+    case("mirrored", reasons.MIRROR_MAKER, protections=Protections(mirrored=frozenset({"console-consumer-1"}))),
+    case("share", reasons.SHARE, delete({"types": ["Share"]}), _SHARE, offsets=OFFSETS),
+]
+
+
+@pytest.mark.parametrize(("policy", "group", "evidence", "expected"), _PROTECTED)
+def test_a_protected_group_is_watched(policy: Policy, group: Group, evidence: Evidence, expected: str) -> None:
+    """What prevents a deletion prevents no alert: the groups that are worth most are among these."""
+    assert decided(judge(policy, group, evidence, NOW)) == expected
+    watching = alert({"types": ["Classic", "Share"]}, lag={"atLeast": 1})
+    assert decided(judge(watching, group, evidence, NOW)) is None
+
+
+def test_an_alert_asks_every_other_check() -> None:
+    """So it can't report the operator's own groups, for example."""
+    assert [check for check in CHECKS if check not in ALERT_CHECKS] == list(PROTECTIONS)
+
+
 @dataclass(frozen=True)
 class _Case:
     policy: Policy
@@ -529,9 +555,9 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
         "unchangedFor": unchanged_for,
         "idleFor": idle_for,
         "deletedTopics": (None, "Some", "All"),
-        "offsets": (None, "None"),
+        "committedOffsets": (None, "Absent"),
     }
-    lag, outside = {"lag": {"atLeast": 2}}, {"offsets": "OutOfRange"}
+    lag, outside = {"lag": {"atLeast": 2}}, {"committedOffsets": "OutOfRange"}
     # Mostly not asked: each condition more is one that most evidence fails.
     also: list[dict[str, Any]] = [{}, {}, {}, {}, {}, {}, lag, outside, lag | outside]
     return [
@@ -541,7 +567,7 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
         for when in product(*asks.values())
         for unprotect in protections
         for more in also
-        if (action == "Alert" or when[0] or when[1]) and not (when[3] and "offsets" in more)
+        if (action == "Alert" or when[0] or when[1]) and not (when[3] and "committedOffsets" in more)
     ]
 
 
@@ -711,11 +737,12 @@ def test_delete_needs_every_proof(case: _Case) -> None:
         pytest.param({}, id="plain"),
         pytest.param({"deleted_topics": DeletedTopics.ALL}, id="all-deleted"),
         pytest.param({"deleted_topics": DeletedTopics.SOME}, id="some-deleted"),
-        pytest.param({"offsets": Offsets.NONE}, id="committed-none"),
+        pytest.param({"committed_offsets": CommittedOffsets.ABSENT}, id="committed-none"),
         pytest.param({"lag_at_least": 2}, id="lag"),
-        pytest.param({"offsets": Offsets.OUT_OF_RANGE}, id="out-of-range"),
+        pytest.param({"committed_offsets": CommittedOffsets.OUT_OF_RANGE}, id="out-of-range"),
         pytest.param(
-            {"lag_at_least": 2, "offsets": Offsets.OUT_OF_RANGE, "idle_for": timedelta(hours=72)}, id="all-of-it"
+            {"lag_at_least": 2, "committed_offsets": CommittedOffsets.OUT_OF_RANGE, "idle_for": timedelta(hours=72)},
+            id="all-of-it",
         ),
         pytest.param({"idle_for": timedelta(hours=72)}, id="idle"),
         pytest.param({"idle_for": timedelta(hours=72), "unchanged_for": None}, id="idle-alone"),

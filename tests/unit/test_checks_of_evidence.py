@@ -33,6 +33,7 @@ from tests.unit.make import (
 
 _MATCH = None
 _WEEK = timedelta(days=7)
+_STABLE = group(state=GroupState.STABLE)
 _EVIDENCE_REASONS = sorted(reason for reason in reasons.all_reasons() if reason.startswith("Evidence"))
 
 
@@ -94,7 +95,6 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
         _case("kip-848-records-have-no-protocol-type", _MATCH, replace(_OF_KIP_848, protocol_type=""), _KIP_848),
         # What holds beside it
         _case("in-use", reasons.NOT_EMPTY, of=group(state=GroupState.STABLE)),
-        _case("alert-in-use", reasons.NOT_EMPTY, of=group(state=GroupState.STABLE), policy=alert(idleFor="72h")),
         _case("offsets-for-the-backup", Need.OFFSETS, offsets=None),
         _case("offsets-unknown", reasons.OFFSETS_UNKNOWN, offsets=FAULT),
         _case("needs-no-lag", _MATCH, lag=None),
@@ -264,3 +264,39 @@ def test_reads_of_the_log_order_commits_and_members(changes: dict[str, Any], out
     """Who commits without joining is found also where its times, or the coordinator's, are wrong."""
     changed = replace(activity(100), **changes)
     assert commits_outside(_known(changed)) is outside
+
+
+def _stopped(hours: float | None, **changes: Any) -> Activity:
+    """A group with members, whose last commit was so long ago; None = the log has none."""
+    commit = None if hours is None else _ago(hours)
+    return activity(state="Active", empty_since=None, last_commit=commit, oldest_commit=commit, **changes)
+
+
+_STUCK, _LEFT = alert(idleFor="48h"), alert({"states": ["Empty"]}, idleFor="48h")
+
+
+@pytest.mark.parametrize(
+    ("policy", "group", "evidence", "expected"),
+    [
+        _case("stopped", _MATCH, _stopped(49), _STABLE, _STUCK),
+        _case("commits", reasons.TOO_RECENT, _stopped(47), _STABLE, _STUCK),
+        _case("commits-since-the-read", reasons.TOO_RECENT, _stopped(49, last_commit_after=_ago(1)), _STABLE, _STUCK),
+        _case("records-were-lost", reasons.TOO_RECENT, _stopped(49, complete_since=_ago(1)), _STABLE, _STUCK),
+        _case("never-committed", reasons.NO_OFFSETS, _stopped(None), _STABLE, _STUCK),
+        _case("its-members-left-just-now", _MATCH, activity(1, last_commit=_ago(49)), policy=_STUCK),
+        _case("its-members-left-after-a-commit", reasons.TOO_RECENT, activity(1), policy=_STUCK),
+        _case("left-just-now", reasons.TOO_RECENT, activity(1, last_commit=_ago(49)), policy=_LEFT),
+        _case("left", _MATCH, activity(49), policy=_LEFT),
+        _case("not-in-use-by-the-log", reasons.EVIDENCE_MISSING, activity(49), _STABLE, _STUCK),
+        _case("in-use-is-not-to-be-deleted", reasons.NOT_EMPTY, _stopped(99), _STABLE, idle()),
+        _case("and-unread", _MATCH, _stopped(49), _STABLE, alert(idleFor="48h", lag={"atLeast": 1})),
+        _case("no-retention-in-use", _MATCH, _stopped(199), _STABLE, alert(idleFor="198h"), retention=_WEEK),
+        _case("retention-in-use", reasons.TOO_RECENT, _stopped(99), _STABLE, alert(idleFor="198h"), retention=_WEEK),
+        _case("unchanged-too", reasons.NOT_EMPTY, _stopped(49), _STABLE, alert(idleFor="48h", unchangedFor="1h")),
+    ],
+)
+def test_a_group_that_stopped_committing(
+    policy: Policy, group: Group, evidence: Evidence, expected: str | Need | None
+) -> None:
+    """An alert that selects groups with members counts from the last commit, whether members left since or not."""
+    assert decided(judge(policy, group, evidence, NOW)) == expected

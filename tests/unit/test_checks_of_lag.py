@@ -1,4 +1,4 @@
-"""`lag`, `offsets: OutOfRange` and CaughtUp: what the ends of partitions say of committed offsets, and when nothing."""
+"""`lag`, `committedOffsets: OutOfRange` and CaughtUp: what the ends of partitions say, and when nothing."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _MATCH = None
 _P2 = Partition("orders", 1)
 _STABLE = group(state=GroupState.STABLE)
 _SIMPLE = group(protocol_type="")
-_LAG, _RANGE = alert(lag={"atLeast": 5}), alert(offsets="OutOfRange")
-_BOTH = alert(lag={"atLeast": 5}, offsets="OutOfRange")
+_LAG, _RANGE = alert(lag={"atLeast": 5}), alert(committedOffsets="OutOfRange")
+_BOTH = alert(lag={"atLeast": 5}, committedOffsets="OutOfRange")
 
 
 def _known(first: Bounds | Fault | None, second: Bounds | Fault | None = None) -> Evidence:
@@ -96,7 +96,7 @@ def test_what_latest_skips(verdicts: list[Verdict], records: str) -> None:
         case("offsets-not-read", Need.OFFSETS, _LAG, offsets=None),
         case("offsets-unknown", reasons.OFFSETS_UNKNOWN, _LAG, offsets=FAULT),
         case("never-committed", reasons.NO_OFFSETS, _LAG, offsets={}),
-        # offsets: OutOfRange
+        # committedOffsets: OutOfRange
         case("in-range", reasons.IN_RANGE, _RANGE, known=_known(Bounds(0, 15))),
         case("at-the-begin", reasons.IN_RANGE, _RANGE, known=_known(Bounds(10, 15))),
         case("at-the-end", reasons.IN_RANGE, _RANGE, known=_known(Bounds(0, 10))),
@@ -121,7 +121,7 @@ def test_what_latest_skips(verdicts: list[Verdict], records: str) -> None:
             missing_topics=frozenset(),
             lag=None,
         ),
-        case("none-first", reasons.HAS_OFFSETS, alert(offsets="None", lag={"atLeast": 5}), lag=None),
+        case("none-first", reasons.HAS_OFFSETS, alert(committedOffsets="Absent", lag={"atLeast": 5}), lag=None),
         case(
             "no-lag-in-deleted-topics",
             reasons.CAUGHT_UP,
@@ -130,15 +130,15 @@ def test_what_latest_skips(verdicts: list[Verdict], records: str) -> None:
             bounds={P0: NO_TOPIC, P1: NO_TOPIC},
         ),
         case("unchanged-first", reasons.TOO_RECENT, delete(lag={"atLeast": 5}), unchanged=seen(71), lag=None),
-        case("idle-first", reasons.TOO_RECENT, idle(offsets="OutOfRange"), activity=activity(71), lag=None),
+        case("idle-first", reasons.TOO_RECENT, idle(committedOffsets="OutOfRange"), activity=activity(71), lag=None),
         case("delete-with-lag", _MATCH, delete(lag={"atLeast": 5})),
         case("delete-needs-that-lag", reasons.LAG_BELOW, delete(lag={"atLeast": 6})),
-        case("delete-needs-out-of-range", reasons.IN_RANGE, delete(offsets="OutOfRange")),
-        case("lost", _MATCH, delete(offsets="OutOfRange"), bounds={P0: Bounds(11, 12), P1: Bounds(0, 21)}),
+        case("delete-needs-out-of-range", reasons.IN_RANGE, delete(committedOffsets="OutOfRange")),
+        case("lost", _MATCH, delete(committedOffsets="OutOfRange"), bounds={P0: Bounds(11, 12), P1: Bounds(0, 21)}),
         case(
             "unchanged-needs-lag-all-the-same",
             reasons.CAUGHT_UP,
-            delete(offsets="OutOfRange"),
+            delete(committedOffsets="OutOfRange"),
             bounds={P0: Bounds(0, 1), P1: Bounds(0, 20)},
         ),
         case(

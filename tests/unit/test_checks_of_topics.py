@@ -24,10 +24,10 @@ from tests.unit.make import FAULT, NOW, activity, decided, deletion, evidence, g
 _ALL = {"orders", "invoices"}
 
 
-def stale(enforce: bool = True, **match: Any) -> Policy:
+def stale(enforce: bool = True, match: dict[str, Any] | None = None, **settings: Any) -> Policy:
     """Offsets of what nobody read for 72h."""
     mode = "Enforce" if enforce else "DryRun"
-    return parse_policy(policy_object("DeleteOffsets", {"idleFor": "72h"}, match, mode=mode))
+    return parse_policy(policy_object("DeleteOffsets", {"idleFor": "72h"}, match, mode=mode, deleteOffsets=settings))
 
 
 def _committed(hours: float) -> Commits:
@@ -240,32 +240,50 @@ def test_what_members_read(members: list[Member], subscribed: set[str] | str) ->
         pytest.param({"when": {}}, "spec.when must be idleFor and nothing else", id="no-condition"),
         pytest.param({"when": {"unchangedFor": "1h"}}, "must be idleFor and nothing else", id="by-our-own-looks"),
         pytest.param(
-            {"when": {"idleFor": "1h", "offsets": "None"}},
+            {"when": {"idleFor": "1h", "committedOffsets": "Absent"}},
             "must be idleFor and nothing else",
             id="one-more",
         ),
         pytest.param({"match": {"states": ["Empty"]}}, "spec.match.states must be only Stable", id="state"),
         pytest.param({"match": {"types": ["Share"]}}, "spec.match.types must be only Classic and Consumer", id="type"),
-        pytest.param({"match": {"topics": [""]}}, "spec.match.topics", id="empty-pattern"),
+        pytest.param({"deleteOffsets": {"topics": [""]}}, "spec.deleteOffsets.topics", id="empty-pattern"),
+        pytest.param({"delete": {}}, "spec.delete must only be given with action Delete", id="settings-of-delete"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
     """What would delete offsets on less than both signs."""
     given = {"when": {"idleFor": "72h"}} | changes
     with pytest.raises(SpecError, match=message):
-        parse_policy(policy_object("DeleteOffsets", given["when"], given.get("match")))
+        parse_policy(policy_object("DeleteOffsets", **given))
 
 
 @pytest.mark.parametrize("action", ["Alert", "Delete"])
 def test_topics_are_for_offsets_only(action: str) -> None:
-    """Elsewhere they would be taken for a condition that nobody asks."""
-    with pytest.raises(SpecError, match=r"spec\.match\.topics must only be given with action DeleteOffsets"):
-        parse_policy(policy_object(action, {"idleFor": "72h"}, {"topics": ["a"]}))
+    """With another action its settings would have no effect, and a user would expect one."""
+    with pytest.raises(SpecError, match=r"spec\.deleteOffsets must only be given with action DeleteOffsets"):
+        parse_policy(policy_object(action, {"idleFor": "72h"}, deleteOffsets={"topics": ["a"]}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        pytest.param({}, True, id="empty"),
+        pytest.param({"topics": [], "excludeTopics": [], "maxPerRun": 1}, True, id="defaults-and-limits"),
+        pytest.param({"gracePeriod": "1d"}, True, id="grace-in-days"),
+        pytest.param({"topics": ["a"]}, False, id="topics"),
+        pytest.param({"excludeTopics": ["a"]}, False, id="excluded-topics"),
+        pytest.param({"gracePeriod": "1h"}, False, id="grace"),
+    ],
+)
+def test_an_edit_that_restarts_marks(settings: dict[str, Any], same: bool) -> None:
+    """One that changes which offsets are deleted, or when."""
+    plain = parse_policy(policy_object("DeleteOffsets", {"idleFor": "72h"}, {}, mode="Enforce"))
+    assert (stale(**settings).digest == plain.digest) is same
 
 
 def test_types_and_states_by_default() -> None:
     """Groups with members, of the two types of which brokers delete single offsets."""
     match = stale().match
-    assert match.states == stale(states=["Stable"]).match.states
+    assert match.states == stale(match={"states": ["Stable"]}).match.states
     assert not match.states & {GroupState.EMPTY, GroupState.DEAD, GroupState.UNKNOWN}
     assert match.types == {GroupType.CLASSIC, GroupType.CONSUMER}

@@ -217,8 +217,8 @@ def _case(
             policy=_soon(types=["Streams"], unprotect=["Streams"]),
         ),
         _case(
-            "idle-groups-have-no-members",
-            reasons.NOT_EMPTY,
+            "in-use-and-committing",
+            reasons.TOO_RECENT,
             _in_use(),
             _ORDERS,
             policy=alert(expiresWithin="48h", idleFor="1h"),

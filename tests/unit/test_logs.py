@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kopf._cogs.clients import api
 
 from group_hygiene.process import runs
 from group_hygiene.process.start import start
@@ -130,6 +132,24 @@ def test_all_that_is_said_has_the_form(form: str) -> None:
     found = [json.loads(line) for line in lines]
     assert [line["logger"] for line in found] == ["kopf.objects", "py.warnings", "group_hygiene.telemetry.logs"]
     assert found[2]["traceback"].endswith("ZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize(
+    ("what", "level"),
+    [pytest.param("will retry", "WARNING", id="again"), pytest.param("escalating", "ERROR", id="last")],
+)
+def test_a_request_that_kopf_sends_again_is_no_error(what: str, level: str) -> None:
+    """While the API server starts, for example. An alert on errors of the log would fire."""
+    program = (
+        "import logging\n"
+        "from group_hygiene.telemetry.logs import configure\n"
+        "configure('text', 'info')\n"
+        f"logging.getLogger('kopf._cogs').error('Request attempt #1/9 failed; {what}: GET a -> OSError()')\n"
+    )
+    environment = {"PYTHONPATH": str(ROOT / "operator")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert f" {level} kopf" in done.stderr
+    assert "will retry: {what}" in inspect.getsource(api)
 
 
 def test_an_operator_that_can_not_start_says_so_in_one_object(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_refusal_says_how_many() -> None:
     assert "21 of 100 groups" in refusal.message
     assert "21.0%" in refusal.message
     assert "more than 20%" in refusal.message
-    assert "raise delete.maxPercent of the policy in Git" in refusal.message
+    assert "raise maxPercent of the policy in Git" in refusal.message
 
 
 def test_percent_counts_due_before_pace() -> None:

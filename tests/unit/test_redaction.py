@@ -36,6 +36,8 @@ SHOWN = {
     # A client id, or the assignor, of the group's own members.
     reasons.CONNECT: {"seen"},
     reasons.STREAMS: {"seen"},
+    # A time by the ledger, of the same object's predecessor.
+    reasons.RAN_BEFORE: {"what", "timestamp(outcome.at)"},
     reasons.CAUGHT_UP: {"found.outside", "topics"},
     # `message` is one of `reconcile.recovery`, all literal.
     reasons.DELETED: {"message", "named(gone.topics)"},

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset
-from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.entries import Outcome, OutcomeType
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Partition
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.restore.grouprestore import RESULTS_MAX, build_restore_status, parse_restore
+from group_hygiene.restore.grouprestore import RESULTS_MAX, build_restore_status, deletion_time, parse_restore
 from group_hygiene.restore.restorable import (
     GroupResult,
     Kind,
@@ -24,9 +24,11 @@ from group_hygiene.restore.restorable import (
     concerns,
     decide,
     lost_topics,
+    ran_before,
     warned,
 )
 from group_hygiene.restore.restoration import proves_deletion
+from group_hygiene.spec.durations import timestamp
 from tests.backups import backup as backup_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -351,10 +353,91 @@ def test_object_is_parsed() -> None:
     connection, request = parse_restore(an_object(spec))
     assert connection == "kafka/main"
     assert request == RestoreRequest(
-        id="uid-1", policy="kafka/unused", deleted_after=NOW, out_of_range=OutOfRange.CLAMP
+        id=f"{request.origin}uid-1",
+        origin=request.origin,
+        policy="kafka/unused",
+        deleted_after=NOW,
+        out_of_range=OutOfRange.CLAMP,
     )
     other = {"connectionRef": {"name": "main", "namespace": "other"}, "groups": ["a"]}
     assert parse_restore(an_object(other))[0] == "other/main"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "spec", "follows"),
+    [
+        pytest.param({"uid": "uid-2"}, {}, True, id="created-again"),
+        pytest.param({"uid": "uid-2"}, {"ttlSecondsAfterFinished": 5}, True, id="another-ttl"),
+        pytest.param({}, {}, False, id="itself"),
+        pytest.param({"uid": "uid-2", "name": "s"}, {}, False, id="another-name"),
+        pytest.param({"uid": "uid-2", "namespace": "other"}, {}, False, id="another-namespace"),
+        pytest.param({"uid": "uid-2"}, {"groups": ["a", "b"]}, False, id="another-group"),
+        pytest.param({"uid": "uid-2"}, {"at": "2026-03-01T12:00:00Z"}, False, id="another-time"),
+    ],
+)
+def test_an_object_follows_an_earlier_one(metadata: dict[str, Any], spec: dict[str, Any], follows: bool) -> None:
+    """With the same name and spec, and another uid."""
+    first, later = an_object({"groups": ["a"]}), an_object({"groups": ["a"]} | spec)
+    later["metadata"] |= metadata
+    assert parse_restore(later)[1].follows(parse_restore(first)[1].id) is follows
+
+
+def test_a_command_follows_nothing() -> None:
+    """Each call of `restore` is a request of its own."""
+    assert not RestoreRequest(id="b", groups=("a",)).follows("a")
+
+
+_EARLIER = Outcome(
+    group="a",
+    id="o.1",
+    at=NOW,
+    what=OutcomeType.RESTORED,
+    reason=reasons.RESTORED,
+    message="",
+    policy="kafka/p",
+    policy_uid="p",
+    generation=1,
+    expires=NOW + DAY,
+)
+
+
+@pytest.mark.parametrize(
+    ("groups", "ready", "reason"),
+    [
+        pytest.param(["a"], "True", "RanBefore", id="all-were-restored"),
+        pytest.param(["a", "b"], "False", "RanBefore", id="one-was-not"),
+    ],
+)
+def test_the_status_says_that_an_earlier_object_ran(groups: list[str], ready: str, reason: str) -> None:
+    """It is over, shows when the earlier one ran, and how to run it again."""
+    results = [ran_before(name, {"a": _EARLIER}) for name in groups]
+    status = build_restore_status(an_object({"groups": groups}), results, NOW + DAY)
+    (shown,) = [condition for condition in status["conditions"] if condition["type"] == "Ready"]
+    assert (shown["status"], shown["reason"]) == (ready, reason)
+    assert (timestamp(NOW) in shown["message"]) is (ready == "True")
+    assert "to run it again, give it another name" in shown["message"]
+    assert "completionTime" in status
+
+
+def test_an_unreadable_outcome_counts_as_one() -> None:
+    """Of an earlier object: it may have restored the group."""
+    assert ran_before("a", {"a": None}).kind is Kind.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "expected"),
+    [
+        pytest.param({"ttlSecondsAfterFinished": 60}, {"completionTime": "2026-03-01T12:00:00Z"}, 60, id="after-it"),
+        pytest.param({"ttlSecondsAfterFinished": 0}, {"completionTime": "2026-03-01T12:00:00Z"}, 0, id="at-once"),
+        pytest.param({"ttlSecondsAfterFinished": 0}, {}, None, id="not-over"),
+        pytest.param({"ttlSecondsAfterFinished": 0}, None, None, id="not-seen"),
+        pytest.param({}, {"completionTime": "2026-03-01T12:00:00Z"}, None, id="no-ttl"),
+    ],
+)
+def test_when_a_restore_is_deleted(spec: dict[str, Any], status: dict[str, Any] | None, expected: int | None) -> None:
+    """Only one that ended, and only if it says so."""
+    due = deletion_time(an_object(spec, status))
+    assert due == (None if expected is None else NOW + timedelta(seconds=expected))
 
 
 @pytest.mark.parametrize(

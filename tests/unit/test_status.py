@@ -372,7 +372,7 @@ def test_no_status_is_too_large_for_etcd(character: str) -> None:
             [],
             {"total": 2},
             "1 of 1 groups match; 1 marked; 1 of 2 groups are due (50.0%), more than 20%: none is deleted. Check them; "
-            "if they are right, raise delete.maxPercent of the policy in Git",
+            "if they are right, raise maxPercent of the policy in Git",
             id="refused",
         ),
         pytest.param(
@@ -471,7 +471,7 @@ def test_truncated(count: int, truncated: bool) -> None:
     [
         pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15), P1: Bounds(0, 20)}, {"lag": 5}, id="lag"),
         pytest.param(
-            {"offsets": "OutOfRange"},
+            {"committedOffsets": "OutOfRange"},
             {P0: Bounds(11, 15), P1: Bounds(0, 19)},
             {"lag": 4, "outOfRangePartitions": 2},
             id="range",

@@ -152,10 +152,19 @@ def test_windows() -> None:
     assert removed(simulate([*ONCE, commit(9.5)], of)) == [(15, 17, None, None)]
 
 
-def test_alert_deletes_nothing() -> None:
-    """An Alert policy matches for as long as the group is idle."""
-    found = simulate([*ONCE, joined(9.0), left(9.25)], policy("Alert", idleFor="120h"))
-    assert (spans(found), removed(found)) == ([(6, 8), (15, 39)], [])
+@pytest.mark.parametrize(
+    ("states", "matches"),
+    [
+        pytest.param(["Empty"], [(6, 8), (15, 39)], id="without-members"),
+        pytest.param([], [(6, 39)], id="without-commits"),
+    ],
+)
+def test_alert_deletes_nothing(states: list[str], matches: list[tuple[int, int]]) -> None:
+    """An Alert policy matches for as long as the group has no members, or commits nothing, as it selects."""
+    spec = make.policy_object("Alert", {"idleFor": "120h"}, {"states": states}, interval="24h")
+    found = simulate([*ONCE, joined(9.0), left(9.25)], parse_policy(spec))
+    assert removed(found) == []
+    assert (spans(found)[0][0], spans(found)[-1][1], len(matches)) == (matches[0][0], matches[-1][1], len(spans(found)))
 
 
 def test_other_periods() -> None:
@@ -209,7 +218,9 @@ def test_it_looks_as_often_as_the_operator() -> None:
     [
         pytest.param(policy("Alert", deletedTopics="All"), DAY, "when.deletedTopics can't be tried", id="topics"),
         pytest.param(policy(idleFor="24h", lag={"atLeast": 1}), DAY, "when.lag can't be tried", id="lag"),
-        pytest.param(policy("Alert", offsets="OutOfRange"), DAY, "when.offsets can't be tried", id="range"),
+        pytest.param(
+            policy("Alert", committedOffsets="OutOfRange"), DAY, "when.committedOffsets can't be tried", id="range"
+        ),
         pytest.param(policy("Alert", expiresWithin="24h"), None, "give --offsets-retention", id="retention-unknown"),
         pytest.param(policy("Alert", expiresWithin="24h"), DAY, None, id="retention-known"),
         pytest.param(policy(), None, None, id="idle"),

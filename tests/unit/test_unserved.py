@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,10 +14,11 @@ import pytest
 from group_hygiene.controller import unserved as module
 from group_hygiene.controller.app import Operator, Options
 from group_hygiene.controller.guard import Grants
-from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Objects
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Objects
 from group_hygiene.controller.unserved import Unserved
 from group_hygiene.errors import ApiError
 from group_hygiene.process.clock import SystemClock
+from group_hygiene.spec.durations import timestamp
 from sandbox.waiting import wait_for
 
 
@@ -50,7 +52,7 @@ def test_a_busy_neighbour_delays_no_further_try(monkeypatch: pytest.MonkeyPatch)
         objects.put(
             POLICIES, {"kind": "GroupPolicy", "metadata": metadata, "spec": {"connectionRef": {"name": "none"}}}
         )
-    unserved = Unserved(objects, cast("Any", None), cast("Any", writer), lambda: True, stopping)
+    unserved = Unserved(cast("Any", None), objects, cast("Any", None), cast("Any", writer), lambda: True, stopping)
     thread = threading.Thread(target=unserved.run)
     thread.start()
     unserved.check(POLICIES, ("a", "late"))
@@ -66,6 +68,42 @@ def test_a_busy_neighbour_delays_no_further_try(monkeypatch: pytest.MonkeyPatch)
         stopping.set()
         unserved.wake()
         thread.join()
+
+
+def test_a_restore_that_ended_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its time to live is over; its end is no change that is followed. One without a time to live stays."""
+    monkeypatch.setattr(module, "_AGAIN_S", 0.2)
+    objects, stopping, deleted = Objects(), threading.Event(), list[str]()
+    reference = {"name": "main", "namespace": "a"}
+    grants = Grants(cast("Any", None), SystemClock())
+    api: Any = SimpleNamespace(delete=lambda _, obj: deleted.append(obj["metadata"]["name"]))
+    metadata = {"namespace": "a", "name": "main", "uid": "c", "generation": 1, "resourceVersion": "1"}
+    objects.put(CONNECTIONS, {"metadata": metadata, "spec": {"bootstrapServers": ["kafka:9092"]}})
+
+    def put(name: str, version: str, **of: Any) -> None:
+        metadata = {"namespace": "a", "name": name, "uid": name, "generation": 1, "resourceVersion": version}
+        spec = {"connectionRef": reference, "groups": ["g"]} | of.pop("spec", {})
+        objects.put(RESTORES, {"metadata": metadata, "spec": spec} | of)
+
+    ended = {"completionTime": timestamp(datetime.now(UTC))}
+    unserved = Unserved(api, objects, grants, cast("Any", _Writer()), lambda: True, stopping)
+    thread = threading.Thread(target=unserved.run)
+    thread.start()
+    try:
+        put("stays", "1", status=ended)
+        put("later", "1", spec={"ttlSecondsAfterFinished": 3600}, status=ended)
+        put("passing", "1", spec={"ttlSecondsAfterFinished": 1})
+        for name in ("stays", "later", "passing"):
+            unserved.check(RESTORES, ("a", name))
+        time.sleep(1)
+        assert deleted == []
+        put("passing", "2", spec={"ttlSecondsAfterFinished": 1}, status=ended)
+        wait_for(lambda: deleted)
+    finally:
+        stopping.set()
+        unserved.wake()
+        thread.join()
+    assert set(deleted) == {"passing"}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +141,7 @@ def test_a_status_that_another_round_wrote_is_written_again() -> None:
         metadata = {"namespace": "a", "name": "p", "uid": "p", "generation": 1, "resourceVersion": version}
         objects.put(POLICIES, {"metadata": metadata, "spec": {"connectionRef": {"name": "none"}}})
 
-    unserved = Unserved(objects, cast("Any", None), cast("Any", writer), lambda: True, stopping)
+    unserved = Unserved(cast("Any", None), objects, cast("Any", None), cast("Any", writer), lambda: True, stopping)
     thread = threading.Thread(target=unserved.run)
     thread.start()
     try:

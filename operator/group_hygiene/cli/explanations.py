@@ -84,7 +84,7 @@ def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
     verdict = scan.observation.verdicts[policy.key].get(name)
     steps = [_match_step(policy, group)]
     decided = verdict is None
-    for check in checks.CHECKS:
+    for check in checks.chain(policy):
         what = (check.__name__, _why(check))
         if decided or verdict is None:
             steps.append(_Step(*what, "NotReached"))

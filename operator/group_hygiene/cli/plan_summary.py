@@ -73,7 +73,7 @@ def first_clean_up(made: Plan, conditions: Conditions) -> list[str]:
         return []
     usual, wanted = policy.limits, Limits(min(due, _PER_RUN_MAX), -(-due * 100 // total))
     text = _raised(usual, wanted)
-    proposed = [f"delete: {{{text}}}"] if text else []
+    proposed = [f"{policy.action.member}: {{{text}}}"] if text else []
     text = "" if conditions.limits is None else _raised(conditions.limits, wanted)
     if text:
         key = f"{policy.connection_namespace}/{policy.connection_name}"

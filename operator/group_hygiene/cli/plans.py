@@ -409,9 +409,11 @@ def _found(verdict: Verdict) -> str | None:
         return f"offsets of {', '.join(sorted(verdict.topics))}"
     found, activity = lag_entry(verdict), verdict.evidence.activity
     idle = activity.idle_since if isinstance(activity, Activity) else None
+    commits = isinstance(activity, Activity) and verdict.group.in_use and activity.committed_last
     outside = found.get("outOfRangePartitions")
     parts = [
         f"idle since {timestamp(idle)}" if idle else None,
+        f"its last commit was at {timestamp(commits)}" if commits and verdict.expires is None else None,
         f"{found['lag']} records wait for it" if found else None,
         f"{outside} of its offsets are out of range" if outside else None,
         expiry(verdict),

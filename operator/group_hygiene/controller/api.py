@@ -144,6 +144,13 @@ class Api:
             )
         )
 
+    def delete(self, plural: str, obj: Mapping[str, Any]) -> None:
+        """Delete this very object. Raises Conflict if it changed since it was read, and NotFound."""
+        metadata = obj["metadata"]
+        only = {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}
+        arguments = (GROUP, VERSION, metadata["namespace"], plural, metadata["name"])
+        call(lambda: self._custom.delete_namespaced_custom_object(*arguments, body=only, _request_timeout=TIMEOUT_S))
+
     def read_secret(self, namespace: str, ref: SecretRef) -> str:
         """The text under one key of a Secret. Raises SecretProblem, which names the Secret but never its content."""
         data, where = self._secret(namespace, ref.name)

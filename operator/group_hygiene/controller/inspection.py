@@ -61,6 +61,7 @@ def rights(
 
     found = [here(verb, GROUP, plural, "it sees no policy") for plural in KINDS for verb in ("get", "list", "watch")]
     found += [here("patch", GROUP, f"{plural}/status", "no status is written") for plural in KINDS]
+    found.append(here("delete", GROUP, "grouprestores", "none is deleted after its ttlSecondsAfterFinished"))
     found += [here(verb, *_EVENTS, "no Event is recorded") for verb in ("create", "get", "patch")]
     found += [Right("get", "", "secrets", "it can't read credentials", name, namespace) for name in sorted(secrets)]
     found.append(Right("get", *_NAMESPACES, "it does not start", "kube-system", "kube-system"))

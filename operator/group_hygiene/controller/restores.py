@@ -204,6 +204,8 @@ class Restores:
         new = build_restore_status(obj, results, self._clock.now())
         if self._writer.write(RESTORES, obj, new) and "completionTime" in new:
             self._waiting.pop(obj["metadata"]["uid"], None)
+            # It may have to be deleted now.
+            self._services.unserved.check(RESTORES, key_of(obj))
 
 
 def _namespace(obj: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """Writes the statuses of policies and restores that don't run: suspended, not valid, not admitted by their connection.
 
+Deletes restores that ended `ttlSecondsAfterFinished` ago.
+
 One thread for all; namespaces take turns, so that the objects of one delay no status of another for longer than one
 request. The rounds of connections wait for none of these writes.
 """
@@ -10,8 +12,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 
+from group_hygiene.controller.api import Api
 from group_hygiene.controller.guard import Grants, parsed
 from group_hygiene.controller.isolation import isolated
 from group_hygiene.controller.objects import (
@@ -23,13 +27,14 @@ from group_hygiene.controller.objects import (
     Objects,
     connection_of,
     is_over,
+    key_of,
     refuse_unusable,
 )
 from group_hygiene.controller.status_writer import StatusWriter
-from group_hygiene.errors import HygieneError, SpecError
+from group_hygiene.errors import Conflict, HygieneError, NotFound, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.restore.grouprestore import build_restore_status, parse_restore
+from group_hygiene.restore.grouprestore import build_restore_status, deletion_time, has_ttl, parse_restore
 from group_hygiene.spec.connection import admit, admit_restore, nothing_granted
 from group_hygiene.spec.policy import parse_policy
 from group_hygiene.status import build_suspended_status
@@ -48,13 +53,14 @@ class Unserved:
 
     def __init__(
         self,
+        api: Api,
         objects: Objects,
         grants: Grants,
         writer: StatusWriter,
         may_write: Callable[[], bool],
         stopping: threading.Event,
     ) -> None:
-        self._objects, self._grants, self._writer = objects, grants, writer
+        self._api, self._objects, self._grants, self._writer = api, objects, grants, writer
         self._may_write, self._stopping = may_write, stopping
         self._changed = threading.Condition()
         # Namespace -> plural and key of the objects to check; the namespace whose turn is next comes first.
@@ -113,10 +119,16 @@ class Unserved:
         try:
             obj, now = self._objects.get(plural, *key), datetime.now(UTC)
             problem = None if obj is None or is_over(obj) else isolated(what, self._problem, plural, obj)
-            if obj is None or problem is None:
+            if obj is None or (problem is None and not has_ttl(obj)):
                 self._checked.pop((plural, key), None)
                 return
+            # One with a time to live is checked until it is gone: it ends without a change that is followed.
             self._checked[plural, key] = obj["metadata"]["resourceVersion"]
+            if problem is None:
+                due = deletion_time(obj)
+                if due is not None and due <= now:
+                    self._delete(plural, obj)
+                return
             if plural == RESTORES:
                 self._writer.write(RESTORES, obj, build_restore_status(obj, problem, now))
             elif problem.reason == reasons.SUSPENDED:
@@ -128,6 +140,13 @@ class Unserved:
             log.warning("%s: %s; trying again", what, error)
         except Exception:
             log.exception("%s: no status could be written", what)
+
+    def _delete(self, plural: str, obj: Object) -> None:
+        """Raises ApiError. An object that was edited meanwhile is checked again."""
+        namespace, name = key_of(obj)
+        with suppress(NotFound, Conflict):
+            self._api.delete(plural, obj)
+            log.info("GroupRestore %s/%s: deleted, as its ttlSecondsAfterFinished are over", namespace, name)
 
     def _problem(self, plural: str, obj: Object) -> Refusal | None:
         """Why no connection runs the object; None = one does. Raises ApiError."""

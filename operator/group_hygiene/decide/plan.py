@@ -463,7 +463,7 @@ def total_unknown(limits: Limits, due: Collection[str], conditions: Conditions) 
 
 def too_many_of_policy(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
     """A policy that suddenly matches a large share of the cluster is more likely a mistake."""
-    return _too_many(len(due), conditions.total or 0, limits.max_percent, "delete.maxPercent of the policy")
+    return _too_many(len(due), conditions.total or 0, limits.max_percent, "maxPercent of the policy")
 
 
 def too_many_of_connection(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
@@ -491,7 +491,7 @@ def outside_window(policy: Policy, now: datetime) -> Refusal | None:
     opens = next_open(policy.windows, now)
     if opens <= now:
         return None
-    return Refusal(reasons.OUTSIDE_WINDOW, f"none of delete.windows is open; the next one opens at {timestamp(opens)}")
+    return Refusal(reasons.OUTSIDE_WINDOW, f"no window of the policy is open; the next one opens at {timestamp(opens)}")
 
 
 # Due groups are deleted if none of these refuses; the first Refusal counts. Those after `total_unknown` need the total.

@@ -105,6 +105,12 @@ class Activity:
         return None if known is None else max(filter(None, (known.latest, self.complete_since)))
 
     @property
+    def committed_last(self) -> datetime | None:
+        """When it last committed; None = the log has no commit of it."""
+        known = filter(None, (self.last_commit, self.last_commit_after, self.complete_since))
+        return None if self.last_commit is None else max(known)
+
+    @property
     def idle_since(self) -> datetime | None:
         """Since when it has had no commit and no member; None = not known, so it may be in use.
 

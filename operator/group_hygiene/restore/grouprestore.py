@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from msgspec import Meta, field
@@ -23,7 +25,7 @@ _Time = Annotated[datetime, Meta(tz=True)]
 OWN_RESULTS = OWN | {
     *(reasons.RESTORED, reasons.PARTLY_RESTORED, reasons.VERIFIED, reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED),
     *(reasons.NO_BACKUP, reasons.BACKUP_INCOMPLETE, reasons.NOT_RESTORABLE, reasons.OUT_OF_RANGE),
-    *(reasons.GROUP_ACTIVE, reasons.WOULD_RESTORE),
+    *(reasons.GROUP_ACTIVE, reasons.WOULD_RESTORE, reasons.RAN_BEFORE),
     *(reasons.TOPIC_MISSING, reasons.TOPIC_RECREATED, reasons.TOPIC_IDENTITY_UNKNOWN, reasons.ACTION_NOT_GRANTED),
 }
 _URGENT = (Kind.WAITING, Kind.REFUSED, Kind.PARTLY, Kind.RESTORED)
@@ -42,6 +44,7 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     out_of_range: OutOfRange = field(name="outOfRangeOffsets", default=OutOfRange.SKIP)
     allow_unknown_topic_identity: bool = False
     overwrite_later: bool = False
+    ttl_seconds_after_finished: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.groups) != (self.policy_ref is not None), "must have either groups or policyRef")
@@ -53,8 +56,12 @@ def parse_restore(obj: Mapping[str, Any]) -> tuple[str, RestoreRequest]:
     """The connection's namespace/name and the request of a GroupRestore object. Raises SpecError."""
     metadata, spec = obj["metadata"], convert(obj.get("spec"), _Spec, "spec")
     here, ref, policy = metadata["namespace"], spec.connection_ref, spec.policy_ref
+    asked = {key: value for key, value in obj["spec"].items() if key != "ttlSecondsAfterFinished"}
+    text = json.dumps([here, metadata["name"], asked], sort_keys=True, default=str)
+    origin = hashlib.sha256(text.encode()).hexdigest()[:16] + "."
     request = RestoreRequest(
-        id=metadata["uid"],
+        id=origin + metadata["uid"],
+        origin=origin,
         groups=spec.groups,
         policy=f"{here}/{policy.name}" if policy else None,
         deleted_after=spec.deleted_after,
@@ -64,6 +71,19 @@ def parse_restore(obj: Mapping[str, Any]) -> tuple[str, RestoreRequest]:
         overwrite_later=spec.overwrite_later,
     )
     return f"{ref.namespace or here}/{ref.name}", request
+
+
+def has_ttl(obj: Mapping[str, Any]) -> bool:
+    """Whether it is a GroupRestore that is deleted some time after its end."""
+    return isinstance(obj["spec"].get("ttlSecondsAfterFinished"), int)
+
+
+def deletion_time(obj: Mapping[str, Any]) -> datetime | None:
+    """When to delete a GroupRestore; None = it stays, or has not ended."""
+    ended = (obj.get("status") or {}).get("completionTime")
+    if not ended or not has_ttl(obj):
+        return None
+    return datetime.fromisoformat(ended) + timedelta(seconds=obj["spec"]["ttlSecondsAfterFinished"])
 
 
 def build_restore_status(obj: Mapping[str, Any], results: Sequence[GroupResult] | Refusal, now: datetime) -> Status:
@@ -84,8 +104,8 @@ def build_restore_status(obj: Mapping[str, Any], results: Sequence[GroupResult] 
         ready, over, stalled = not bad and bool(results), not waiting, not waiting
         reason = reasons.RESTORED if ready else reasons.NO_BACKUP
         message = f"{counts[Kind.RESTORED]} of {len(results)} groups are restored" if results else "no backup fits"
-        if bad:
-            reason, message = bad[0].reason, f"{message}; group {bad[0].group!r}: {bad[0].message}"
+        if shown := bad or [result for result in results if result.reason == reasons.RAN_BEFORE]:
+            reason, message = shown[0].reason, f"{message}; group {shown[0].group!r}: {shown[0].message}"
         status = {
             "counts": {"groups": len(results)} | {kind.lower(): counts[kind] for kind in Kind},
             "results": [_entry(result) for result in by_urgency[:RESULTS_MAX]],

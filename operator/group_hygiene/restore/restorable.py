@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, saved_offsets, whole, with_earlier, with_newer_offsets
-from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.entries import Outcome, OutcomeType
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Bounds, CommittedOffset, Fault, Offsets, Partition
 from group_hygiene.reconcile import vetoes
 from group_hygiene.spec.durations import timestamp
@@ -71,13 +71,15 @@ class OutOfRange(StrEnum):
 class RestoreRequest:
     """What to restore: either `groups`, or all groups that `policy` (namespace/name) deleted since `deleted_after`.
 
-    id: of the outcomes in the ledger; a group with an outcome of this id is done. at: use no backup newer than this
-    second. overwrite_later: replace committed offsets that are later than the saved ones; with `at`, also by offsets
-    that such a restore replaced (`Backup.replaced`), whether they are earlier or later. granted: whether the connection
-    allows to restore a group; nothing is read of other groups.
+    id: of the outcomes in the ledger; a group with an outcome of this id is done. origin: begins the ids of all objects
+    with the same name and spec, and only the first of them restores anything; empty = a command. at: use no backup
+    newer than this second. overwrite_later: replace committed offsets that are later than the saved ones; with `at`,
+    also by offsets that such a restore replaced (`Backup.replaced`), whether they are earlier or later. granted:
+    whether the connection allows to restore a group; nothing is read of other groups.
     """
 
     id: str
+    origin: str = ""
     groups: tuple[str, ...] = ()
     policy: str | None = None
     deleted_after: datetime | None = None
@@ -89,6 +91,10 @@ class RestoreRequest:
 
     def asks_for(self, group: str) -> bool:
         return (not self.groups or group in self.groups) and self.granted(group)
+
+    def follows(self, id_: str) -> bool:
+        """Whether an outcome with this id is of an earlier object with the same name and spec."""
+        return bool(self.origin) and id_ != self.id and id_.startswith(self.origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,20 @@ class GroupResult:
     def restored(self) -> int:
         """Number of partitions that have the right offset."""
         return sum(p.reason in _FINE for p in self.partitions)
+
+
+def ran_before(group: str, earlier: Mapping[str, Outcome | None]) -> GroupResult:
+    """The result of an object that Git, for example, created again: it restores nothing, whatever was deleted since.
+
+    earlier: group -> outcome of the objects before it with the same name and spec, None = unreadable.
+    """
+    outcome = earlier.get(group)
+    kind, what = Kind.REFUSED, "ran, and did not restore this group"
+    if outcome is not None:
+        kind = Kind.RESTORED if outcome.reason == reasons.RESTORED else Kind.PARTLY
+        what = f"restored it at {timestamp(outcome.at)}"
+    message = f"an earlier GroupRestore with this name and spec {what}: to run it again, give it another name"
+    return GroupResult(group, kind, reasons.RAN_BEFORE, message)
 
 
 def concerns(request: RestoreRequest, backups: Saved) -> bool:

@@ -50,6 +50,7 @@ from group_hygiene.restore.restorable import (
     decide,
     held,
     lost_topics,
+    ran_before,
     summed,
     unreadable,
     warned,
@@ -67,19 +68,21 @@ _BEGUN = "begun; some of its offsets may be committed, as the process that resto
 class Saved:
     """The ledger's entries for some requests. backups: group -> id -> parts, None = an unreadable part.
 
-    done: (id of the request, group) -> outcome. ends: group -> the `ends` of `choose`. stop: why none of these requests
-    can be met now; an empty list = not asked yet.
+    done: (id of the request, group) -> outcome. earlier: the same of earlier objects (`RestoreRequest.follows`), None =
+    unreadable. ends: group -> the `ends` of `choose`. stop: why none of these requests can be met now; an empty list =
+    not asked yet.
     """
 
     backups: dict[str, dict[str, list[Backup | None]]] = field(default_factory=dict)
     done: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+    earlier: dict[tuple[str, str], Outcome | None] = field(default_factory=dict)
     ends: dict[str, dict[str, set[OutcomeType]]] = field(default_factory=dict)
     stop: list[Refusal | None] = field(default_factory=list)
 
 
 def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: Deadline) -> Saved:
     """The ledger's entries for all these requests, from one read of its whole log. Raises LedgerProblem."""
-    by_id = {each.id: each for each in requests}
+    ids = {each.id for each in requests}
     by_name: dict[str, list[RestoreRequest]] = {}
     for each in requests:
         for name in each.groups:
@@ -91,7 +94,11 @@ def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: D
         if group is None or key[0] not in ("backup", "outcome"):
             return False
         if key[0] == "outcome" and (len(key) < 4 or key[3] not in _ENDS):
-            return len(key) > 3 and key[3] == OutcomeType.RESTORED and key[2] in by_id and by_id[key[2]].asks_for(group)
+            return (
+                len(key) > 3
+                and key[3] == OutcomeType.RESTORED
+                and any((each.id == key[2] or each.follows(key[2])) and each.asks_for(group) for each in requests)
+            )
         return any(each.granted(group) for each in (*by_name.get(group, ()), *by_policy))
 
     saved = Saved()
@@ -103,6 +110,8 @@ def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: D
             parts.append(entry if isinstance(entry, Backup) else None)
         elif key[3] in _ENDS:
             saved.ends.setdefault(key[1], {}).setdefault(key[2], set()).add(OutcomeType(key[3]))
+        elif key[2] not in ids:
+            saved.earlier[key[2], key[1]] = entry if isinstance(entry, Outcome) else None
         elif isinstance(entry, Outcome) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
             saved.done[key[2], entry.group] = entry
     return saved
@@ -143,6 +152,9 @@ def restore(
     """
     if saved is None:
         saved = read_saved(executor.context.journal, [request], executor.context.deadline())
+    earlier = {group: outcome for (id_, group), outcome in saved.earlier.items() if request.follows(id_)}
+    if earlier:
+        return [ran_before(name, earlier) for name in request.groups or sorted(earlier)]
     concerned = (
         name for name, backups in saved.backups.items() if request.asks_for(name) and concerns(request, backups)
     )

@@ -39,6 +39,11 @@ class Action(StrEnum):
         """Whether it changes anything in Kafka, in mode Enforce."""
         return self is not Action.ALERT
 
+    @property
+    def member(self) -> str:
+        """The field of a spec with the settings of this action. Alert has none."""
+        return self[:1].lower() + self[1:]
+
     def describe_targets(self, groups: str) -> str:
         """The objects that the action deletes, for messages: the groups, or their stale offsets."""
         return f"stale offsets of {groups}" if self is Action.DELETE_OFFSETS else groups
@@ -49,10 +54,10 @@ class Mode(StrEnum):
     ENFORCE = "Enforce"
 
 
-class Offsets(StrEnum):
+class CommittedOffsets(StrEnum):
     """A condition on a group's committed offsets. OutOfRange: a partition does not contain one of them."""
 
-    NONE = "None"
+    ABSENT = "Absent"
     OUT_OF_RANGE = "OutOfRange"
 
 
@@ -85,8 +90,6 @@ class _Match(Decisive, frozen=True, kw_only=True, forbid_unknown_fields=True):
     states: frozenset[GroupState] = frozenset()
     types: frozenset[GroupType] = frozenset()
     unprotect: frozenset[Unprotect] = frozenset()
-    topics: Patterns = Patterns([])
-    exclude_topics: Patterns = Patterns([])
 
 
 class Match(_Match, frozen=True, kw_only=True):
@@ -96,6 +99,8 @@ class Match(_Match, frozen=True, kw_only=True):
     liftable: the protections that its namespace may lift, and from which groups; None = all.
     """
 
+    topics: Patterns = Patterns(["*"])
+    exclude_topics: Patterns = Patterns([])
     within: Patterns | None = None
     liftable: tuple[Lifted, ...] | None = None
 
@@ -145,7 +150,7 @@ class Lag(Decisive, frozen=True):
 class When(Decisive, frozen=True, kw_only=True):
     """The conditions; a group must meet all of them. None = not set. lag: unread records in all partitions."""
 
-    offsets: Offsets | None = None
+    committed_offsets: CommittedOffsets | None = None
     deleted_topics: DeletedTopics | None = None
     unchanged_for: Duration | None = None
     idle_for: Duration | None = None
@@ -162,14 +167,14 @@ class When(Decisive, frozen=True, kw_only=True):
         return None if self.lag is None else self.lag.at_least
 
     @property
-    def committed_none(self) -> bool:
+    def without_offsets(self) -> bool:
         """Whether only groups without committed offsets match."""
-        return self.offsets is Offsets.NONE
+        return self.committed_offsets is CommittedOffsets.ABSENT
 
     @property
     def out_of_range(self) -> bool:
         """Whether only groups match that have an offset out of range."""
-        return self.offsets is Offsets.OUT_OF_RANGE
+        return self.committed_offsets is CommittedOffsets.OUT_OF_RANGE
 
     @property
     def asks_evidence(self) -> bool:
@@ -226,11 +231,12 @@ class Floors:
 
         Its digest then includes them, so that a changed floor restarts counts and marks.
         """
+        grace, retention = (f"{policy.action.member}.{field}" for field in ("gracePeriod", "backupRetention"))
         times: dict[str, timedelta | None] = {
             "when.unchangedFor": policy.when.unchanged_for,
             "when.idleFor": policy.when.idle_for,
-            "delete.gracePeriod": policy.grace_period,
-            "delete.backupRetention": policy.backup_retention,
+            grace: policy.grace_period,
+            retention: policy.backup_retention,
         }
         floors = (self.unchanged_for, self.idle_for, self.grace_period, self.backup_retention)
         raised = {
@@ -249,13 +255,13 @@ class Floors:
             unchanged_for=least.get("when.unchangedFor", policy.when.unchanged_for),
             idle_for=least.get("when.idleFor", policy.when.idle_for),
         )
-        decisive = {name: floor for name, floor in least.items() if name != "delete.backupRetention"}
+        decisive = {name: floor for name, floor in least.items() if name != retention}
         text = f"{policy.digest} {sorted((field, format_duration(floor)) for field, floor in decisive.items())}"
         return replace(
             policy,
             when=when,
-            grace_period=least.get("delete.gracePeriod", policy.grace_period),
-            backup_retention=least.get("delete.backupRetention", policy.backup_retention),
+            grace_period=least.get(grace, policy.grace_period),
+            backup_retention=least.get(retention, policy.backup_retention),
             digest=hashlib.sha256(text.encode()).hexdigest()[:16] if decisive else policy.digest,
             stricter=(*policy.stricter, *notes),
         )
@@ -267,7 +273,7 @@ FLOORS_OF_TENANTS = Floors(timedelta(hours=24), timedelta(hours=24), timedelta(h
 
 
 class AlertSpec(Part, frozen=True, kw_only=True):
-    """The receivers to notify. groups_at_least: no alert below this number of matches.
+    """`notify`: the receivers to notify. groups_at_least: no alert below this number of matches.
 
     receiver_names: of the connection; None = all of them.
     """
@@ -330,6 +336,11 @@ class Policy:
         return self.action.changes and self.mode is Mode.ENFORCE
 
     @property
+    def counts_commits(self) -> bool:
+        """Whether `idleFor` counts from the last commit, with or without members since."""
+        return self.action is Action.ALERT and bool(self.match.states - _DELETABLE)
+
+    @property
     def by_topic(self) -> bool:
         """Whether it needs the last use of each topic of a group."""
         return self.action is Action.DELETE_OFFSETS
@@ -351,7 +362,14 @@ class _Delete(Decisive, frozen=True):
         require_between(self.backup_retention, "backupRetention", timedelta(hours=1), timedelta(hours=8760))
 
 
+class _DeleteOffsets(_Delete, frozen=True, forbid_unknown_fields=True):
+    topics: Patterns = Patterns([])
+    exclude_topics: Patterns = Patterns([])
+
+
 class _Spec(Decisive, frozen=True, kw_only=True):
+    """`action` is the discriminator of a union, `delete` and `deleteOffsets` are its members."""
+
     connection_ref: ObjectRef
     match: _Match
     when: When = When()
@@ -360,7 +378,8 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     interval: Duration = Duration(minutes=10)
     suspend: bool = False
     delete: _Delete | None = None
-    alert: AlertSpec = AlertSpec()
+    delete_offsets: _DeleteOffsets | None = None
+    notify: AlertSpec = AlertSpec()
 
     def __post_init__(self) -> None:
         match = self.match
@@ -372,14 +391,12 @@ class _Spec(Decisive, frozen=True, kw_only=True):
         require(share, "match.types must hold Share where unprotect holds Share: by default no share group is selected")
         streams = Unprotect.STREAMS in match.unprotect or Unprotect.STREAMS_STATE not in match.unprotect
         require(streams, "match.unprotect must hold Streams where it holds StreamsState")
-        if self.action is not Action.DELETE_OFFSETS:
-            for name, patterns in (("topics", match.topics), ("excludeTopics", match.exclude_topics)):
-                require(not patterns.sources, f"match.{name} must only be given with action DeleteOffsets")
-        if self.action is Action.ALERT:
-            require(self.delete is None, "delete must only be given with action Delete or DeleteOffsets")
-        elif self.action is Action.DELETE:
+        for action, settings in ((Action.DELETE, self.delete), (Action.DELETE_OFFSETS, self.delete_offsets)):
+            matches = settings is None or self.action is action
+            require(matches, f"{action.member} must only be given with action {action}")
+        if self.action is Action.DELETE:
             self._require_for_deletion()
-        else:
+        elif self.action is Action.DELETE_OFFSETS:
             self._require_for_offset_deletion()
 
     def _require_for_deletion(self) -> None:
@@ -412,7 +429,8 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
     Raises SpecError, which states the requirement, for a spec that the CRD refuses.
     """
     metadata, spec = obj.get("metadata") or {}, convert(obj.get("spec"), _Spec, "spec")
-    namespace, deletion = metadata.get("namespace") or "default", spec.delete or _Delete()
+    namespace, offsets = metadata.get("namespace") or "default", spec.delete_offsets or _DeleteOffsets()
+    deletion = offsets if spec.action is Action.DELETE_OFFSETS else spec.delete or _Delete()
     return Policy(
         namespace=namespace,
         name=metadata.get("name") or "",
@@ -423,33 +441,38 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         interval=spec.interval,
         suspend=spec.suspend,
         mode=spec.mode,
-        match=_match(spec.match, spec.action),
+        match=_match(spec, offsets),
         when=spec.when,
         action=spec.action,
         limits=Limits(deletion.max_per_run, deletion.max_percent),
         grace_period=deletion.grace_period,
         backup_retention=deletion.backup_retention,
-        digest=_digest(obj["spec"], deletion.grace_period if spec.action.changes else None),
-        alert=spec.alert,
+        digest=_digest(obj["spec"], deletion if spec.action.changes else None),
+        alert=spec.notify,
         windows=deletion.windows,
     )
 
 
-def _match(given: _Match, action: Action) -> Match:
+def _match(spec: _Spec, offsets: _DeleteOffsets) -> Match:
     """With defaults, which depend on the action. DeleteOffsets also observes groups that rebalance."""
-    states = {Action.ALERT: frozenset(GroupState), Action.DELETE: _DELETABLE, Action.DELETE_OFFSETS: _IN_USE}[action]
-    found = Match(**structs.asdict(given))
-    return structs.replace(
-        found,
-        states=states if action is Action.DELETE_OFFSETS else found.states or states,
-        types=found.types or _DEFAULT_TYPES,
-        topics=found.topics if found.topics.sources else Patterns(["*"]),
+    given = spec.match
+    states = {Action.ALERT: frozenset(GroupState), Action.DELETE: _DELETABLE, Action.DELETE_OFFSETS: _IN_USE}
+    return Match(
+        **structs.asdict(given)
+        | {
+            "states": (given.states if spec.action is not Action.DELETE_OFFSETS else None) or states[spec.action],
+            "types": given.types or _DEFAULT_TYPES,
+        },
+        topics=offsets.topics if offsets.topics.sources else Patterns(["*"]),
+        exclude_topics=offsets.exclude_topics,
     )
 
 
-def _digest(spec: Mapping[str, Any], grace: timedelta | None) -> str:
+def _digest(spec: Mapping[str, Any], deletion: _Delete | None) -> str:
     """A hash of the fields that decide which groups match and when they are deleted; not of mode and limits."""
     decisive = {key: spec.get(key) for key in ("connectionRef", "match", "when", "action")}
-    if grace is not None:
-        decisive["gracePeriod"] = format_duration(grace)
+    if deletion is not None:
+        decisive["gracePeriod"] = format_duration(deletion.grace_period)
+    if isinstance(deletion, _DeleteOffsets):
+        decisive["topics"] = [deletion.topics.sources, deletion.exclude_topics.sources]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]

@@ -29,7 +29,7 @@ def with_alerting(new: Status, previous: Mapping[str, Any], plan: Plan, at: date
     elif is_alerting(previous) and goes_on:
         conditions.leave(ALERTING)
     elif matched:
-        few = f"{_counted(matched)}; alert.groupsAtLeast is {wanted}"
+        few = f"{_counted(matched)}; notify.groupsAtLeast is {wanted}"
         conditions.set(ALERTING, False, reasons.TOO_FEW_GROUPS, few)
     else:
         conditions.set(ALERTING, False, reasons.NO_GROUPS_MATCHED, "no group matches")

@@ -169,7 +169,7 @@ def may_never_match(plan: Plan) -> Refusal | None:
     wanted = max(filter(None, (when.unchanged_for, when.idle_for)), default=None)
     known = [each.evidence.retention for each in plan.verdicts.values() if each.group.type is not GroupType.SHARE]
     retention = max(filter(None, known), default=NEVER)
-    if wanted is None or policy.action is Action.DELETE_OFFSETS or wanted + latest(policy) <= retention:
+    if wanted is None or policy.by_topic or policy.counts_commits or wanted + latest(policy) <= retention:
         return None
     name = "unchangedFor" if wanted == when.unchanged_for else "idleFor"
     return Refusal(
@@ -310,8 +310,11 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
     if verdict.evidence.unchanged is not None:
         entry["unchangedSince"] = timestamp(verdict.evidence.unchanged.since)
     activity = verdict.evidence.activity
-    if isinstance(activity, Activity) and activity.idle_since is not None:
-        entry["idleSince"] = timestamp(activity.idle_since)
+    if isinstance(activity, Activity):
+        # The last commit of a group in use changes often, so it is shown only where it matters.
+        shows_commit = verdict.matches and plan.policy.counts_commits and plan.policy.when.idle_for is not None
+        since = activity.committed_last if shows_commit else activity.idle_since
+        entry |= {} if since is None else {"idleSince": timestamp(since)}
     if isinstance(activity, Activity) and activity.last_client is not None:
         entry["lastClient"] = str(activity.last_client)
     if verdict.matches or plan.policy.when.asks_bounds:

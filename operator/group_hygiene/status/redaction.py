@@ -40,7 +40,7 @@ _TEXTS = {
     reasons.SNAPSHOT_INCOMPLETE: "groups may be missing from the answers of the brokers",
     reasons.OFFSETS_TOPIC_GROWN: "the topic __consumer_offsets has more partitions than when brokers started: "
     "restart them",
-    reasons.LIMIT_EXCEEDED: "more groups are due than delete.maxPercent of the policy or limits.maxPercent of the "
+    reasons.LIMIT_EXCEEDED: "more groups are due than maxPercent of the policy or limits.maxPercent of the "
     "KafkaConnection allow: none is deleted",
     reasons.CLUSTER_TOO_SMALL: "the cluster has fewer groups than limits.minGroups of the KafkaConnection allows",
     reasons.TOPICS_HIDDEN: "committed offsets may be hidden: a permission is missing",

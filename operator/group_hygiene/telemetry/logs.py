@@ -72,10 +72,18 @@ def configure(form: str, level: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.addFilter(_warn_of_retries)
     logging.basicConfig(level=level.upper(), handlers=[handler])
     if form == "json":
         logging.captureWarnings(True)
         threading.excepthook = _log_end_of_thread
+
+
+def _warn_of_retries(record: logging.LogRecord) -> bool:
+    """kopf logs a failed request as an error, also if it tries again: the API server may just not be there yet."""
+    if record.name.startswith("kopf.") and "; will retry: " in record.getMessage():
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
 
 
 def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:

@@ -105,7 +105,7 @@ subjects:
     namespace: {{ .root.Release.Namespace | quote }}
 {{- end -}}
 
-{{/* Permissions of the operator in each namespace that it serves. It may change only the status of objects. */}}
+{{/* Permissions of the operator in each namespace that it serves. It changes only the status of objects. */}}
 {{- define "group-hygiene.rules" -}}
 - apiGroups: [grouphygiene.io]
   resources: [kafkaconnections, grouppolicies, grouprestores]
@@ -113,6 +113,10 @@ subjects:
 - apiGroups: [grouphygiene.io]
   resources: [kafkaconnections/status, grouppolicies/status, grouprestores/status]
   verbs: [patch]
+# Those that ended, after their ttlSecondsAfterFinished.
+- apiGroups: [grouphygiene.io]
+  resources: [grouprestores]
+  verbs: [delete]
 # For a repeated event the operator raises the count of the existing one: hence get and patch.
 - apiGroups: [""]
   resources: [events]

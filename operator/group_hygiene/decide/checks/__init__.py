@@ -1,7 +1,8 @@
 """Judges one group by an ordered chain of pure functions `(policy, group, evidence, now) -> Answer`.
 
-The first answer that is not None decides. The chain begins with protections; then come use and the policy's conditions,
-those that cost nothing before those that cost requests. Missing evidence refuses: a check without its evidence answers
+The first answer that is not None decides. The chain begins with protections, which action Alert does not ask: a group
+that must not be deleted is worth an alert. Then come use and the policy's conditions, those that cost nothing before
+those that cost requests. Missing evidence refuses: a check without its evidence answers
 with a Need. `reconcile.observe` reads only that evidence, only for these groups, and judges again.
 
     needed   groups that are protected, or for which being Empty is normal
@@ -29,7 +30,7 @@ Check = Callable[[Policy, Group, Evidence, datetime], Answer]
 
 def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Verdict:
     """The verdict on a group that `policy.match` selects: the first answer of the chain, or a match."""
-    for check in CHECKS:
+    for check in chain(policy):
         answer = check(policy, group, evidence, now)
         if answer is None:
             continue
@@ -40,9 +41,12 @@ def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ve
     return Verdict(group, evidence, None, topics if isinstance(topics, frozenset) else frozenset())
 
 
-CHECKS: tuple[Check, ...] = (
-    needed.own_group,
-    needed.id_too_long,
+def chain(policy: Policy) -> tuple[Check, ...]:
+    """The checks that judge the groups of this policy."""
+    return CHECKS if policy.action.changes else ALERT_CHECKS
+
+
+PROTECTIONS: tuple[Check, ...] = (
     needed.protected,
     needed.failover_target,
     needed.keep_requested,
@@ -55,6 +59,11 @@ CHECKS: tuple[Check, ...] = (
     needed.streams_lost,
     needed.mirror_maker,
     needed.share,
+)
+CHECKS: tuple[Check, ...] = (
+    needed.own_group,
+    needed.id_too_long,
+    *PROTECTIONS,
     used.dead,
     used.not_empty,
     stale.lives,
@@ -73,3 +82,4 @@ CHECKS: tuple[Check, ...] = (
     unread.lag,
     unread.in_range,
 )
+ALERT_CHECKS = tuple(check for check in CHECKS if check not in PROTECTIONS)

@@ -42,10 +42,9 @@ def protected(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
 def failover_target(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """On a failover target, all groups that replicators write are Empty, and Kafka does not show which these are.
 
-    The connection's `role` protects them all, and no policy can include them. Alert policies change nothing, so they
-    run.
+    The connection's `role` protects them all, and no policy can include them.
     """
-    if policy.action.changes and evidence.failover_target:
+    if evidence.failover_target:
         return Refusal(
             reasons.FAILOVER_TARGET,
             "the connection's role is FailoverTarget: a failover may need any group that is synced here",
@@ -54,9 +53,9 @@ def failover_target(policy: Policy, group: Group, evidence: Evidence, now: datet
 
 
 def keep_requested(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
-    """A user requested to keep it. An Alert policy changes nothing, so it still reports the group."""
+    """A user requested to keep it."""
     request = evidence.keep_request
-    if not policy.action.changes or request is None or request.until <= now:
+    if request is None or request.until <= now:
         return None
     why = f": {request.why}" if request.why else ""
     return Refusal(reasons.KEEP_REQUESTED, f"{request.by} asked to keep it until {timestamp(request.until)}{why}")
@@ -64,7 +63,7 @@ def keep_requested(policy: Policy, group: Group, evidence: Evidence, now: dateti
 
 def record_unreadable(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """The unreadable record may be a request to keep it, a mark, or an interrupted deletion."""
-    if policy.action.changes and evidence.damaged is not None:
+    if evidence.damaged is not None:
         return Refusal(reasons.RECORD_UNREADABLE, f"a record about it in the ledger can't be read: {evidence.damaged}")
     return None
 
@@ -72,7 +71,7 @@ def record_unreadable(policy: Policy, group: Group, evidence: Evidence, now: dat
 def reappeared(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """The client that created it again needs it; and a broker can bring back a deleted group."""
     deleted = evidence.deleted
-    if not policy.action.changes or deleted is None or deleted.until <= now:
+    if deleted is None or deleted.until <= now:
         return None
     part = "in part " if deleted.is_partial else ""
     return Refusal(
@@ -153,7 +152,7 @@ def streams_state(policy: Policy, group: Group, evidence: Evidence, now: datetim
 def streams_lost(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """Every deletion must be restorable; but some brokers fail on a restored Streams group (KAFKA-20254)."""
     old = evidence.protections.without_streams
-    if not policy.action.changes or group.type is not GroupType.STREAMS or not old:
+    if group.type is not GroupType.STREAMS or not old:
         return None
     if isinstance(old, Fault):
         return Refusal(

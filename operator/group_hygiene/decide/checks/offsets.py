@@ -83,7 +83,7 @@ def _expires_in_use(group: Group, activity: Activity, evidence: Evidence, until:
 def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | Need | None:
     """The committed offsets must have been read in full, if the policy needs them."""
     when = policy.when
-    asks = when.committed_none or when.deleted_topics is not None or when.unchanged_for is not None or when.asks_bounds
+    asks = when.without_offsets or when.deleted_topics is not None or when.unchanged_for is not None or when.asks_bounds
     # Before a deletion, the offsets are compared with those of this scan.
     asks = asks or policy.action.changes
     if not asks and not (when.idle_for is not None and commits_outside(evidence)):
@@ -115,8 +115,8 @@ def nothing_started(policy: Policy, group: Group, evidence: Evidence, now: datet
 
 
 def committed(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
-    """`offsets: None` selects groups that never committed, or whose offsets expired."""
-    if policy.when.committed_none and evidence.offsets and not isinstance(evidence.offsets, Fault):
+    """`committedOffsets: Absent` selects groups that never committed, or whose offsets expired."""
+    if policy.when.without_offsets and evidence.offsets and not isinstance(evidence.offsets, Fault):
         return Refusal(reasons.HAS_OFFSETS, f"has committed offsets for {len(evidence.offsets)} partitions")
     return None
 

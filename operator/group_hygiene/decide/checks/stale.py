@@ -49,7 +49,7 @@ def unread_topics(policy: Policy, evidence: Evidence, now: datetime) -> frozense
     committed = {partition.topic for partition in offsets}
     chosen = {topic for topic in committed if policy.match.covers(topic)}
     if not chosen:
-        what = "of the topics that match.topics and excludeTopics leave" if committed else "at all"
+        what = "of the topics that deleteOffsets leaves" if committed else "at all"
         return Refusal(reasons.NO_OFFSETS, f"has no committed offsets {what}")
     new = {topic for topic in chosen if not _deleted_before(topic, evidence, now)}
     if not new:

@@ -58,7 +58,7 @@ def lag(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refu
 
 
 def in_range(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | Need | None:
-    """`offsets: OutOfRange` selects groups whose records retention removed, or whose topic was recreated."""
+    """`committedOffsets: OutOfRange` selects groups whose records retention removed, or whose topic was recreated."""
     if not policy.when.out_of_range:
         return None
     found = _lag_summary(evidence)

@@ -21,8 +21,8 @@ def dead(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ref
 
 
 def not_empty(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
-    """Only an Empty group can be abandoned; but a group in use may have offsets that expire, of topics no longer
-    read.
+    """Only an Empty group can be abandoned. An alert may also concern a group in use: that it stopped committing, or
+    that offsets of topics that it no longer reads expire.
     """
     when = policy.when
     if policy.action is Action.DELETE_OFFSETS:
@@ -30,8 +30,8 @@ def not_empty(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     asks = policy.action is Action.DELETE or when.unchanged_for is not None or when.asks_evidence
     if not asks or group.state is GroupState.EMPTY:
         return None
-    expires_in_use = group.in_use and group.type in (GroupType.CLASSIC, GroupType.CONSUMER)
-    if expires_in_use and policy.action is Action.ALERT and when.asks_expiry_only:
+    commits = group.in_use and group.type in (GroupType.CLASSIC, GroupType.CONSUMER)
+    if commits and policy.action is Action.ALERT and when.unchanged_for is None:
         return None
     return Refusal(reasons.NOT_EMPTY, f"its state is {group.state}")
 
@@ -69,14 +69,17 @@ def evidence_known(policy: Policy, group: Group, evidence: Evidence, now: dateti
 
 
 def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
-    """When the log was read, the group must have had no commit, even an aborted one, and no member for `idleFor`.
+    """When the log was read, the group must have had no commit, even an aborted one, and no member for `idleFor`; for
+    an alert on groups with members, too, no commit.
 
     Up to that read and not up to now: the tables don't have later records.
     """
     wanted, activity = policy.when.idle_for, evidence.activity
     if wanted is None or not isinstance(activity, Activity) or policy.action is Action.DELETE_OFFSETS:
         return None
-    since = activity.idle_since
+    if policy.counts_commits and activity.committed_last is None:
+        return Refusal(reasons.NO_OFFSETS, "the log has no commit of it")
+    since = activity.committed_last if policy.counts_commits else activity.idle_since
     if since is None:
         what = "a commit" if activity.simple else "when its last member left"
         return Refusal(reasons.EVIDENCE_MISSING, f"the log does not show {what}, so it may be in use")
@@ -84,7 +87,8 @@ def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ref
     if so_far >= wanted:
         return None
     due = after(since, wanted + latest(policy))
-    end = None if evidence.retention is None else activity.last_expiry(evidence.retention)
+    retention = None if group.in_use else evidence.retention
+    end = None if retention is None else activity.last_expiry(retention)
     if end is not None and due > end:
         return expires_first("idleFor", due, end)
     progress = f"{format_duration(whole_seconds(max(timedelta(), so_far)))} of {format_duration(wanted)}"
@@ -101,7 +105,7 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
         return None
     sharing = group.type is GroupType.SHARE
     # Kafka removes no share group, and all who read in one are members.
-    if not evidence.offsets and not policy.when.committed_none and not sharing:
+    if not evidence.offsets and not policy.when.without_offsets and not sharing:
         return Refusal(
             reasons.NO_OFFSETS, "has no committed offsets: nothing to compare, and Kafka removes it by itself"
         )

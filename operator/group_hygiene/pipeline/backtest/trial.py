@@ -190,7 +190,7 @@ def untriable(policy: Policy, retention: timedelta | None) -> str | None:
     if policy.when.deleted_topics is not None:
         return "when.deletedTopics can't be tried on the past: the tables don't record which topics existed"
     if policy.when.asks_bounds:
-        asked = "lag" if policy.when.lag_at_least is not None else "offsets"
+        asked = "lag" if policy.when.lag_at_least is not None else "committedOffsets"
         return f"when.{asked} can't be tried on the past: the tables don't record where partitions began and ended"
     if policy.when.expires_within is not None and retention is None:
         return "when.expiresWithin needs the brokers' offsets.retention.minutes: give --offsets-retention"
