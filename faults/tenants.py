@@ -206,7 +206,7 @@ class _Tenant:
         self._chance, self._kube, self._namespace = chance, kube, namespace
         self._owner, self._other = owner, other
         self.done = self.refused = self._bytes = 0
-        self.names: dict[tuple[str, str], None] = {}
+        self.names: dict[tuple[str, str], Object] = {}
 
     def act(self) -> None:
         """One request. The API server may refuse it, as it should: then nothing happened."""
@@ -217,7 +217,9 @@ class _Tenant:
             if not known or (what < 0.6 and len(known) < _OBJECTS):
                 self._write(self._chance.choice(_KINDS), f"n-{self._chance.randrange(_OBJECTS)}")
             elif what < 0.9:
-                self._write(*self._chance.choice(known))
+                kind, name = self._chance.choice(known)
+                # A restore runs once: its spec must not change.
+                self._write(kind, name, self.names[kind, name] if kind == "GroupRestore" else None)
             else:
                 kind, name = self._chance.choice(known)
                 del self.names[kind, name]
@@ -232,19 +234,20 @@ class _Tenant:
         places = [f"{ours}/grouppolicies", f"{ours}/grouprestores", f"/api/v1/namespaces/{self._namespace}/events"]
         return "".join(json.dumps(self._kube.call("GET", place)) for place in places)
 
-    def _write(self, kind: str, name: str) -> None:
+    def _write(self, kind: str, name: str, spec: Object | None = None) -> None:
         chance = self._chance
-        make = _policy if kind == "GroupPolicy" else _restore
-        spec = make(chance, self._namespace, self._owner, self._other)
-        if chance.random() < 0.1:
-            spec = _damaged(chance, spec)
+        if spec is None:
+            make = _policy if kind == "GroupPolicy" else _restore
+            spec = make(chance, self._namespace, self._owner, self._other)
+            if chance.random() < 0.1:
+                spec = _damaged(chance, spec)
         size = chance.choice((0, 0, 0, 1_000, _ANNOTATIONS_MAX)) if self._bytes < _BYTES else 0
         self._bytes += size
         metadata: Object = {"name": name, "namespace": self._namespace, "annotations": {"example.com/note": "x" * size}}
         if chance.random() < 0.05:
             metadata["finalizers"] = ["example.com/never-removed"]
         self._kube.apply({"apiVersion": _API, "kind": kind, "metadata": metadata, "spec": spec})
-        self.names[kind, name] = None
+        self.names[kind, name] = spec
 
 
 def _reference(chance: random.Random, owner: str, other: str) -> Object:
@@ -270,43 +273,37 @@ def _groups(chance: random.Random, namespace: str, other: str) -> list[str]:
 
 def _policy(chance: random.Random, namespace: str, owner: str, other: str) -> Object:
     action = chance.choice(("Alert", "Alert", "Delete", "DeleteOffsets"))
-    duration = partial(chance.choice, ("1s", "5s", "10m", "3d", "9999d"))
+    duration = partial(chance.choice, ("1s", "5s", "10m", "3d", "30d"))
+    conditions: list[Object] = [{"idleFor": duration()}]
+    if action != "DeleteOffsets":
+        conditions += [{"unchangedFor": duration()}, {"unchangedFor": duration(), "lag": {"atLeast": 1}}]
+    if action == "Alert":
+        conditions += [{"expiresWithin": duration()}, {"committedOffsets": "Absent"}, {"deletedTopics": "Some"}, {}]
     spec: Object = {
         "connectionRef": _reference(chance, owner, other),
-        "interval": chance.choice(("1s", "1s", "5s", "10m")),
+        "interval": chance.choice(("5s", "5s", "10s", "10m")),
         "action": action,
         "match": {"groups": _groups(chance, namespace, other)},
-        "when": chance.choice(
-            (
-                {"unchangedFor": duration()},
-                {"idleFor": duration()},
-                {"expiresWithin": duration()},
-                {"unchangedFor": duration(), "lag": {"atLeast": chance.randrange(3)}},
-                {"committedOffsets": chance.choice(("Absent", "OutOfRange"))},
-                {"deletedTopics": "Some"},
-            )
-        ),
+        "when": chance.choice(conditions),
     }
     if action != "Alert":
         spec["mode"] = chance.choice(("DryRun", "Enforce"))
         member = action[:1].lower() + action[1:]
-        spec[member] = {"gracePeriod": duration(), "maxPercent": 100, "backupRetention": chance.choice(("1s", "7d"))}
-    if chance.random() < 0.3:
+        spec[member] = {"gracePeriod": duration(), "maxPercent": 100, "backupRetention": chance.choice(("1h", "7d"))}
+    elif chance.random() < 0.5:
+        spec["notify"] = {"receiverNames": chance.choice((["people"], ["absent"], ["people", "absent"]))}
+    if chance.random() < 0.2:
         spec["suspend"] = chance.random() < 0.5
-    if chance.random() < 0.5:
-        spec["notify"] = {"receiverNames": chance.choice((["people"], ["absent"], ["people", "absent"], []))}
     return spec
 
 
 def _restore(chance: random.Random, namespace: str, owner: str, other: str) -> Object:
     spec: Object = {"connectionRef": _reference(chance, owner, other)}
     if chance.random() < 0.3:
-        spec["policyRef"] = {"name": f"n-{chance.randrange(_OBJECTS)}"}
+        spec |= {"policyRef": {"name": f"n-{chance.randrange(_OBJECTS)}"}, "deletedAfter": "2026-01-01T00:00:00Z"}
     else:
         prefix = chance.choice((namespace, other))
         spec["groups"] = [f"{prefix}-{index}" for index in range(chance.choice((1, 10, 100, 1_000)))]
-    if chance.random() < 0.5:
-        spec["dryRun"] = chance.random() < 0.5
     if chance.random() < 0.3:
         spec["ttlSecondsAfterFinished"] = chance.choice((0, 1, 2**31 - 1))
     return spec
