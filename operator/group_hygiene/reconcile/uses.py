@@ -19,7 +19,7 @@ from group_hygiene.kafka import growth
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.leader_epochs import is_cut_off
-from group_hygiene.kafka.offsets import end_offsets, offsets_at
+from group_hygiene.kafka.offsets import end_offsets, latest_times, offsets_at
 from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.contents import Contents
@@ -64,7 +64,7 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
     recreated = clock is not None and bool(clock.log) and clock.topic_id not in (None, cluster.topic_id)
     if recreated:
         tail = None
-    memory.tail = None
+    memory.tail, before = None, tail
     if not leaders:
         return NOT_FOLLOWED
     # Where no group is counted, earlier records don't matter.
@@ -90,10 +90,14 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
         if isinstance(ends, Fault):
             return NOT_FOLLOWED
         tail = Tail(context.client, leaders, ends)
-    elif log:
-        for index, at in log.items():
-            if at.leader_epoch == leaders[index][1]:
-                tail.latest_ms[index] = max(at.time_ms, tail.latest_ms.get(index, -1))
+    known = dict(tail.latest_ms) if tail is before else {}
+    if not lost:
+        known |= {i: at.time_ms for i, at in log.items() if at.leader_epoch == leaders[i][1] and at.time_ms >= 0}
+    # Once for each leader: records of an earlier one may have later times than its own.
+    unknown = [i for i, offset in tail.positions.items() if offset and known.get(i, -1) < 0]
+    known |= _latest_times(context.client, unknown, deadline)
+    for index, at in known.items():
+        tail.latest_ms[index] = max(at, tail.latest_ms.get(index, -1))
     memory.tail = tail
     places = {
         index: LogPlace(offset, leaders[index][1], tail.latest_ms.get(index, -1))
@@ -102,6 +106,14 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
     # Without a place, uses before this scan are not known.
     used = [name for name in tail.used(since) if name in seen] if log else []
     return Followed(places, lost or (not log and bool(seen)), used)
+
+
+def _latest_times(client: Client, indexes: Collection[int], deadline: Deadline) -> dict[int, int]:
+    """The latest time of the records in these partitions of the log, where brokers tell it."""
+    if not indexes:
+        return {}
+    answers = latest_times(client, [Partition(OFFSETS_TOPIC, index) for index in indexes], deadline)
+    return {place.partition: at for place, at in answers.items() if not isinstance(at, Fault)}
 
 
 def read_ends(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, int] | Fault:
