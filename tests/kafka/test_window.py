@@ -149,6 +149,18 @@ def test_a_commit_before_the_deletion_is_saved(  # noqa: PLR0913, PLR0917
     assert says in outcome.message
 
 
+def test_a_first_commit_before_the_deletion_is_saved(scene: Scene, proxy: KafkaProxy, make: Maker, topic: str) -> None:
+    """Of a group that had no offsets when it was read."""
+    group = make.abandoned(make.name("never-committed"), topic, commit={})
+    observation, plan = scene.plan(policy(group, committedOffsets="Absent"))
+    rule = during(proxy, DELETE_GROUPS, lambda: commits(make, group, topic))
+    (outcome,) = scene.apply(plan, observation)
+    rule.wait("the commit comes before the request")
+    assert outcome.kind is OutcomeKind.DELETED
+    assert saved(scene, group) == {topic: LATE}
+    assert "right before (1) are saved" in outcome.message
+
+
 def test_a_fault_while_the_window_is_read_loses_no_commit(
     scene: Scene, proxy: KafkaProxy, make: Maker, topic: str
 ) -> None:

@@ -202,14 +202,17 @@ def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> 
 def _deleted(
     read: Rechecked, answers: Mapping[str, Answer], remains: Mapping[str, Remains]
 ) -> dict[str, Collection[Partition]]:
-    """Group -> the places whose offsets brokers have deleted, as they say or show. Share groups have another log."""
+    """Group -> the places whose offsets brokers have deleted, as they say or show; none = it had no offsets.
+
+    Share groups have another log.
+    """
     places: dict[str, Collection[Partition]] = {}
     for name, (_, outcome) in answers.items():
         ready, left = read.ready[name], remains.get(name, Remains(Found.THERE))
         topics = outcome.topics if outcome.kind is OutcomeKind.DELETED else left.topics
         gone = [place for place in ready.offsets if not topics or place.topic in topics]
         is_gone = outcome.kind is OutcomeKind.DELETED or left.found in (Found.GONE, Found.SOME_TOPICS)
-        if gone and is_gone and ready.group.type is not GroupType.SHARE:
+        if is_gone and ready.group.type is not GroupType.SHARE:
             places[name] = gone
     return places
 
