@@ -107,7 +107,8 @@ def _rules(kind: Kind, _: str) -> str:
     for rule in rules(kind.schema["properties"]["spec"], "spec"):
         places = found.setdefault(rule.message, [])
         places += [] if rule.path + rule.at in places else [rule.path + rule.at]
-    return "".join(f"- **{plain(text)}**: {', '.join(f'`{place}`' for place in places)}\n" for text, places in found.items())
+    lines = (f"- **{plain(text)}**: {', '.join(f'`{place}`' for place in places)}\n" for text, places in found.items())
+    return "".join(lines)
 
 
 def _reasons(_: Kind, condition: str) -> str:
