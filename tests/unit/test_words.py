@@ -28,8 +28,8 @@ OPERATOR, SANDBOX = ROOT / "operator" / "group_hygiene", ROOT / "sandbox"
 GENERATED = {f"docs/{name}" for name in pages()}
 # Longer than this, a page is shortened. References are searched, not read: the generated ones, and these.
 LONGEST_PAGE = 1_500
-REFERENCES = {"docs/alerts.md", "docs/kafka-permissions.md", "docs/pipeline-tables.md", "docs/security.md"}
-LONGEST_REFERENCE, ALL_PAGES, MOST_PAGES = 2_600, 34_000, 31
+REFERENCES = {f"docs/{name}.md" for name in ("alerts", "kafka-permissions", "pipeline-tables", "runbook", "security")}
+LONGEST_REFERENCE, ALL_PAGES, MOST_PAGES = 2_600, 34_000, 30
 
 _FENCE = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2`*$", re.MULTILINE | re.DOTALL)
 _NO_PROSE = re.compile(r"<!--.*?-->|(`+)[^`]+?\1|(?<=\])\([^)\s]+\)", re.DOTALL)
