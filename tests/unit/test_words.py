@@ -29,7 +29,7 @@ GENERATED = {f"docs/{name}" for name in pages()}
 # Longer than this, a page is shortened. References are searched, not read: the generated ones, and these.
 LONGEST_PAGE = 1_500
 REFERENCES = {f"docs/{name}.md" for name in ("alerts", "kafka-permissions", "pipeline-tables", "runbook", "security")}
-LONGEST_REFERENCE, ALL_PAGES, MOST_PAGES = 2_600, 34_000, 30
+LONGEST_REFERENCE, ALL_PAGES, MOST_PAGES = 2_700, 34_500, 30
 
 _FENCE = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2`*$", re.MULTILINE | re.DOTALL)
 _NO_PROSE = re.compile(r"<!--.*?-->|(`+)[^`]+?\1|(?<=\])\([^)\s]+\)", re.DOTALL)
