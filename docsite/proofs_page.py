@@ -19,7 +19,9 @@ from group_hygiene.reconcile.preconditions import PRECONDITIONS, Moment
 from group_hygiene.reconcile.settle import ROWS, Found, Open, Request, Row, State, Target
 
 _HERE = Path(__file__).parent
-_NOTICE = "<!-- Made by `make docs` of docsite/proofs.md, docsite/preconditions.yaml and reconcile/: edit these. -->\n\n"
+_NOTICE = (
+    "<!-- Made by `make docs` of docsite/proofs.md, docsite/preconditions.yaml and reconcile/: edit these. -->\n\n"
+)
 _DEFAULTS = {"lasts": "one run", "unknown": "nothing is deleted", "right": "none"}
 _PRECONDITION = ("precondition", "protects from", "proof", "holds for", "if unknown", "reasons", "right in Kafka")
 _OUTCOME = ("Row", "In the ledger", "Target", "Request", "In Kafka", "Outcome", "Backup")
