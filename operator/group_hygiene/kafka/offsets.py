@@ -201,7 +201,7 @@ def offsets_at(
 def latest_times(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
     """The latest time of all records (ms since the epoch), -1 = no record.
 
-    Empty: brokers before 3.0 don't tell it (KIP-734).
+    Empty: brokers before 3.0 don't return it (KIP-734).
     """
     if not client.supports(ListOffsetsRequest, _WITH_LATEST_TIME):
         return {}

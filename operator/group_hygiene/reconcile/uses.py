@@ -109,7 +109,7 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
 
 
 def _latest_times(client: Client, indexes: Collection[int], deadline: Deadline) -> dict[int, int]:
-    """The latest time of the records in these partitions of the log, where brokers tell it."""
+    """The latest time of the records in these partitions of the log, where brokers return it."""
     if not indexes:
         return {}
     answers = latest_times(client, [Partition(OFFSETS_TOPIC, index) for index in indexes], deadline)

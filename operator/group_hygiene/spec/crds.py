@@ -50,7 +50,7 @@ def fields_of_schema(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def dropped_fields(obj: Mapping[str, Any]) -> list[str]:
-    """The fields of a spec that somebody applied under another CRD, and that this program does not have.
+    """The fields of a spec that a user applied under another CRD, and that this program does not have.
 
     The API server drops them whenever it reads the object, and what they left out is selected then. What was applied
     stands in the managed fields (KEP-555) or, by kubectl's older way, in an annotation, until it is applied again.
