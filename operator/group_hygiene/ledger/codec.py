@@ -35,6 +35,10 @@ from group_hygiene.model.entries import (
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
 
 
+# Backups have parts of 400 kB, and other entries are smaller. Decoded, a value takes up to 16 times its bytes.
+_VALUE_BYTES = 4 << 20
+
+
 class Unreadable(msgspec.ValidationError):
     """A record that is no entry, or of a version that this program does not know."""
 
@@ -85,6 +89,8 @@ def decode_key(key: bytes | None) -> Key:
 
 def decode(key: Key, value: bytes) -> Entry:
     """The entry of a record that is no tombstone. Raises Unreadable, also if it is under another entry's key."""
+    if len(value) > _VALUE_BYTES:
+        raise Unreadable(f"its value has {len(value)} bytes, more than any entry")
     try:
         entry: Entry = _ANY.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

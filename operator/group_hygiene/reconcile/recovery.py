@@ -135,7 +135,10 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
         # A broker that is asked for a group may look for it in another partition than the one that has it.
         return Counter()
     results = [settle(_facts(context, each, remains[each.group], each.id in over)) for each in deletions]
-    done = _completed(context, deletions, [result for result in results if isinstance(result, Done)])
+    done = [result for result in results if isinstance(result, Done)]
+    lost = {name for name, each in remains.items() if each.found in (Found.PART, Found.PART_IN_USE)}
+    lost |= {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
+    done = _completed(context, deletions, done, lost)
     if not done:
         return Counter()
     recorded = [result.entry for result in done if result.outcome.kind is OutcomeKind.DELETED]
@@ -157,9 +160,11 @@ def _is_grown(context: Context) -> bool:
     return find_growth(context, cluster, deadline, records=False, coordinators=True) is not None
 
 
-def _completed(context: Context, deletions: Collection[Deletion], done: Sequence[Done]) -> list[Done]:
-    """The same ends, with what the groups committed right before their deletions."""
-    groups = {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
+def _completed(
+    context: Context, deletions: Collection[Deletion], done: Sequence[Done], lost: Collection[str]
+) -> list[Done]:
+    """The same ends, with what the groups that lost offsets committed right before. lost: the names of these groups."""
+    groups = {each.entry.group for each in done} & set(lost)
     if not groups:
         return list(done)
     cluster = read_cluster(context.client, context.deadline(), context.connection.topics_attested)

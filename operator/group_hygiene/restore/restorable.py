@@ -138,7 +138,8 @@ def ran_before(group: str, earlier: Mapping[str, Outcome | None]) -> GroupResult
     kind, what = Kind.REFUSED, "ran, and did not restore this group"
     if outcome is not None:
         kind = Kind.RESTORED if outcome.reason == reasons.RESTORED else Kind.PARTLY
-        what = f"restored it at {timestamp(outcome.at)}"
+        began = outcome.what is OutcomeType.FAILED
+        what = ("began to restore it" if began else "restored it") + f" at {timestamp(outcome.at)}"
     message = f"an earlier GroupRestore with this name and spec {what}: to run it again, give it another name"
     return GroupResult(group, kind, reasons.RAN_BEFORE, message)
 

@@ -94,10 +94,12 @@ def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: D
         if group is None or key[0] not in ("backup", "outcome"):
             return False
         if key[0] == "outcome" and (len(key) < 4 or key[3] not in _ENDS):
-            return (
-                len(key) > 3
-                and key[3] == OutcomeType.RESTORED
-                and any((each.id == key[2] or each.follows(key[2])) and each.asks_for(group) for each in requests)
+            # A start without an end counts, too, but each object may try again.
+            kinds = (OutcomeType.RESTORED, OutcomeType.FAILED)
+            return len(key) > 3 and any(
+                (key[3] in kinds and each.follows(key[2])) or (key[3] == kinds[0] and each.id == key[2])
+                for each in requests
+                if each.asks_for(group)
             )
         return any(each.granted(group) for each in (*by_name.get(group, ()), *by_policy))
 
@@ -111,7 +113,8 @@ def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: D
         elif key[3] in _ENDS:
             saved.ends.setdefault(key[1], {}).setdefault(key[2], set()).add(OutcomeType(key[3]))
         elif key[2] not in ids:
-            saved.earlier[key[2], key[1]] = entry if isinstance(entry, Outcome) else None
+            if key[3] == OutcomeType.RESTORED or (key[2], key[1]) not in saved.earlier:
+                saved.earlier[key[2], key[1]] = entry if isinstance(entry, Outcome) else None
         elif isinstance(entry, Outcome) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
             saved.done[key[2], entry.group] = entry
     return saved
