@@ -329,6 +329,36 @@ def test_a_commit_right_before_a_request_is_saved(
     assert "right before (1) are saved" in outcome.message
 
 
+@pytest.mark.usefixtures("_patient")
+def test_a_commit_right_before_half_of_it_is_deleted_is_saved(
+    client: Client, make: Maker, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """The process dies after the first request, and recovery finds that a part is left."""
+    topic = next(iter(offsets)).topic
+
+    def commits(count: int) -> None:
+        if count == 1:
+            answers = commit_offsets(client, group, at(topic, 4, 1), soon(), None, {})
+            assert set(answers.values()) == {None}
+        else:
+            die()
+
+    scene = Scene(Around(client, OffsetDeleteRequest, before=commits))  # type: ignore[arg-type]
+    group = make.abandoned(make.name("old"), topic, commit=offsets)
+    limit()
+    observation, plan = due(scene, group)
+    with pytest.raises(Died):
+        scene.apply(plan, observation)
+    successor = Scene(client, ledger=scene.ledger)
+    known_for(successor, 60)
+    assert reconcile.recover_intents(successor.context) == {}
+    assert 0 < len(committed(client, group)) < PARTITIONS
+    (backup,) = backups(successor, group)
+    assert {row.partition: row.offset for row in backup.offsets[topic]}[1] == 4
+    (record,) = recorded(successor, group)
+    assert "right before (1) are saved" in record.message
+
+
 def test_half_a_group_that_was_restored_was_not_deleted(
     client: Client, offsets: Offsets, half_deleted: tuple[Scene, str, Plan]
 ) -> None:

@@ -101,6 +101,28 @@ def test_an_object_that_is_created_again_restores_nothing(client: Client, ledger
     assert restored(client, ledger, group, id="p.2", origin="p.").reason == reasons.RESTORED
 
 
+def test_an_object_that_is_created_again_after_a_start_restores_nothing(
+    client: Client, ledger: Ledger, make: Maker
+) -> None:
+    """Its predecessor's process died before the outcome, and may have committed; that object itself may go on."""
+    topic, group = make.topic(records=3), make.name()
+    ledger.write([saved(client, group, {Partition(topic, 0): CommittedOffset(1)})])
+
+    class Dies(Guard):
+        def refusal(self) -> Refusal | None:
+            begun = [entry for entry in outcomes(ledger) if entry.what is OutcomeType.FAILED]
+            if begun:
+                raise KeyboardInterrupt
+            return None
+
+    with pytest.raises(KeyboardInterrupt):
+        restored(client, ledger, group, id="o.1", origin="o.", guard=Dies())
+    again = restored(client, ledger, group, id="o.2", origin="o.")
+    assert (again.kind, again.reason) == (Kind.PARTLY, reasons.RAN_BEFORE)
+    assert "began to restore it at" in again.message
+    assert restored(client, ledger, group, id="o.1", origin="o.").reason == reasons.RESTORED
+
+
 def committed(client: Client, group: str) -> Mapping[Partition, CommittedOffset]:
     answer = kafka_offsets.committed_offsets(client, {group: None}, soon())[group]
     assert isinstance(answer, Mapping)

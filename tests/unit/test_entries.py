@@ -186,6 +186,13 @@ def test_what_is_encoded_is_decoded(entry: Entry) -> None:
     assert type(decoded) is type(entry)
 
 
+def test_a_value_larger_than_any_entry_is_not_decoded() -> None:
+    """A ledger that a team names may hold any bytes, which take many times their size as an entry."""
+    request = KeepRequest(group="g", until=NOW, why="x" * (4 << 20), by="me", at=NOW)
+    with pytest.raises(Unreadable, match="more than any entry"):
+        decode(request.key, encode_value(request))
+
+
 @given(st.none() | st.binary(max_size=100))
 def test_any_bytes_are_a_key_or_unreadable(data: bytes | None) -> None:
     """Nothing else is raised, and what is a key is one of texts."""
