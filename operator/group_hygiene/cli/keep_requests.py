@@ -14,6 +14,7 @@ from group_hygiene.cli.output import Column, Report, Table, printable, working
 from group_hygiene.cli.target import Session
 from group_hygiene.errors import LedgerProblem, Unreachable
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.kafka.cluster import read_identity
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
 from group_hygiene.model.entries import Change, KeepRequest, Outcome, Removal
@@ -169,7 +170,9 @@ def _write_elsewhere(
             "the change is in this ledger only: policies whose connection has another one do not see it, and "
             "--connection writes into those of all connections to this cluster"
         ]
-    others = session.other_ledgers()
+    # By the brokers: a connection's status may not show it, or no more.
+    cluster = read_identity(session.client, Deadline(session.connection.timeout.total_seconds()))
+    others = session.other_ledgers(None if isinstance(cluster, Fault) else cluster.id)
     if isinstance(others, Refusal):
         return [], [f"other connections to this cluster may not see it, as they can't be listed: {others.message}"]
     notes = [

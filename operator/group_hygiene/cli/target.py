@@ -61,14 +61,18 @@ class OtherLedgers(NamedTuple):
     unknown: Sequence[str] = ()
 
 
+def _no_ledgers(_: str | None) -> OtherLedgers:
+    return OtherLedgers()
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """A connected cluster. `connection`: with its limits and protection; `claims`: see reconcile.Context.
 
     in_kubernetes: whether objects that claim groups can be read. read_secret: for the connection's namespace.
     read_change: reads the KafkaConnection again; returns a Refusal if it was edited, always None without Kubernetes.
-    known: the status of the KafkaConnection; empty without Kubernetes. other_ledgers: of other KafkaConnections to this
-    cluster; a Refusal if they can't be listed.
+    known: the status of the KafkaConnection; empty without Kubernetes. other_ledgers: takes the id of the cluster, or
+    None if it is not known, and returns those of other KafkaConnections to it; a Refusal if they can't be listed.
     """
 
     client: Client
@@ -78,7 +82,7 @@ class Session:
     read_secret: ReadSecretTexts | None = None
     read_change: Callable[[], Refusal | None] = _no_change
     known: Mapping[str, Any] = field(default_factory=dict)
-    other_ledgers: Callable[[], OtherLedgers | Refusal] = OtherLedgers
+    other_ledgers: Callable[[str | None], OtherLedgers | Refusal] = _no_ledgers
     clock: SystemClock = field(default_factory=SystemClock)
 
     @property
@@ -109,7 +113,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     read_secret: ReadSecretTexts | None = None
     read_change: Callable[[], Refusal | None] = _no_change
     known: Mapping[str, Any] = {}
-    other_ledgers: Callable[[], OtherLedgers | Refusal] = OtherLedgers
+    other_ledgers: Callable[[str | None], OtherLedgers | Refusal] = _no_ledgers
     if target.connection is not None:
         with working("reading the KafkaConnection"):
             api, obj, connection, settings = _from_kubernetes(target, target.connection)
@@ -267,19 +271,18 @@ def _change_of(api: Api, connection: Object) -> Callable[[], Refusal | None]:
     return partial(read_change, api, CONNECTIONS, connection)
 
 
-def _other_ledgers(api: Api, connection: Object) -> OtherLedgers | Refusal:
+def _other_ledgers(api: Api, connection: Object, cluster: str | None) -> OtherLedgers | Refusal:
     try:
         found = api.list_all(CONNECTIONS)
     except ApiError as error:
         return Refusal.of(error)
-    cluster = cluster_of(connection)
     topics, unbound, unknown = set[str](), set[str](), set[str]()
     for each in found:
         where, topic, its = each["metadata"]["namespace"], _ledger_topic(each), cluster_of(each)
-        if not cluster or its not in (None, cluster) or topic == _ledger_topic(connection):
+        if (its and cluster and its != cluster) or topic == _ledger_topic(connection):
             continue
         name, same = f"{where}/{each['metadata']['name']}", where == connection["metadata"]["namespace"]
-        if its is None:
+        if its is None or cluster is None:
             unknown.add(name)
         elif same or (each["status"].get("ledger") or {}).get("topic"):
             topics.add(topic)
