@@ -15,7 +15,7 @@ from docsite.schema import parse_kind, rules
 from group_hygiene.spec.durations import DURATION
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("kafkaconnection", "grouppolicy", "grouprestore")
+KINDS = ("kafkaconnection", "grouppolicy", "grouprestore", "groupkeep")
 SECTIONS = ["What it is", "Example", "kubectl get", "Spec", "Status", "Conditions", "Debugging"]
 
 

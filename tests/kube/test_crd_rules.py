@@ -67,6 +67,14 @@ BASES: Mapping[str, tuple[Object, ...]] = {
             "deleteOffsets": {"topics": ["a"], "excludeTopics": ["b"], **_SETTINGS},
         },
     ),
+    "GroupKeep": (
+        {
+            "connectionRef": {"name": "main", "namespace": "kafka"},
+            "groups": ["a"],
+            "reason": "a",
+            "until": "2030-01-31T12:00:00Z",
+        },
+    ),
     "GroupRestore": (
         {"connectionRef": {"name": "main", "namespace": "kafka"}, "groups": ["a"]},
         {"connectionRef": {"name": "main"}, "policyRef": {"name": "p"}, "deletedAfter": "2030-01-31T12:00:00Z"},

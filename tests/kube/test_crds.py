@@ -22,7 +22,12 @@ Patch = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 # A repository of its own, with kustomizations and kinds of others, is tested in test_gitops.py.
 EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.yaml") if not {"gitops", "admission"} & {*path.parts})
-PLURALS = {"KafkaConnection": "kafkaconnections", "GroupPolicy": "grouppolicies", "GroupRestore": "grouprestores"}
+PLURALS = {
+    "KafkaConnection": "kafkaconnections",
+    "GroupPolicy": "grouppolicies",
+    "GroupRestore": "grouprestores",
+    "GroupKeep": "groupkeeps",
+}
 
 SECRET = {"name": "hygiene", "key": "password"}
 OAUTH = {"tokenEndpoint": "https://sso.example.com/token", "clientID": "hygiene", "clientSecretRef": SECRET}

@@ -12,7 +12,12 @@ import yaml
 # Also in the CRDs themselves, and in what grants rights on them.
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
-PLURALS = {"GroupPolicy": "grouppolicies", "KafkaConnection": "kafkaconnections", "GroupRestore": "grouprestores"}
+PLURALS = {
+    "GroupPolicy": "grouppolicies",
+    "KafkaConnection": "kafkaconnections",
+    "GroupRestore": "grouprestores",
+    "GroupKeep": "groupkeeps",
+}
 
 
 def crd_text(kind: str) -> str:
