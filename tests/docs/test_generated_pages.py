@@ -61,7 +61,7 @@ def test_each_condition_has_a_row() -> None:
         named = set(
             re.findall(
                 r"\b(Ready|Reconciling|Stalled|\w+Blocked|\w+Ready|TopicsVisible|PatternsMatch|MayNeverMatch|Alerting|"
-                r"AlertsDelivered)\b",
+                r"AlertsDelivered|Kept)\b",
                 about,
             )
         )

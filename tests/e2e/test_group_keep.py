@@ -44,6 +44,12 @@ def topic(world: World, kafka: KafkaCluster, groups: Groups) -> Iterator[str]:
         world.server.kubectl("delete", "kgk,kgr,kgp,kconn", "--all", "-n", name)
 
 
+def unused(groups: Groups, name: str, topic: str) -> None:
+    """A group whose consumer is gone, and for which records wait."""
+    groups.abandoned(name, topic)
+    groups.produce(topic)
+
+
 def deleting(name: str, pattern: str, **delete: Any) -> dict[str, Any]:
     match = {"groups": [pattern]}
     return policy(OWNER, name, match=match, mode="Enforce", delete={"maxPercent": 100, **delete})
@@ -69,7 +75,7 @@ def condition(status: dict[str, Any]) -> str:
 
 def test_a_team_keeps_its_group_before_the_mark(world: World, groups: Groups, topic: str) -> None:
     """The policy says who asked, and deletes the group once the object is gone."""
-    groups.abandoned("keep-before", topic)
+    unused(groups, "keep-before", topic)
     world.apply(group_keep("before", "keep-before"))
     status = kept(world, "before", "Kept")
     assert condition(status) == "True"
@@ -91,7 +97,7 @@ def test_a_team_keeps_its_group_before_the_mark(world: World, groups: Groups, to
 
 def test_a_team_keeps_its_group_after_the_mark(world: World, groups: Groups, topic: str) -> None:
     """The mark ends; an edit that no longer lists the group ends its request."""
-    groups.abandoned("keep-after", topic)
+    unused(groups, "keep-after", topic)
     world.apply(deleting("after", "keep-after", gracePeriod="1h"))
     wait_for(lambda: world.get("kgp", OWNER, "after")["status"].get("groups", {}).get("marked") == 1)
     world.apply(group_keep("after", "keep-after"))
@@ -104,7 +110,7 @@ def test_a_team_keeps_its_group_after_the_mark(world: World, groups: Groups, top
 
 
 def test_a_deleted_group_says_how_to_restore_it(world: World, groups: Groups, topic: str) -> None:
-    groups.abandoned("keep-late", topic)
+    unused(groups, "keep-late", topic)
     world.apply(deleting("late", "keep-late"))
     wait_for(lambda: "keep-late" not in groups.names())
     world.apply(group_keep("late", "keep-late"))
@@ -115,7 +121,7 @@ def test_a_deleted_group_says_how_to_restore_it(world: World, groups: Groups, to
 
 def test_a_revoked_grant_ends_the_request(world: World, kafka: KafkaCluster, groups: Groups, topic: str) -> None:
     """As does a group that is not granted; a namespace without a grant learns nothing."""
-    groups.abandoned("keep-revoked", topic)
+    unused(groups, "keep-revoked", topic)
     world.apply(group_keep("revoked", "keep-revoked", "other-group"))
     status = kept(world, "revoked", "ActionNotGranted")
     assert {row["group"]: row["protected"] for row in status["results"]} == {"keep-revoked": True, "other-group": False}
@@ -132,7 +138,7 @@ def test_a_revoked_grant_ends_the_request(world: World, kafka: KafkaCluster, gro
 def test_never_kept_and_deleted(world: World, groups: Groups, topic: str, number: int) -> None:
     """A GroupKeep and the policy that deletes its group, at the same moment."""
     name = f"keep-race-{number}"
-    groups.abandoned(name, topic)
+    unused(groups, name, topic)
     # It deletes the group about 5 to 10 seconds from now.
     world.apply(deleting(f"race-{number}", name))
     time.sleep(random.uniform(4, 11))

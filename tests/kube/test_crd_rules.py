@@ -227,6 +227,10 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
         BASES["KafkaConnection"][1],
         {**BASES["KafkaConnection"][1], "tls": {"verifyHostname": False}},
     ),
+    "must be between the years 1970 and 2299": (
+        BASES["GroupKeep"][0],
+        {**BASES["GroupKeep"][0], "until": "2300-01-01T00:00:00Z"},
+    ),
     "must have either groups or policyRef": (BASES["GroupRestore"][0], {"connectionRef": {"name": "main"}}),
     "must be given with policyRef, and only with it": (
         BASES["GroupRestore"][1],

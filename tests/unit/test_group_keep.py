@@ -13,12 +13,11 @@ from group_hygiene.ledger.codec import encode_key, encode_value, group_of
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest
-from group_hygiene.model.evidence import Evidence
 from group_hygiene.model.group_keep import KeptGroup
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import has_withdrawals
 from group_hygiene.status import build_keep_status
-from tests.unit.make import NOW, delete, group
+from tests.unit.make import NOW, delete, evidence, group
 
 OBJECT = {"metadata": {"name": "k", "namespace": "team-a", "generation": 3}, "status": {}}
 
@@ -94,11 +93,11 @@ def test_requests_of_missing_objects_are_found(uids: set[str], expected: bool) -
 def test_a_third_namespace_learns_no_name(namespace: str, connection: str, named: bool) -> None:
     """Nor the reason; and that a user asked, with the name."""
     policy = replace(delete(), namespace=namespace, connection_namespace=connection)
-    refusal = needed.keep_requested(policy, group("g"), Evidence(keep_request=request()), NOW)
+    refusal = needed.keep_requested(policy, group("g"), evidence(keep_request=request()), NOW)
     assert refusal is not None
     assert refusal.reason == reasons.KEEP_REQUESTED
     assert ("team-a" in refusal.message, "report" in refusal.message) == (named, named)
-    by_user = needed.keep_requested(policy, group("g"), Evidence(keep_request=USER), NOW)
+    by_user = needed.keep_requested(policy, group("g"), evidence(keep_request=USER), NOW)
     assert by_user is not None
     assert by_user.message.startswith("ada asked")
 
