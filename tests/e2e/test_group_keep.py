@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
-from tests.e2e.conftest import Groups, World, connection, policy
+from tests.e2e.conftest import FLOORS, ROOT, Groups, World, connection, policy
+from tests.kube.access import wait_until_allowed
 
 pytestmark = pytest.mark.usefixtures("operator")
 
 OWNER, TEAM, STRANGER = "keep-owner", "keep-team", "keep-stranger"
 # Of the race of a GroupKeep with the operator's deletion.
 ROUNDS = int(os.environ.get("GROUP_HYGIENE_KEEP_ROUNDS", "3"))
-GRANT = {"namespaces": {"names": [TEAM]}, "groups": ["keep-*"], "actions": ["Keep", "Alert"]}
+GRANT = {"namespaces": {"names": [TEAM]}, "groups": ["keep-*"], "actions": ["Keep", "Alert", "Delete"]}
 
 
 def group_keep(name: str, *groups: str, namespace: str = TEAM, **spec: Any) -> dict[str, Any]:
@@ -38,7 +41,7 @@ def topic(world: World, kafka: KafkaCluster, groups: Groups) -> Iterator[str]:
         world.namespace(name)
     made = groups.topic("keep")
     groups.produce(made)
-    world.apply(connection(OWNER, kafka.bootstrap_servers, access=[GRANT]))
+    world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT]))
     yield made
     for name in (TEAM, STRANGER, OWNER):
         world.server.kubectl("delete", "kgk,kgr,kgp,kconn", "--all", "-n", name)
@@ -128,10 +131,42 @@ def test_a_revoked_grant_ends_the_request(world: World, kafka: KafkaCluster, gro
     world.apply(group_keep("revoked", "keep-revoked", namespace=STRANGER))
     kept(world, "revoked", "CrossNamespaceRefused", STRANGER)
     world.apply(deleting("revoked", "keep-revoked"))
-    world.apply(connection(OWNER, kafka.bootstrap_servers, access=[GRANT | {"actions": ["Alert"]}]))
+    world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT | {"actions": ["Alert"]}]))
     kept(world, "revoked", "ActionNotGranted")
     wait_for(lambda: "keep-revoked" not in groups.names())
-    world.apply(connection(OWNER, kafka.bootstrap_servers, access=[GRANT]))
+    world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT]))
+
+
+def test_by_kubectl_alone(world: World, groups: Groups, topic: str, tmp_path: Path) -> None:
+    """A ServiceAccount with the role edit in its namespace sees when its group is due, and keeps it, without Kafka."""
+    users = ROOT / "deploy" / "kustomize" / "overlays" / "cluster-wide" / "rbac-users.yaml"
+    world.server.kubectl("apply", "-f", str(users))
+    who, place = f"--as=system:serviceaccount:{TEAM}:dev", ("-n", TEAM)
+    for role in ("view", "edit"):
+        # The controller manager, which aggregates them into the built-in roles, does not run here.
+        binding = (f"--clusterrole=group-hygiene-{role}", f"--serviceaccount={TEAM}:dev")
+        world.server.kubectl("create", "rolebinding", f"dev-{role}", *binding, *place)
+    wait_until_allowed(world.server, who, "create", "groupkeeps", *place)
+    unused(groups, "keep-alone", topic)
+    own = deleting("ours", "keep-alone", gracePeriod="1h")
+    own["metadata"]["namespace"] = TEAM
+    own["spec"]["connectionRef"]["namespace"] = OWNER
+    file = tmp_path / "object.json"
+
+    def apply(obj: dict[str, Any]) -> None:
+        file.write_text(json.dumps(obj))
+        world.server.kubectl("apply", "-f", str(file), who)
+
+    apply(own)
+    wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 1)
+    apply(group_keep("alone", "keep-alone"))
+    kept(world, "alone", "Kept")
+    (row,) = json.loads(world.server.kubectl("get", "kgk", "alone", "-o", "json", who, *place).stdout)["status"][
+        "results"
+    ]
+    assert (row["protected"], row["state"], row["policy"]) == (True, "Empty", "ours")
+    assert "dueTime" in row
+    wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 0)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))

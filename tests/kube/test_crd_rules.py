@@ -120,6 +120,7 @@ BASES: Mapping[str, tuple[Object, ...]] = {
 
 # The start of a rule's message -> a value of its field that it accepts, and one that it alone refuses.
 VALUES: Mapping[str, tuple[Any, Any]] = {
+    "must be between the years 1970 and 2299": ("2299-12-31T23:59:59Z", "2300-01-01T00:00:00Z"),
     "must be the name of an object": ("a.b-c", "A"),
     "must be the name of a namespace": ("a-b", "a.b"),
     "must be the name of a Secret": ("a.b-c", "A b"),
@@ -226,10 +227,6 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
     "tls must be given with mechanism AWS_MSK_IAM": (
         BASES["KafkaConnection"][1],
         {**BASES["KafkaConnection"][1], "tls": {"verifyHostname": False}},
-    ),
-    "must be between the years 1970 and 2299": (
-        BASES["GroupKeep"][0],
-        {**BASES["GroupKeep"][0], "until": "2300-01-01T00:00:00Z"},
     ),
     "must have either groups or policyRef": (BASES["GroupRestore"][0], {"connectionRef": {"name": "main"}}),
     "must be given with policyRef, and only with it": (

@@ -235,7 +235,14 @@ def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
             lambda others: [Removal(each.key) for name, each in known.items() if each == others.get(name)],
         )
     others = [name for name in groups if name not in known]
-    notes += _named(dict.fromkeys(others, "there is no request to keep it"))
+    of_objects = executor.context.journal.contents.object_keeps
+    askers = {name: " and ".join(sorted({each.by for each in of_objects.get(name, {}).values()})) for name in others}
+    notes += _named(
+        {
+            name: f"{printable(by)} keeps it: delete that object" if by else "there is no request to keep it"
+            for name, by in askers.items()
+        }
+    )
     errors = _named(dict.fromkeys(left, "the request is still in the ledger")) + elsewhere
     removed = [name for name in known if name not in left]
     document = {"removed": removed, "notes": notes, "errors": errors}

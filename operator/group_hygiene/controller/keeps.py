@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from group_hygiene import reconcile
 from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.isolation import isolated
-from group_hygiene.controller.objects import KEEPS, Object, key_of, refuse_unusable
+from group_hygiene.controller.objects import KEEPS, Key, Object, key_of, refuse_unusable
 from group_hygiene.controller.restores import in_turn
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
@@ -19,7 +19,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
-from group_hygiene.spec.access import Right
+from group_hygiene.spec.access import Grant, Right
 from group_hygiene.spec.connection import Connection, admit_object
 from group_hygiene.spec.keep import parse_keep
 from group_hygiene.status import build_keep_status, connection_not_ready, redact_problem
@@ -74,41 +74,48 @@ class Keeps:
         """The keeps that the connection admits and that are due now."""
         self._wanted, found = {}, list[Keeping]()
         for key in self._services.objects.naming(KEEPS, self._namespace, self._name):
-            obj = self._services.objects.get(KEEPS, *key)
-            if obj is not None and (keeping := self._admitted(connection, obj)) is not None:
-                found.append(keeping)
+            granted = self._services.grants.of(connection, key[0])
+            if granted.grant is None:
+                # Not even decoded: it costs the loop of a connection no more than its names.
+                self._refuse(key, self._services.objects.uid(KEEPS, key), connection)
+            elif (obj := self._services.objects.get(KEEPS, *key)) is not None:
+                keeping = self._admitted(connection, obj, granted, granted.grant)
+                found += [keeping] if keeping is not None else []
         self._forget(({*self._next, *self._tried, *self._earlier, *self._shown}) - self._wanted.keys())
         namespaces = {each.keep.namespace for each in found}
         self._served = {name: at for name, at in self._served.items() if name in namespaces}
         now = self._clock.monotonic()
         return [each for each in found if (known := self._before(each)) is None or known.at <= now]
 
-    def _admitted(self, connection: Connection, obj: Object) -> Keeping | None:
-        namespace, uid = key_of(obj)[0], obj["metadata"]["uid"]
-        granted = self._services.grants.of(connection, namespace)
-        self._wanted[uid] = None
+    def _admitted(self, connection: Connection, obj: Object, granted: Granted, grant: Grant) -> Keeping | None:
+        key, uid = key_of(obj), obj["metadata"]["uid"]
         try:
             refuse_unusable(obj)
+            admit_object(connection, key[0], grant, Right.KEEP)
             keep = isolated(f"a keep of connection {self._key}", parse_keep, obj)
-            if not isinstance(keep, Refusal):
-                admit_object(connection, namespace, granted.grant, Right.KEEP)
         except SpecError as error:
-            # What can't be read keeps its groups until its requests end; a refusal ends them at once.
-            refused = (reasons.CROSS_NAMESPACE, reasons.ACTION_NOT_GRANTED)
-            unknown = error.reason in refused and self._services.grants.is_unknown(connection, namespace)
-            if error.reason in (*refused, reasons.TERMINATING) and not unknown:
-                self._wanted[uid] = frozenset()
             keep = Refusal.of(error)
-        if isinstance(keep, Refusal) or granted.grant is None:
-            # Another thread writes its status from now on.
-            self._forget({uid})
-            self._services.unserved.skip(KEEPS, key_of(obj))
+        if isinstance(keep, Refusal):
+            self._refuse(key, uid, connection, keep.reason)
             return None
-        patterns = granted.grant.groups(Right.KEEP)
+        patterns = grant.groups(Right.KEEP)
         if patterns is not None:
             keep = replace(keep, granted=patterns.matches)
         self._wanted[uid] = frozenset(filter(keep.granted, keep.groups))
         return Keeping(obj, keep, granted)
+
+    def _refuse(self, key: Key, uid: str | None, connection: Connection, reason: str = reasons.CROSS_NAMESPACE) -> None:
+        """Another thread writes its status from now on.
+
+        A grant that was revoked ends its requests at once. What can't be read keeps its groups until they run out.
+        """
+        if uid is None:
+            return
+        revoked = reason in (reasons.CROSS_NAMESPACE, reasons.ACTION_NOT_GRANTED)
+        revoked = revoked and not self._services.grants.is_unknown(connection, key[0])
+        self._wanted[uid] = frozenset() if revoked or reason == reasons.TERMINATING else None
+        self._forget({uid})
+        self._services.unserved.skip(KEEPS, key)
 
     def withdraw(self, context: reconcile.Context) -> None:
         """End the requests of keeps that are gone, or no longer ask for a group or may not."""
@@ -167,13 +174,13 @@ class Keeps:
             return Refusal.of(error)
 
     def _plan(self, each: Keeping, found: Sequence[KeptGroup] | Refusal) -> None:
-        before = self._before(each)
-        is_open = isinstance(found, Refusal) or any(group.reason == reasons.BEING_DELETED for group in found)
-        pause = min(before.pause * 2 if before is not None else _AGAIN_S, _REFRESH_S) if is_open else _REFRESH_S
-        if is_open and before is not None and before.pause == _REFRESH_S and not isinstance(found, Refusal):
-            pause = _AGAIN_S
-        now = self._clock.monotonic()
-        self._next[each.obj["metadata"]["uid"]] = _Next(now + pause, pause, _edition(each))
+        before, now = self._before(each), self._clock.monotonic()
+        if isinstance(found, Refusal) or any(group.reason == reasons.BEING_DELETED for group in found):
+            pause = min(before.pause * 2, _REFRESH_S) if before is not None else _AGAIN_S
+            at = now + pause
+        else:
+            pause, at = _AGAIN_S / 2, now + _REFRESH_S
+        self._next[each.obj["metadata"]["uid"]] = _Next(at, pause, _edition(each))
 
     def _report(self, obj: Object, found: Sequence[KeptGroup] | Refusal) -> None:
         uid, new = obj["metadata"]["uid"], build_keep_status(obj, found, self._clock.now())

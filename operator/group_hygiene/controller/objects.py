@@ -211,6 +211,12 @@ class Objects:
             entry = self._entries[plural].get(key)
         return None if entry is None else entry.version
 
+    def uid(self, plural: str, key: Key) -> str | None:
+        """The uid of an object; None = it is not there."""
+        with self._lock:
+            entry = self._entries[plural].get(key)
+        return None if entry is None else entry.uid
+
     def naming(self, plural: str, namespace: str, name: str) -> list[Key]:
         """The objects that name this connection, which need not exist, by namespace and name."""
         with self._lock:
