@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from sandbox.waiting import PATIENCE, wait_for
 from tests.e2e.conftest import FLOORS, ROOT, Groups, World, connection, policy
 from tests.kube.access import wait_until_allowed
 
@@ -169,6 +172,13 @@ def test_by_kubectl_alone(world: World, groups: Groups, topic: str, tmp_path: Pa
     wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 0)
 
 
+def _decided(world: World, name: str) -> dict[str, Any] | None:
+    """The status, once it says for certain whether the groups are protected."""
+    status = world.get("kgk", TEAM, name).get("status") or {}
+    found = [each["reason"] for each in status.get("conditions", ()) if each["type"] == "Kept"]
+    return dict(status) if found and found[0] in ("Kept", "AlreadyDeleted") else None
+
+
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_never_kept_and_deleted(world: World, groups: Groups, topic: str, number: int) -> None:
     """A GroupKeep and the policy that deletes its group, at the same moment."""
@@ -179,14 +189,28 @@ def test_never_kept_and_deleted(world: World, groups: Groups, topic: str, number
     time.sleep(random.uniform(4, 11))
     world.apply(group_keep(f"race-{number}", name))
 
-    def ended() -> dict[str, Any] | None:
-        status = world.get("kgk", TEAM, f"race-{number}").get("status") or {}
-        found = [each["reason"] for each in status.get("conditions", ()) if each["type"] == "Kept"]
-        return dict(status) if found and found[0] in ("Kept", "AlreadyDeleted") else None
-
-    status = dict(wait_for(ended) or {})
+    status = dict(wait_for(partial(_decided, world, f"race-{number}")) or {})
     ran = wait_for(lambda: world.get("kgp", OWNER, f"race-{number}")["status"].get("groupsByReason") is not None)
     assert ran
     assert (condition(status) == "True") == (name in groups.names())
     world.server.kubectl("delete", "kgp", f"race-{number}", "-n", OWNER)
     world.server.kubectl("delete", "kgk", f"race-{number}", "-n", TEAM)
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_never_kept_and_deleted_by_a_command(world: World, groups: Groups, topic: str, number: int) -> None:
+    """A GroupKeep and `delete`, which another process runs, at the same moment."""
+    name = f"keep-command-{number}"
+    unused(groups, name, topic)
+    command = (sys.executable, "-m", "group_hygiene.cli", "delete", name, "--connection", "main", "-n", OWNER)
+    environment = os.environ | {"KUBECONFIG": str(world.server.kubeconfig)}
+    with subprocess.Popen(
+        [*command, "--force", "--yes", "-o", "json"], env=environment, stdout=subprocess.PIPE
+    ) as delete:
+        # Its start takes about 2 seconds.
+        time.sleep(random.uniform(0, 4))
+        world.apply(group_keep(f"command-{number}", name))
+        answer, _ = delete.communicate(timeout=PATIENCE)
+    status = dict(wait_for(partial(_decided, world, f"command-{number}")) or {})
+    assert (condition(status) == "True") == (name in groups.names()), answer
+    world.server.kubectl("delete", "kgk", f"command-{number}", "-n", TEAM)
