@@ -44,7 +44,7 @@ test-spark: $(STAMP) ## run the tests of the pipeline on a real Spark and real b
 	@$(BIN)/python -m sandbox prepare
 	@$(BIN)/python -m pytest tests/spark $(WITH_SPARK) $(PYTEST_ARGS)
 
-faults: $(STAMP) ## kill, freeze and disconnect all components during deletions, about 25 minutes (make faults FAULTS="--help")
+faults: $(STAMP) ## kill, freeze and disconnect all components during deletions, about 30 minutes (make faults FAULTS="--help")
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults $(FAULTS)
 

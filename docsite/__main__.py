@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from docsite import command_page, duration_rules, kind_pages, precondition_page, programs_page, reason_page, settle_page
+from docsite import command_page, duration_rules, kind_pages, proofs_page, reason_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -12,10 +12,8 @@ def pages() -> dict[str, str]:
     return {
         **kind_pages.pages(),
         "cli-reference.md": command_page.page(),
-        "programs.md": programs_page.page(),
         "reasons.md": reason_page.page(),
-        "safety-preconditions.md": precondition_page.page(),
-        "safety-outcomes.md": settle_page.page(),
+        "safety-proofs.md": proofs_page.page(),
     }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from docsite.markdown import plain, table
+from docsite.programs_table import programs
 from group_hygiene.cli import main
 
 _PROGRAM = "group-hygiene"
@@ -75,7 +76,7 @@ def _about(name: str, command: click.Command) -> str:
 def _prose(name: str) -> str:
     """The handwritten text about its output: for `group-hygiene alert test` in alert-test.md; may be empty."""
     file = _PROSE / f"{'-'.join(name.split()[1:])}.md"
-    return f"{file.read_text().rstrip()}\n\n" if file.exists() else ""
+    return f"{file.read_text().replace('@programs', programs()).rstrip()}\n\n" if file.exists() else ""
 
 
 def _table(options: list[click.Option]) -> str:

@@ -102,16 +102,12 @@ def _about(field: Field) -> str:
 
 
 def _rules(kind: Kind, _: str) -> str:
-    """Each message once, with its fields: many fields share a rule."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """Each message once, with its fields: many fields share a rule. The expressions are in the CRD."""
+    found: dict[str, list[str]] = {}
     for rule in rules(kind.schema["properties"]["spec"], "spec"):
-        found.setdefault((rule.message, rule.expression), []).append(rule.path + rule.at)
-    lines = []
-    for (message, expression), places in found.items():
-        fence = "``" if "`" in expression else "`"
-        lines.append(
-            f"- **{plain(message)}**: {', '.join(f'`{p}`' for p in places)}\n  <br>{fence}{expression}{fence}\n"
-        )
+        places = found.setdefault(rule.message, [])
+        places += [] if rule.path + rule.at in places else [rule.path + rule.at]
+    lines = (f"- **{plain(text)}**: {', '.join(f'`{place}`' for place in places)}\n" for text, places in found.items())
     return "".join(lines)
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import random
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import click
 
-from faults import hostile, leaders
+from faults import hostile, leaders, tenants
 from faults.auditor import Audit
 from faults.errors import FaultsError
 from faults.guards import GUARDS, Guard
@@ -27,8 +29,9 @@ from sandbox.kafka import KafkaCluster, Security
 
 KILLS, FREEZES = 225, 45
 _SMOKE_KILLS, _SMOKE_FREEZES = 15, 5
+_MINUTES, _SMOKE_MINUTES = 5.0, 1.0
 # They use all processors, which could expire the short leases of other worlds.
-_HEAVY = {hostile.hostile_objects, leaders.leaders_move}
+_HEAVY = {hostile.hostile_objects, leaders.leaders_move, tenants.random_tenants}
 _PRINTING = threading.Lock()
 _STARTED = time.monotonic()
 
@@ -59,9 +62,9 @@ def main() -> int:
         for what, count in (("kill", options.kills), ("freeze", options.freezes)):
             if what in only:
                 results.append(_loop(kafka, what, count, options.jobs))
-        shared = Brokers(kafka)
-        results += _scenarios(shared, [each for each in SCENARIOS if each.name in only], options.jobs)
-        guards = _guards(shared, [guard for guard in GUARDS if guard.name in without], options.jobs)
+        stage = partial(Stage, shared=Brokers(kafka), say=say, seed=options.seed, seconds=60 * options.minutes)
+        results += _scenarios(stage, [each for each in SCENARIOS if each.name in only], options.jobs)
+        guards = _guards(stage, [guard for guard in GUARDS if guard.name in without], options.jobs)
     return _report(results, guards)
 
 
@@ -70,12 +73,12 @@ def _names() -> list[str]:
 
 
 def _smoke() -> list[str]:
-    """Kills, freezes, and the shortest scenario of each module, which is listed last.
+    """Kills, freezes, the shortest scenario of each module, which is listed last, and a minute of random tenants.
 
     Without scenarios that need much memory or take minutes.
     """
     last = {scenario.run.__module__: scenario.name for scenario in SCENARIOS if scenario.run not in _HEAVY}
-    return ["kill", "freeze", *last.values()]
+    return ["kill", "freeze", *last.values(), Scenario(tenants.random_tenants).name]
 
 
 def _options() -> argparse.Namespace:
@@ -89,10 +92,14 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=5, help=f"worlds at a time, at most {DOORS} (%(default)s)")
     parser.add_argument("--only", nargs="+", choices=_names(), metavar="SCENARIO", help=", ".join(_names()))
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of random-tenants (by chance)")
+    parser.add_argument("--minutes", type=float, help=f"of random-tenants ({_MINUTES}; with --smoke {_SMOKE_MINUTES})")
     parser.add_argument("--without", nargs="+", choices=[guard.name for guard in GUARDS], help="take out a guard")
     options = parser.parse_args()
     usual = (_SMOKE_KILLS, _SMOKE_FREEZES) if options.smoke else (KILLS, FREEZES)
     options.kills = usual[0] if options.kills is None else options.kills
+    minutes = _SMOKE_MINUTES if options.smoke else _MINUTES
+    options.minutes = minutes if options.minutes is None else options.minutes
     options.freezes = usual[1] if options.freezes is None else options.freezes
     return options
 
@@ -109,16 +116,16 @@ def _loop(kafka: KafkaCluster, what: str, count: int, jobs: int) -> Result:
     return Result(f"{what} at each step of a deletion", tally.tried, tally.audit, tally.failures)
 
 
-def _scenarios(shared: Brokers, scenarios: Sequence[Scenario], jobs: int) -> list[Result]:
+def _scenarios(stage: Callable[..., Stage], scenarios: Sequence[Scenario], jobs: int) -> list[Result]:
     """Run the scenarios; heavy ones come last, one at a time."""
     light = [scenario for scenario in scenarios if scenario.run not in _HEAVY]
     with ThreadPoolExecutor(jobs) as pool:
-        results = list(pool.map(lambda scenario: _one(shared, scenario), light))
-    return results + [_one(shared, scenario) for scenario in scenarios if scenario.run in _HEAVY]
+        results = list(pool.map(lambda scenario: _one(stage, scenario), light))
+    return results + [_one(stage, scenario) for scenario in scenarios if scenario.run in _HEAVY]
 
 
-def _one(shared: Brokers, scenario: Scenario, without: str = "") -> Result:
-    stage = Stage(f"without-{without}".replace("+", "-") if without else scenario.name, shared, say, without)
+def _one(make: Callable[..., Stage], scenario: Scenario, without: str = "") -> Result:
+    stage = make(f"without-{without}".replace("+", "-") if without else scenario.name, without=without)
     result = Result(scenario.name)
     started = time.monotonic()
     if not without:
@@ -138,14 +145,14 @@ def _one(shared: Brokers, scenario: Scenario, without: str = "") -> Result:
     return result
 
 
-def _guards(shared: Brokers, guards: Iterable[Guard], jobs: int) -> list[Result]:
+def _guards(stage: Callable[..., Stage], guards: Iterable[Guard], jobs: int) -> list[Result]:
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(lambda guard: _guard(shared, guard), guards))
+        return list(pool.map(lambda guard: _guard(stage, guard), guards))
 
 
-def _guard(shared: Brokers, guard: Guard) -> Result:
+def _guard(stage: Callable[..., Stage], guard: Guard) -> Result:
     """Run the guard's scenario without the guard: the auditor must find errors."""
-    found = _one(shared, Scenario(guard.scenario), guard.name)
+    found = _one(stage, Scenario(guard.scenario), guard.name)
     count = guard.count(found.audit)
     result = Result(f"without {guard.name}: {guard.figure} {count}", found.tried)
     if not count:

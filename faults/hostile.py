@@ -89,7 +89,7 @@ def _gaps(leader: OperatorProcess, namespace: str, seconds: float) -> list[float
     end = time.monotonic() + seconds
     while time.monotonic() < end and leader.alive:
         with suppress(OSError):
-            runs = _last_runs(leader)
+            runs = last_runs(leader)
             if namespace in runs and runs[namespace] not in seen:
                 seen.append(runs[namespace])
         time.sleep(0.5)
@@ -98,7 +98,7 @@ def _gaps(leader: OperatorProcess, namespace: str, seconds: float) -> list[float
     return [after - before for before, after in itertools.pairwise(seen)] + [time.time() - seen[-1]]
 
 
-def _last_runs(leader: OperatorProcess) -> dict[str, float]:
+def last_runs(leader: OperatorProcess) -> dict[str, float]:
     """Namespace -> when its policy last ran, by the operator's own metrics."""
     (port,) = re.findall(r"/metrics on port (\d+)\s", leader.log())[-1:] or ("0",)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:

@@ -23,9 +23,9 @@ _OURS = "/apis/grouphygiene.io/v1alpha1"
 class Kube:
     """Thread-safe: each call opens a new connection."""
 
-    def __init__(self, server: ApiServer) -> None:
-        user = json.loads(server.kubeconfig.read_text())["users"][0]["user"]
-        self._token = user["token"]
+    def __init__(self, server: ApiServer, token: str = "") -> None:
+        """token: of another user."""
+        self._token = token or json.loads(server.kubeconfig.read_text())["users"][0]["user"]["token"]
         self._host, port = server.url.removeprefix("https://").split(":")
         self._port = int(port)
         self._trust = ssl.create_default_context(cafile=str(server.certificate))

@@ -17,6 +17,7 @@ from faults import (
     leaders,
     races,
     restores,
+    tenants,
     unfinished,
 )
 from faults.stage import Stage
@@ -43,6 +44,7 @@ SCENARIOS = tuple(
         Scenario,
         (
             hostile.hostile_objects,
+            tenants.random_tenants,
             races.many_at_once,
             commands.killed_commands,
             cut_off.api_server_down,

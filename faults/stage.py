@@ -39,12 +39,17 @@ class Brokers:
 
 @dataclass
 class Stage:
-    """One run of one scenario. tried: faults so far. without: the guard that is removed from the operator."""
+    """One run of one scenario. tried: faults so far. without: the guard that is removed from the operator.
+
+    seed, seconds: of scenarios that draw by chance, and how long these go on.
+    """
 
     name: str
     shared: Brokers
     say: Callable[[str], None]
     without: str = ""
+    seed: int = 0
+    seconds: float = 60.0
     tried: int = 0
     audit: Audit = field(default_factory=Audit)
     _worlds: int = 0

@@ -1,11 +1,14 @@
-"""docs/metrics.md as data: every metric with its type and labels, for tests of whatever names metrics."""
+"""docs/runbook.md as data: every metric with its type and labels, for tests of whatever names metrics."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
-_SECTION_LABELS = {"Policies": ("namespace", "policy"), "Connections": ("namespace", "connection")}
+PAGE = Path(__file__).parents[1] / "docs" / "runbook.md"
+_SECTION_LABELS = {
+    "Metrics of policies": ("namespace", "policy"),
+    "Metrics of connections": ("namespace", "connection"),
+}
 _ROW = re.compile(r"^\| `(group_hygiene_\w+)` \| (\w+) \| ([^|]+) \| ([^|]+) \| `([^|]+)` \|$", re.MULTILINE)
 
 

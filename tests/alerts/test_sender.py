@@ -434,8 +434,8 @@ def test_an_alertmanager_gets_it_again_although_no_policy_runs(
 
 
 def test_the_documents_way_to_check_a_signature(receiver: Receiver) -> None:
-    """The Python of docs/receivers.md takes what we sign, and nothing else."""
-    page = (Path(__file__).parents[2] / "docs" / "receivers.md").read_text()
+    """The Python of docs/alerts.md takes what we sign, and nothing else."""
+    page = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)  # noqa: S102

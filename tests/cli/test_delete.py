@@ -421,6 +421,7 @@ def test_commits_for_other_topics_are_no_use_of_a_topic(
         assert refusal is not None
         assert refusal.reason == "RecentlyActive"
         assert "a record of its members" in refusal.message, "the last record"
+        assert ": it is deleted without --force at " in refusal.message
 
 
 @pytest.mark.parametrize(

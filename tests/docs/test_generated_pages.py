@@ -30,7 +30,7 @@ def test_generated_pages_are_up_to_date() -> None:
 
 def test_durations_have_one_grammar() -> None:
     """The page has that of the code, and each rule on durations is generated from it."""
-    assert f"\n{DURATION.pattern}\n" in _page("durations.md")
+    assert f"\n{DURATION.pattern}\n" in _page("patterns.md")
     found = set()
     for text in duration_rules.crds().values():
         for rule in rules(parse_kind(yaml.safe_load(text)).schema["properties"]["spec"], "spec"):

@@ -80,7 +80,7 @@ def test_promtool_would_complain(scrape: str) -> None:
 
 
 def test_scraped_is_what_is_documented(scrape: str) -> None:
-    """Every metric of docs/metrics.md is there with its labels, and no other but those of the process itself."""
+    """Every metric of docs/runbook.md is there with its labels, and no other but those of the process itself."""
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(scrape):
         for sample in family.samples:

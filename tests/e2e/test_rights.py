@@ -56,7 +56,7 @@ def test_the_operator_uses_all_of_its_rights(
                 world.server.kubectl("delete", "kgr,kgp,kconn", "--all", "-n", namespace.partition("/")[2])
     rights = {str(right) for right in granted(world.server)}
     assert {right for right, _ in asked(world.server, "allow")} >= rights
-    page = (ROOT / "docs" / "kubernetes-rights.md").read_text()
+    page = (ROOT / "docs" / "security.md").read_text()
     section = page.partition("\n## Rights of the operator\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` *\| `([\w/]+)`", section, re.MULTILINE)
     assert rights == {f"{verb} {resource}" for verb, resource in rows} == set(NEEDED_BY)

@@ -76,7 +76,7 @@ def test_a_group_that_a_tool_made(kafka: KafkaCluster, make: Maker, tmp_path: Pa
     assert planned[group]["reason"] == "SimpleGroup"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/index.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_pages_show_groups_that_programs_leave(page: str) -> None:
     """Each id in a table of groups is of a program that runs in the demo, or of a client that lives there."""
     known = Patterns([*(kind.pattern for kind in LEFT), *_CLIENTS])

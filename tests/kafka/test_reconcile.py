@@ -264,6 +264,7 @@ def test_a_log_that_is_long_is_read_in_several_runs(scene: Scene, make: Maker, t
         times, runs = (times + 1, runs) if tail.positions[place] == reached else (times, runs + 1)
         reached = tail.positions[place]
     assert refusal.reason == reasons.RECENTLY_ACTIVE
+    assert ": it matches again at " in refusal.message
     assert runs > 2, "one run was enough"
     # The next scan reads nothing again, and counts from then on.
     assert verdicts(scene.observe(tidy, after=1), tidy) == {group: reasons.TOO_RECENT}

@@ -123,14 +123,23 @@ LATE_COMMITS = [
 ]
 
 
+@pytest.mark.parametrize("answered", [True, pytest.param(False, id="answer-lost")])
 @pytest.mark.parametrize(("late", "offsets", "says"), LATE_COMMITS)
-def test_a_commit_before_the_deletion_is_saved(
-    scene: Scene, proxy: KafkaProxy, make: Maker, late: Callable[..., None], offsets: dict[str, int], says: str
+def test_a_commit_before_the_deletion_is_saved(  # noqa: PLR0913, PLR0917
+    scene: Scene,
+    proxy: KafkaProxy,
+    make: Maker,
+    late: Callable[..., None],
+    offsets: dict[str, int],
+    says: str,
+    answered: bool,
 ) -> None:
     """The request is under way: the backup has what the broker deletes, and the outcome says so."""
     topic = make.topic(records=50)
     group = make.abandoned(make.name("monthly"), topic, commit=at(topic, SAVED))
     observation, plan = scene.plan(policy(group))
+    if not answered:
+        proxy.rule(Rule(lambda exchange: exchange.api == DELETE_GROUPS, When.BETWEEN, lambda _: Then.DROP))
     rule = during(proxy, DELETE_GROUPS, lambda: late(make, group, topic))
     (outcome,) = scene.apply(plan, observation)
     rule.wait("the commit comes before the request")
@@ -138,6 +147,18 @@ def test_a_commit_before_the_deletion_is_saved(
     assert group not in make.groups()
     assert saved(scene, group) == {f"{topic}{rest}": offset for rest, offset in offsets.items()}
     assert says in outcome.message
+
+
+def test_a_first_commit_before_the_deletion_is_saved(scene: Scene, proxy: KafkaProxy, make: Maker, topic: str) -> None:
+    """Of a group that had no offsets when it was read."""
+    group = make.abandoned(make.name("never-committed"), topic, commit={})
+    observation, plan = scene.plan(policy(group, committedOffsets="Absent"))
+    rule = during(proxy, DELETE_GROUPS, lambda: commits(make, group, topic))
+    (outcome,) = scene.apply(plan, observation)
+    rule.wait("the commit comes before the request")
+    assert outcome.kind is OutcomeKind.DELETED
+    assert saved(scene, group) == {topic: LATE}
+    assert "right before (1) are saved" in outcome.message
 
 
 def test_a_fault_while_the_window_is_read_loses_no_commit(

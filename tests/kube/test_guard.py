@@ -16,11 +16,12 @@ from kubernetes.config import new_client_from_config
 from group_hygiene.controller import api as api_module
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.guard import Guard, read_grant
-from group_hygiene.controller.objects import CONNECTIONS, POLICIES
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, refuse_unusable
+from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.connection import parse_connection
-from group_hygiene.spec.crds import load_crd
+from group_hygiene.spec.crds import PLURALS, load_crd
 from group_hygiene.status import redact_problem
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import use_crds
@@ -146,3 +147,49 @@ def test_a_deleted_connection_is_a_change(api_server: ApiServer, api: Api) -> No
     assert guard.refusal() == Refusal(
         reasons.POLICY_CHANGED, "KafkaConnection main was edited or deleted during the run"
     )
+
+
+@pytest.mark.parametrize("how", [(), ("--server-side",)])
+@pytest.mark.parametrize(
+    ("kind", "within"),
+    [("GroupPolicy", "match"), ("GroupPolicy", ""), ("KafkaConnection", ""), ("GroupRestore", "")],
+)
+def test_a_field_that_the_crd_lost_makes_an_object_unusable(
+    api_server: ApiServer, api: Api, kind: str, within: str, how: tuple[str, ...]
+) -> None:
+    """The API server drops it from stored objects, which changes no generation; what it left out would be selected."""
+    crd, plural = load_crd(kind), PLURALS[kind]
+    earlier = copy.deepcopy(crd)
+    spec = earlier["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    (spec["properties"][within] if within else spec)["properties"]["but"] = {
+        "type": "array",
+        "items": {"type": "string"},
+    }
+    specs: dict[str, Any] = {
+        "GroupPolicy": {"connectionRef": {"name": "main"}, "match": {"groups": ["*"]}, "action": "Alert"},
+        "KafkaConnection": {"bootstrapServers": ["kafka:9092"], "access": [_BY_LABEL]},
+        "GroupRestore": {"connectionRef": {"name": "main"}, "groups": ["g"]},
+    }
+    obj = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": kind, "metadata": {"name": "old", "namespace": OWNER}}
+    whole = copy.deepcopy(specs[kind])
+    (whole[within] if within else whole)["but"] = ["payments-*"]
+    apply = ("apply", *how, "-f", "-")
+    try:
+        use_crds(api_server, earlier)
+        wait_for(lambda: "but" in str(_applied(api_server, obj | {"spec": whole}, *apply)))
+    finally:
+        use_crds(api_server, crd)
+    found = wait_for(lambda: (now := api.get(plural, OWNER, "old")) and "but" not in str(now["spec"]) and now)
+    with pytest.raises(
+        SpecError, match=f"it was written with {'.'.join(filter(None, ('spec', within, 'but')))}, which"
+    ):
+        refuse_unusable(found)
+    if kind != "GroupRestore":
+        # Whoever writes the spec again, knows what it says now.
+        api_server.kubectl(*apply, input=yaml.safe_dump(obj | {"spec": specs[kind]}))
+        refuse_unusable(api.get(plural, OWNER, "old"))
+    api_server.kubectl("delete", plural, "old", "-n", OWNER)
+
+
+def _applied(server: ApiServer, obj: dict[str, Any], *arguments: str) -> Any:
+    return yaml.safe_load(server.kubectl(*arguments, "-o", "yaml", input=yaml.safe_dump(obj)).stdout)["spec"]

@@ -108,7 +108,7 @@ def test_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
 
 @EACH_PANEL
 def test_queries_ask_for_what_is_there(panel: dict[str, Any]) -> None:
-    """Prometheus' own parser reads each, and it names metrics and labels of docs/metrics.md only."""
+    """Prometheus' own parser reads each, and it names metrics and labels of docs/runbook.md only."""
     known = series() | OF_THE_PROCESS
     for target in panel["targets"]:
         # What Grafana puts in: the time that is shown.

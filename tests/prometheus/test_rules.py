@@ -96,7 +96,7 @@ def test_the_runbook_has_a_section_for_each_alert() -> None:
 
 @pytest.mark.parametrize("rule", [pytest.param(rule, id=rule.get("alert") or rule["record"]) for rule in _rules()])
 def test_rules_name_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
-    """Those of docs/metrics.md, which are those that a scrape of the operator has."""
+    """Those of docs/runbook.md, which are those that a scrape of the operator has."""
     query, known = _query(rule["expr"]), series()
     # Not the operator's own: what scrapes gives the one, and who has several Kubernetes clusters the other.
     labels: set[str] = {"job", "cluster"}

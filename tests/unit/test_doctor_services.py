@@ -1,4 +1,4 @@
-"""`doctor` names the managed service that runs the brokers, as docs/kafka-services.md does."""
+"""`doctor` names the managed service that runs the brokers, as docs/kafka-permissions.md does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from group_hygiene.cli.doctor_kafka import service_of
 
-_PAGE = Path(__file__).parents[2] / "docs" / "kafka-services.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "kafka-permissions.md"
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_contested_group_is_not_deleted_and_its_intent_stays(
     assert reason is None or guard or stops["g"].reason == reason
     before = dict(ledger.contents.intents)
     refused = {"g": stops.get("g") or _EDITED}
-    (outcome,) = deletion._record_outcomes(run, _SAVED, refused, {}, _WINDOW, 5.0).outcomes
+    (outcome,) = deletion._record_outcomes(run, _SAVED, refused, {}, {}, _WINDOW).outcomes
     assert outcome.kind is OutcomeKind.NOT_DELETED
     assert (ledger.written == [], ledger.contents.intents == before) == ((True, True) if reason else (False, False))
 
@@ -151,7 +151,7 @@ def test_a_deletion_that_was_carried_out_leaves_the_other_intent() -> None:
     ledger = _Ledger([_THEIRS])
     ledger.read_on(None)
     done = Answer(Request.CONFIRMED, Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted"))
-    deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, _WINDOW, 5.0)
+    deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, {}, _WINDOW)
     assert ledger.contents.deletions.keys() == {"g"}
     assert ledger.contents.intents == {"g": _THEIRS}
 

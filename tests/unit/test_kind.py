@@ -13,7 +13,7 @@ from group_hygiene import __version__
 from group_hygiene.cli import main
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "kind.md").read_text()
+PAGE = (ROOT / "docs" / "install.md").read_text().partition("\n## In kind\n")[2].partition("\n## ")[0]
 NODES = yaml.safe_load((ROOT / "kind-config.yaml").read_text())
 _MIB = {"m": 1, "Mi": 1, "g": 1024, "Gi": 1024}
 

@@ -129,7 +129,7 @@ def test_an_alert_of_the_api_v2() -> None:
 
 
 def test_the_shape_of_a_webhook() -> None:
-    """The fields that docs/receivers.md shows, and an id that is the same when it is sent again later."""
+    """The fields that docs/alerts.md shows, and an id that is the same when it is sent again later."""
     first, later = (json.loads(body(Kind.WEBHOOK, [ITEM], now)) for now in (NOW, NOW + timedelta(hours=1)))
     assert set(first) == {"version", "id", "time", "sender", "test", "alerts"}
     assert first["id"] == later["id"]

@@ -128,7 +128,7 @@ def test_names_follow_the_conventions(metrics: Metrics) -> None:
 
 
 def test_every_metric_is_documented(metrics: Metrics) -> None:
-    """docs/metrics.md has each once, with its type and its labels, what it means and a query that names it."""
+    """docs/runbook.md has each once, with its type and its labels, what it means and a query that names it."""
     metrics.policy_ran(plan(replace(delete(), name="dry"), []), [], 1.0, evidenced=True)
     there = {
         (family.name + ("_total" if family.type == "counter" else ""), family.type): frozenset().union(

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from docsite.precondition_page import texts
+from docsite.proofs_page import texts
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal

@@ -71,7 +71,11 @@ SHOWN = {
     # The partition, and what UNSTABLE_OFFSET_COMMIT means.
     reasons.PENDING_TRANSACTION: {"fault.message"},
     reasons.POLICY_CHANGED: {"KINDS[plural]", "name", "namespace"},
-    reasons.RECENTLY_ACTIVE: {"describe(answer)", "self._period"},
+    reasons.RECENTLY_ACTIVE: {
+        *("describe(found)", "note", "again", "earliest", "until"),
+        # `note` and `again` are literal.
+        *("timestamp(_time_of(found) + wait)", "timestamp(since)", "format_duration(case.policy.grace_period)"),
+    },
     reasons.SUBSCRIBED: {"len(idle)", "place.topic"},
     reasons.TOO_RECENT: {
         *("_missed(policy, seen.missed)", "format_duration(seen.observed)", "format_duration(wanted)", "so_far"),

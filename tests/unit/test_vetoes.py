@@ -114,9 +114,10 @@ def _refusing(case: vetoes.Case) -> tuple[str, str]:
     return "", ""
 
 
-_COMMIT = Found(7, 1000, Commit(_NAME, "orders", 0, 11))
+_COMMIT = Found(7, 1000, 1_000, Commit(_NAME, "orders", 0, 11))
 _OPEN = Refusal(reasons.PENDING_TRANSACTION, "open")
 _USED = Refusal(reasons.RECENTLY_ACTIVE, "it committed")
+_EARLY = mark(_POLICY, _NAME, NOW - timedelta(hours=101))
 _TABLE = [
     pytest.param(_Reads(mark=None), "mark_ended", reasons.CHANGED, id="no-mark"),
     pytest.param(
@@ -157,7 +158,7 @@ _TABLE = [
     ),
     pytest.param(_Reads(activity=activity(71)), "refused_by_check", reasons.TOO_RECENT, id="tables-went-on"),
     pytest.param(
-        _Reads(mark=mark(_POLICY, _NAME, NOW - timedelta(hours=101))),
+        _Reads(mark=_EARLY),
         "used_since_marked",
         reasons.RECENTLY_ACTIVE,
         id="used-after-the-mark",
@@ -183,6 +184,15 @@ _TABLE = [
 def test_a_veto_refuses(reads: _Reads, veto: str, reason: str) -> None:
     """Each change since the scan, and each read that failed, keeps the group from being deleted."""
     assert _refusing(reads.case()) == (veto, reason)
+
+
+def test_recent_use_says_when_and_until_when() -> None:
+    """Of a record, its time by the broker; of a mark, since when the group is unused."""
+    used = _Reads(commits=_COMMIT).case()
+    refusal = next(filter(None, (veto(used) for veto in vetoes.VETOES)))
+    assert refusal.message.startswith("it committed for orders-0 at 1970-01-01T00:00:01Z (offset 1000 of __consumer")
+    refusal = next(filter(None, (veto(_Reads(mark=_EARLY).case()) for veto in vetoes.VETOES)))
+    assert refusal.message == "it was used after it was marked, until 2030-01-27T08:00:00Z: it is marked again, for 24h"
 
 
 def test_every_veto_is_tried() -> None:

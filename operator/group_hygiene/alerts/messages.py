@@ -1,4 +1,4 @@
-"""The bodies of messages to Alertmanager, Slack and webhooks. Pure; docs/receivers.md shows each.
+"""The bodies of messages to Alertmanager, Slack and webhooks. Pure; docs/alerts.md shows each.
 
 Any Kafka client may have chosen the texts in them, so they are on one line, truncated, and never markup. An owner gets
 with each group how to prevent its deletion: a link, and a command that the owner pastes into a shell.

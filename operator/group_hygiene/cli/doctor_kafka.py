@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 _GROUPS_ASKED = 200
 _DOC = "docs/kafka-permissions.md"
-_ATTEST = "if the service can't: topicVisibility: Attested (docs/kafka-services.md)"
+_ATTEST = "if the service can't: topicVisibility: Attested (docs/kafka-permissions.md)"
 _AGAIN = "run doctor again"
-# Ends of the brokers' names -> the service's name in docs/kafka-services.md.
+# Ends of the brokers' names -> the service's name in docs/kafka-permissions.md.
 _SERVICES = {
     ".aivencloud.com": "Aiven",
     ".cloud.redpanda.com": "Redpanda",
@@ -91,7 +91,7 @@ def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
     """Run the checks, each after those that it depends on."""
     yield ok(_KAFKA, "TLS and SASL", _login(cluster.settings))
     if service := service_of(cluster.settings.bootstrap_servers):
-        yield ok(_KAFKA, "service", f"{service}, by the brokers' names: see its row in docs/kafka-services.md")
+        yield ok(_KAFKA, "service", f"{service}, by the brokers' names: see its row in docs/kafka-permissions.md")
     attested = cluster.connection.topics_attested
     metadata = kafka_cluster.read_cluster(session.client, session.deadline(), attested)
     if isinstance(metadata, Fault):

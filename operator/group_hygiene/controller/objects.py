@@ -16,7 +16,9 @@ import msgspec
 
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
+from group_hygiene.model.naming import truncated_list
 from group_hygiene.process import memory
+from group_hygiene.spec.crds import dropped_fields
 
 Object = dict[str, Any]
 # Namespace and name.
@@ -37,6 +39,9 @@ _ENTRY_BYTES = 1_000
 _SMALL_STATUS_BYTES = 4_000
 # A response to a request that was sent before a deletion may arrive after it.
 _REMOVED_S = 60.0
+
+# Of fields that the CRD does not have.
+_FIELDS_SHOWN, _FIELDS_CHARACTERS = 5, 300
 
 _METADATA = ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
 
@@ -352,6 +357,11 @@ def refuse_unusable(obj: Mapping[str, Any]) -> None:
         raise SpecError(f"this {obj.get('kind') or 'object'} is being deleted: it does nothing", reasons.TERMINATING)
     if obj.get("outdated"):
         raise SpecError(str(obj["outdated"]), reasons.CRD_OUTDATED)
+    if obj.get("dropped"):
+        raise SpecError(
+            f"it was written with {obj['dropped']}, which the CRD does not have, so that the API server drops it, and "
+            "the rest may select more: apply it again without it"
+        )
     if obj.get("unusable"):
         raise SpecError(str(obj["unusable"]), reasons.MEMORY_EXHAUSTED)
 
@@ -401,12 +411,13 @@ def trimmed(obj: Mapping[str, Any]) -> Object:
     }
     if "sample" in fields:
         fields["sample"] = [{key: row[key] for key in _Row.__struct_fields__} for row in fields["sample"]]
+    dropped = truncated_list(dropped_fields(obj), _FIELDS_SHOWN)[:_FIELDS_CHARACTERS]
     return {
         "kind": obj.get("kind"),
         "metadata": {key: obj["metadata"][key] for key in _METADATA if key in obj["metadata"]},
         "spec": obj.get("spec"),
         "status": fields,
-    }
+    } | ({"dropped": dropped} if dropped else {})
 
 
 def _fits(value: Any, wanted: Any) -> bool:

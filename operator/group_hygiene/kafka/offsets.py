@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -31,7 +31,8 @@ _PARTITION_CHUNK = 5_000
 WRITE_BYTES = 500_000
 # At most the bytes of a record beside its names and metadata, with room for the batch's header.
 _RECORD_BYTES = 100
-_LATEST, _EARLIEST = -1, -2
+_LATEST, _EARLIEST, _LATEST_TIME = -1, -2, -3
+_WITH_LATEST_TIME = 7
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 UNKNOWN_TOPIC_ID = 100
 # From this version on, OffsetCommit and OffsetFetch name topics by their ids (KIP-848; Kafka 4.1).
@@ -197,9 +198,28 @@ def offsets_at(
     return {place: None if answer == -1 else answer for place, answer in answers.items()}
 
 
+def latest_times(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
+    """The latest time of all records (ms since the epoch), -1 = no record.
+
+    Empty: brokers before 3.0 don't return it (KIP-734).
+    """
+    if not client.supports(ListOffsetsRequest, _WITH_LATEST_TIME):
+        return {}
+    wanted = dict.fromkeys(partitions, _LATEST_TIME)
+    return _list_offsets(client, wanted, deadline, value=lambda entry: int(entry.timestamp), version=_WITH_LATEST_TIME)
+
+
 def _list_offsets(
-    client: Client, timestamps: Mapping[Partition, int], deadline: Deadline, isolation: int = _READ_UNCOMMITTED
+    client: Client,
+    timestamps: Mapping[Partition, int],
+    deadline: Deadline,
+    isolation: int = _READ_UNCOMMITTED,
+    *,
+    value: Callable[[Any], int] = lambda entry: int(entry.offset),
+    version: int = 2,
 ) -> dict[Partition, int | Fault]:
+    """value: what to take of an answer for a partition. version: the oldest one; the isolation level came with v2."""
+
     def attempt(left: list[Partition]) -> dict[Partition, int | Fault]:
         leaders = leaders_of(client, left, deadline)
         results: dict[Partition, int | Fault] = {}
@@ -212,7 +232,7 @@ def _list_offsets(
                 by_leader.setdefault(leader, []).append(partition)
         calls = {
             (leader, start): Call(
-                leader, _list_offsets_request(members[start : start + _PARTITION_CHUNK], timestamps, isolation)
+                leader, _list_offsets_request(members[start : start + _PARTITION_CHUNK], timestamps, isolation, version)
             )
             for leader, members in by_leader.items()
             for start in range(0, len(members), _PARTITION_CHUNK)
@@ -224,13 +244,15 @@ def _list_offsets(
             for topic in answer.topics:
                 for entry in topic.partitions:
                     key = Partition(topic.name, entry.partition_index)
-                    results[key] = fault_of_code(entry.error_code) if entry.error_code else entry.offset
+                    results[key] = fault_of_code(entry.error_code) if entry.error_code else value(entry)
         return results
 
     return retrying(sorted(timestamps), attempt, deadline)
 
 
-def _list_offsets_request(partitions: list[Partition], timestamps: Mapping[Partition, int], isolation: int) -> Any:
+def _list_offsets_request(
+    partitions: list[Partition], timestamps: Mapping[Partition, int], isolation: int, version: int
+) -> Any:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     partition_class = topic_class.ListOffsetsPartition
     topics = [
@@ -240,8 +262,7 @@ def _list_offsets_request(partitions: list[Partition], timestamps: Mapping[Parti
         )
         for name, indexes in by_topic(partitions).items()
     ]
-    # The isolation level came with v2 (Kafka 0.11).
-    return ListOffsetsRequest(isolation_level=isolation, topics=topics, min_version=2)
+    return ListOffsetsRequest(isolation_level=isolation, topics=topics, min_version=version)
 
 
 def leaders_of(client: Client, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:

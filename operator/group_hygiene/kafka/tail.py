@@ -67,10 +67,11 @@ def read_to_end(
 
 
 class Found(NamedTuple):
-    """A record of a group."""
+    """A record of a group. time_ms: by the clock of the broker that led the partition then."""
 
     partition: int
     offset: int
+    time_ms: int
     # None: its value can't be read.
     record: Commit | GroupState | None
 
@@ -177,7 +178,7 @@ class Tail:
             if wanted(group):
                 record = _decoded(row)
                 if record is None or matters(record):
-                    self._found.setdefault(group, {})[index] = Found(index, row.offset, record)
+                    self._found.setdefault(group, {})[index] = Found(index, row.offset, row.time_ms, record)
         return None
 
     def _note_program(self, group: str, row: Record) -> None:

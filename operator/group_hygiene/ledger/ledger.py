@@ -24,6 +24,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, Entry, Key, Owner, Removal
 from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.process import memory
 
 _CALL_SECONDS = 20.0
 # How long reads wait for another client's open transaction.
@@ -32,6 +33,8 @@ _WAIT_MS = 100
 _ANSWER_SECONDS = 0.5
 # A transaction of this many small entries takes a second; more entries are written in several transactions.
 _TRANSACTION_ENTRIES = 100_000
+# An entry takes up to five times its bytes. Bytes between two checks of the memory that is left.
+_TIMES_AS_ENTRIES, _STEP_BYTES = 5, 1 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OWNER_KEY = encode_key(("owner",))
 
@@ -267,14 +270,22 @@ class Ledger:
         return (entry for _, entry in self.latest(wanted, deadline) if entry is not None)
 
     def latest(self, wanted: Callable[[Key], bool], deadline: Deadline) -> Iterator[tuple[Key, Entry | None]]:
-        """The same with their keys; unreadable entries are None. Raises LedgerProblem."""
+        """The same with their keys; unreadable entries are None.
+
+        Raises LedgerProblem, also if too little memory is left for all of them (MemoryExhausted).
+        """
         latest: dict[Key, bytes] = {}
+        size = checked = 0
         for key, record in self._all(deadline):
             if not wanted(key):
                 continue
-            latest.pop(key, None)
+            size -= len(latest.pop(key, b""))
             if record.value is not None:
                 latest[key] = record.value
+                size += len(record.value)
+            if size >= checked + _STEP_BYTES:
+                checked = size
+                _require_memory(size * _TIMES_AS_ENTRIES)
         for key, value in latest.items():
             entry = _decoded(key, value)
             yield key, None if isinstance(entry, Unreadable) else entry
@@ -490,6 +501,13 @@ def _readable(fetched: Fetched) -> Iterator[tuple[Key, Record]]:
             yield decode_key(record.key), record
         except Unreadable:
             continue
+
+
+def _require_memory(size: int) -> None:
+    try:
+        memory.require(size, "reading the backups")
+    except memory.TooMuch as error:
+        raise LedgerProblem(str(error), reasons.MEMORY_EXHAUSTED) from error
 
 
 def _time(written: Written | None) -> datetime | None:

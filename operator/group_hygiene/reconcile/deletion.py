@@ -164,9 +164,12 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         else:
             stops = _final_checks(run, read, saved, window)
         answers = _send(run, read, [name for name in saved if name not in stops], until)
+        unclear = [saved[name].intent for name, each in answers.items() if each.request in UNCLEAR]
+        # Before the end of the window: a deletion that is carried out later stays open.
+        remains = read_remains(context, unclear, Deadline(seconds))
         if answers:
-            window.close(Deadline(seconds), _deleted(read, answers))
-        done = _record_outcomes(run, saved, stops, answers, window, seconds)
+            window.close(Deadline(seconds), _deleted(read, answers, remains))
+        done = _record_outcomes(run, saved, stops, answers, remains, window)
     unreadable = problem is not None and problem.reason == reasons.BACKUP_NOT_READABLE
     return Batch(outcomes + done.outcomes, done.is_stuck or unreadable)
 
@@ -196,13 +199,20 @@ def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> 
     return results
 
 
-def _deleted(read: Rechecked, answers: Mapping[str, Answer]) -> dict[str, Collection[Partition]]:
-    """Group -> the places whose offsets brokers say they have deleted. Share groups have theirs in another log."""
+def _deleted(
+    read: Rechecked, answers: Mapping[str, Answer], remains: Mapping[str, Remains]
+) -> dict[str, Collection[Partition]]:
+    """Group -> the places whose offsets brokers have deleted, as they say or show; none = it had no offsets.
+
+    Share groups have another log.
+    """
     places: dict[str, Collection[Partition]] = {}
     for name, (_, outcome) in answers.items():
-        ready = read.ready[name]
-        gone = [place for place in ready.offsets if not outcome.topics or place.topic in outcome.topics]
-        if gone and outcome.kind is OutcomeKind.DELETED and ready.group.type is not GroupType.SHARE:
+        ready, left = read.ready[name], remains.get(name, Remains(Found.THERE))
+        topics = outcome.topics if outcome.kind is OutcomeKind.DELETED else left.topics
+        gone = [place for place in ready.offsets if not topics or place.topic in topics]
+        is_gone = outcome.kind is OutcomeKind.DELETED or left.found in (Found.GONE, Found.SOME_TOPICS)
+        if is_gone and ready.group.type is not GroupType.SHARE:
             places[name] = gone
     return places
 
@@ -212,16 +222,15 @@ def _record_outcomes(
     saved: Mapping[str, Saved],
     stops: Mapping[str, Refusal],
     answers: Mapping[str, Answer],
+    remains: Mapping[str, Remains],
     window: Window,
-    seconds: float,
 ) -> Batch:
     """Write the outcomes of a batch. A deletion that may yet be carried out stays open: a later run resolves it.
 
     stops: why a group was not deleted although its intent is written. answers: of the groups whose requests were sent.
+    remains: of those without a clear answer.
     """
     context, journal = run.context, run.context.journal
-    unclear = [saved[name].intent for name, each in answers.items() if each.request in UNCLEAR]
-    remains = read_remains(context, unclear, Deadline(seconds))
     marks = journal.contents.marks.get(run.plan.policy.uid, {})
     outcomes: list[Outcome] = []
     done: list[Done] = []

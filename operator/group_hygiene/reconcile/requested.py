@@ -200,4 +200,4 @@ def _since(context: Context, cluster: Cluster, unused_for: timedelta) -> Since:
                 f"records were deleted from {OFFSETS_TOPIC}-{index}, perhaps some within {format_duration(unused_for)}"
             )
             return Since({}, {}, why=why)
-    return Since(ends | uses, ends | read | {index: starts[index] for index in doubtful}, doubtful)
+    return Since(ends | uses, ends | read | {i: starts[i] for i in doubtful}, doubtful, unused_for=unused_for)

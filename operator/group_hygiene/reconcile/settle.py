@@ -1,7 +1,7 @@
 """How a deletion ends: one table of facts and outcomes. Pure.
 
 `apply` calls `settle` with the answer to its request, `recover_intents` without one, for the operator and for commands.
-Each combination of facts meets exactly one row. `docsite.settle_page` prints the table in docs/safety-outcomes.md.
+Each combination of facts meets exactly one row. `docsite.proofs_page` prints the table in docs/safety-proofs.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ partition is enough for all groups of a connection (`ScanClock.log`), and a run 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from group_hygiene.decide.plan import Plan
@@ -18,7 +19,7 @@ from group_hygiene.kafka import growth
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.leader_epochs import is_cut_off
-from group_hygiene.kafka.offsets import end_offsets, offsets_at
+from group_hygiene.kafka.offsets import end_offsets, latest_times, offsets_at
 from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.contents import Contents
@@ -28,7 +29,7 @@ from group_hygiene.model.groups import TOPIC_DENIED, Fault, LogPlace, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import Context
-from group_hygiene.spec.durations import format_duration
+from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Unprotect
 
 _HINT = " (match.unprotect: [UnreadableOffsetsLog] to trust scans alone)"
@@ -63,7 +64,7 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
     recreated = clock is not None and bool(clock.log) and clock.topic_id not in (None, cluster.topic_id)
     if recreated:
         tail = None
-    memory.tail = None
+    memory.tail, before = None, tail
     if not leaders:
         return NOT_FOLLOWED
     # Where no group is counted, earlier records don't matter.
@@ -89,10 +90,14 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
         if isinstance(ends, Fault):
             return NOT_FOLLOWED
         tail = Tail(context.client, leaders, ends)
-    elif log:
-        for index, at in log.items():
-            if at.leader_epoch == leaders[index][1]:
-                tail.latest_ms[index] = max(at.time_ms, tail.latest_ms.get(index, -1))
+    known = dict(tail.latest_ms) if tail is before else {}
+    if not lost:
+        known |= {i: at.time_ms for i, at in log.items() if at.leader_epoch == leaders[i][1] and at.time_ms >= 0}
+    # Once for each leader: records of an earlier one may have later times than its own.
+    unknown = [i for i, offset in tail.positions.items() if offset and known.get(i, -1) < 0]
+    known |= _latest_times(context.client, unknown, deadline)
+    for index, at in known.items():
+        tail.latest_ms[index] = max(at, tail.latest_ms.get(index, -1))
     memory.tail = tail
     places = {
         index: LogPlace(offset, leaders[index][1], tail.latest_ms.get(index, -1))
@@ -101,6 +106,14 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
     # Without a place, uses before this scan are not known.
     used = [name for name in tail.used(since) if name in seen] if log else []
     return Followed(places, lost or (not log and bool(seen)), used)
+
+
+def _latest_times(client: Client, indexes: Collection[int], deadline: Deadline) -> dict[int, int]:
+    """The latest time of the records in these partitions of the log, where brokers return it."""
+    if not indexes:
+        return {}
+    answers = latest_times(client, [Partition(OFFSETS_TOPIC, index) for index in indexes], deadline)
+    return {place.partition: at for place, at in answers.items() if not isinstance(at, Fault)}
 
 
 def read_ends(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, int] | Fault:
@@ -119,13 +132,14 @@ class Since(NamedTuple):
 
     read: where to begin to read; at most SKEW_MAX ago, so that records may show the leaders' clocks.
     doubtful: partitions whose leader may lead them only since then; an earlier one, with another clock, wrote what is
-    before. They are read from their start. why: they are not known.
+    before. They are read from their start. why: they are not known. unused_for: the time, if they are known.
     """
 
     uses: Mapping[int, int]
     read: Mapping[int, int]
     doubtful: Collection[int] = ()
     why: str = "from which offset on the log shows its uses is not known"
+    unused_for: timedelta | None = None
 
 
 class Uses:
@@ -143,13 +157,15 @@ class Uses:
         self._context, self._policy, self._hidden = context, policy, bool(cluster.samples)
         self._trusts_scans = Unprotect.UNREADABLE_OFFSETS_LOG in policy.match.unprotect
         self._names = plan.actions if since is not None or policy.when.unchanged_for is not None else ()
-        self._period, self._unread, self._hint = "since the last scan", "between scans", _HINT
+        self._again, self._unread, self._hint = "it matches again", "between scans", _HINT
+        self._wait: timedelta | None = policy.when.unchanged_for
         self._by_time, self._why = since is not None, Since({}, {}).why
         self._tail: Tail | None = None
         self._before: Mapping[int, int] = {}
         if since is not None:
             self._before = {**since.uses, **dict.fromkeys(since.doubtful, 0)}
-            self._period = self._unread = "lately"
+            self._again, self._unread = "it is deleted without --force", "lately"
+            self._wait = since.unused_for
             self._hint = " (--force deletes without this check)"
             self._since, self._why = since.uses, since.why
             self._tail = Tail(context.client, cluster.leaders, since.read) if since.uses else None
@@ -226,7 +242,7 @@ class Uses:
 
     def _refusal(self, answer: Found | Fault | None) -> Refusal | None:
         if isinstance(answer, Found):
-            return Refusal(reasons.RECENTLY_ACTIVE, f"{describe(answer)}, {self._period}")
+            return recently_active(answer, self._again, self._wait)
         if answer is None or (answer.code == TOPIC_DENIED and self._trusts_scans):
             return None
         hint = self._hint if answer.code == TOPIC_DENIED else ""
@@ -269,15 +285,27 @@ def grown_refusal(grown: Mapping[int, str]) -> Refusal | None:
     )
 
 
+def recently_active(found: Found, again: str, wait: timedelta | None, note: str = "") -> Refusal:
+    """The refusal of a group with this record. `again` holds when it was unused for `wait`, at the earliest."""
+    earliest = "" if wait is None else f": {again} at {timestamp(_time_of(found) + wait)} at the earliest"
+    return Refusal(reasons.RECENTLY_ACTIVE, describe(found) + note + earliest)
+
+
 def describe(found: Found) -> str:
-    """A record of the offsets log in words, with its place."""
-    record, where = found.record, f"at offset {found.offset} of {OFFSETS_TOPIC}-{found.partition}"
+    """A record of the offsets log in words, with its time and place."""
+    record, place = found.record, f"(offset {found.offset} of {OFFSETS_TOPIC}-{found.partition})"
+    where = f"at {timestamp(_time_of(found))} {place}"
     if record is None:
-        return f"the log has a record of it that can't be read, {where}"
+        return f"the log has a record of it that can't be read, written {where}"
     if not isinstance(record, Commit):
-        return f"the log has a record of its members ({record.kind}), {where}"
+        return f"the log has a record of its members ({record.kind}), written {where}"
     partition = Partition(record.topic, record.partition)
-    return (f"its offset of {partition} was deleted" if record.gone else f"it committed for {partition}") + f", {where}"
+    return (f"its offset of {partition} was deleted" if record.gone else f"it committed for {partition}") + f" {where}"
+
+
+def _time_of(found: Found) -> datetime:
+    """By the clock of the broker that led the partition then."""
+    return datetime.fromtimestamp(found.time_ms / 1000, UTC)
 
 
 def _wanted(contents: Contents) -> Callable[[str], bool]:

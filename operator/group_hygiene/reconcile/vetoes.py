@@ -20,7 +20,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Description
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.reconcile.context import Context, Facts, evidence_of, readable
-from group_hygiene.reconcile.uses import describe
+from group_hygiene.reconcile.uses import recently_active
 from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Policy
 
@@ -231,8 +231,12 @@ def used_since_marked(case: Case) -> Refusal | None:
     if mark is None:
         return Refusal(reasons.CHANGED, "its mark is gone from the ledger")
     if target is None:
-        used = is_outdated(case.policy, mark, case.verdict)
-        return Refusal(reasons.RECENTLY_ACTIVE, "it was used after it was marked") if used else None
+        if not is_outdated(case.policy, mark, case.verdict):
+            return None
+        since = case.verdict.evidence.idle_since
+        until = "" if since is None else f", until {timestamp(since)}"
+        again = f"it is marked again, for {format_duration(case.policy.grace_period)}"
+        return Refusal(reasons.RECENTLY_ACTIVE, f"it was used after it was marked{until}: {again}")
     if target and target <= due_topics(case.policy, mark, case.verdict, case.now):
         return None
     return Refusal(reasons.CHANGED, "of the topics that it was marked for, some are in use again")
@@ -242,7 +246,8 @@ def used_after_tables(case: Case) -> Refusal | None:
     """A record of the group that the tables do not cover yet makes them outdated."""
     answer = case.fresh.commits.get(case.name)
     if isinstance(answer, Found):
-        return Refusal(reasons.RECENTLY_ACTIVE, f"{describe(answer)}, which the tables do not cover yet")
+        note = ", which the tables do not cover yet"
+        return recently_active(answer, "it matches again", case.policy.when.idle_for, note)
     if isinstance(answer, Fault):
         cut_off = answer.code == "OFFSET_OUT_OF_RANGE"
         return Refusal(

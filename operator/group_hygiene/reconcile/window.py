@@ -63,8 +63,9 @@ class Window:
     def close(self, deadline: Deadline, deleted: Mapping[str, Collection[Partition]] | None = None) -> None:
         """Read to the end of the log, after the offsets were deleted; again if leaders moved or a fault may pass.
 
-        deleted: group -> the places whose offsets were just deleted, none = not known. Brokers before 4.0 answer before
-        their followers have that, and until then it can't be read (GroupMetadataManager.cleanupGroupMetadata).
+        deleted: group -> the places whose offsets were just deleted, none = not known, or it had none. Brokers before
+        4.0 answer before their followers have that, and until then it can't be read
+        (GroupMetadataManager.cleanupGroupMetadata).
         """
         if self._unread:
             return

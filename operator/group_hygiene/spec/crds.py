@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -12,6 +14,7 @@ import yaml
 # Also in the CRDs themselves, and in what grants rights on them.
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 PLURALS = {
     "GroupPolicy": "grouppolicies",
     "KafkaConnection": "kafkaconnections",
@@ -49,6 +52,41 @@ def fields_of_schema(schema: Mapping[str, Any]) -> frozenset[str]:
 
     collect(schema, "")
     return frozenset(found)
+
+
+def dropped_fields(obj: Mapping[str, Any]) -> list[str]:
+    """The fields of a spec that a user applied under another CRD, and that this program does not have.
+
+    The API server drops them whenever it reads the object, and what they left out is selected then. What was applied
+    stands in the managed fields (KEP-555) or, by kubectl's older way, in an annotation, until it is applied again.
+    """
+    kind, metadata = obj.get("kind"), obj["metadata"]
+    known = spec_fields(kind) if kind in PLURALS else frozenset()
+    # Other maps have keys of the user's choice.
+    with_fields = {path.rpartition(".")[0] for path in known}
+    found: set[str] = set()
+
+    def collect(value: Any, path: str) -> None:
+        for name, inner in value.items() if isinstance(value, Mapping) and path in with_fields else ():
+            below = f"{path}.{name}"
+            collect(inner, below) if below in known else found.add(below)
+        for inner in value if isinstance(value, list) else ():
+            collect(inner, f"{path}[]")
+
+    for manager in metadata.get("managedFields") or ():
+        if manager.get("operation") == "Apply":
+            collect(_managed((manager.get("fieldsV1") or {}).get("f:spec")), "spec")
+    with suppress(ValueError, AttributeError):
+        collect(json.loads((metadata.get("annotations") or {}).get(_APPLIED, "{}")).get("spec"), "spec")
+    return sorted(found)
+
+
+def _managed(fields: Any) -> Any:
+    """The fields of a FieldsV1 as an object, without values."""
+    if not isinstance(fields, Mapping):
+        return None
+    items = [_managed(inner) for name, inner in fields.items() if name.startswith("k:")]
+    return items or {name[2:]: _managed(inner) for name, inner in fields.items() if name.startswith("f:")}
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from group_hygiene.errors import SpecError
 
-# docs/durations.md describes it, and `make docs` writes it into the CRDs. The empty text matches, too.
+# docs/patterns.md describes it, and `make docs` writes it into the CRDs. The empty text matches, too.
 DURATION = re.compile("([0-9]{1,4}d)?([0-9]{1,5}h)?([0-9]{1,5}m)?([0-9]{1,5}s)?([0-9]{1,5}ms)?")
 _UNITS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _DAY = 24 * _UNITS["h"]

@@ -1,6 +1,6 @@
 """Prometheus metrics. Labels name policies and connections, never groups: their number has no bound.
 
-docs/metrics.md lists them. Counters of a policy start at 0 when it is first seen, since `increase` needs a first value.
+docs/runbook.md lists them. Counters of a policy start at 0 when it is first seen, since `increase` needs a first value.
 """
 
 from __future__ import annotations
