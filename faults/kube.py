@@ -11,7 +11,12 @@ from faults.errors import FaultsError
 from sandbox.kubernetes import ApiServer
 
 Object = dict[str, Any]
-_PLURALS = {"KafkaConnection": "kafkaconnections", "GroupPolicy": "grouppolicies", "GroupRestore": "grouprestores"}
+_PLURALS = {
+    "KafkaConnection": "kafkaconnections",
+    "GroupPolicy": "grouppolicies",
+    "GroupRestore": "grouprestores",
+    "GroupKeep": "groupkeeps",
+}
 _OURS = "/apis/grouphygiene.io/v1alpha1"
 
 

@@ -127,9 +127,11 @@ def sees(stage: Stage) -> None:
         stage.apply("GroupPolicy", namespace, name, {**missing, "match": {"groups": ["a"]}, "action": "Alert"})
         other = {"connectionRef": {"name": f"{name}-missing-too"}}
         stage.apply("GroupRestore", namespace, name, {**other, "groups": ["a"]})
+        stage.apply("GroupKeep", namespace, name, {**other, "groups": ["a"], "reason": "needed"})
         stage.is_ready("KafkaConnection", namespace, name, "BrokersUnreachable")
         stage.is_ready("GroupPolicy", namespace, name, "ConnectionNotFound")
         stage.is_ready("GroupRestore", namespace, name, "ConnectionNotFound")
+        stage.is_ready("GroupKeep", namespace, name, "ConnectionNotFound")
 
 
 def counts_events(stage: Stage) -> None:
@@ -198,6 +200,8 @@ def deletes_and_restores(stage: Stage) -> None:
     stage.wait(is_gone, f"{gone} is deleted")
     if missing := named - stage.groups.listed():
         raise NotReached(f"{missing} is named by other objects, but was deleted")
+    stage.apply("GroupKeep", namespace, "kept", {**reference, "groups": sorted(named), "reason": "needed"})
+    stage.is_ready("GroupKeep", namespace, "kept", "Kept", never="PolicyChanged")
     stage.apply("GroupRestore", namespace, "back", {**reference, "groups": [gone]})
     stage.is_ready("GroupRestore", namespace, "back", "Restored", never="PolicyChanged")
     stage.apply("GroupRestore", namespace, "passing", {**reference, "groups": [gone], "ttlSecondsAfterFinished": 0})
@@ -263,9 +267,12 @@ NEEDED_BY: Mapping[str, Story] = {
     "watch grouppolicies": sees,
     "list grouprestores": sees,
     "watch grouprestores": sees,
+    "list groupkeeps": sees,
+    "watch groupkeeps": sees,
     "patch kafkaconnections/status": sees,
     "patch grouppolicies/status": sees,
     "patch grouprestores/status": sees,
+    "patch groupkeeps/status": sees,
     "delete grouprestores": deletes_and_restores,
     "create events": counts_events,
     "get events": counts_events,
@@ -274,6 +281,7 @@ NEEDED_BY: Mapping[str, Story] = {
     # Before each deletion and restore, to check that the object still wants it.
     "get grouppolicies": deletes_and_restores,
     "get grouprestores": deletes_and_restores,
+    "get groupkeeps": deletes_and_restores,
     "list scaledobjects": deletes_and_restores,
     "list scaledjobs": deletes_and_restores,
     "list kafkaconnectors": deletes_and_restores,

@@ -26,8 +26,8 @@ _SHARING = (
     ("kafka", "lag transactions"),
     (
         "kube",
-        "chart chart_values crd_grouprestore crd_receivers crd_rules crds deploy deploy_pipeline deploy_prometheus "
-        "doctor_role documented_objects gitops guard strimzi",
+        "chart chart_values crd_groupkeep crd_grouprestore crd_receivers crd_rules crds deploy deploy_pipeline "
+        "deploy_prometheus doctor_role documented_objects gitops guard strimzi",
     ),
     ("cli", "doctor gitops_check keep_restore_history list_and_describe plan_and_explain program several_connections"),
 )

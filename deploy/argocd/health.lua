@@ -1,4 +1,4 @@
--- The health of a KafkaConnection, a GroupPolicy or a GroupRestore for Argo CD; docs/gitops.md says how to install it.
+-- The health of a KafkaConnection, a GroupPolicy, a GroupRestore or a GroupKeep for Argo CD; docs/gitops.md says how to install it.
 -- It follows what the conditions say, in the order of kstatus; messages are the operator's own.
 local status = obj.status or {}
 local conditions = {}

@@ -15,7 +15,7 @@ from docsite.schema import parse_kind, rules
 from group_hygiene.spec.durations import DURATION
 
 ROOT = Path(__file__).parents[2]
-KINDS = ("kafkaconnection", "grouppolicy", "grouprestore")
+KINDS = ("kafkaconnection", "grouppolicy", "grouprestore", "groupkeep")
 SECTIONS = ["What it is", "Example", "kubectl get", "Spec", "Status", "Conditions", "Debugging"]
 
 
@@ -61,7 +61,7 @@ def test_each_condition_has_a_row() -> None:
         named = set(
             re.findall(
                 r"\b(Ready|Reconciling|Stalled|\w+Blocked|\w+Ready|TopicsVisible|PatternsMatch|MayNeverMatch|Alerting|"
-                r"AlertsDelivered)\b",
+                r"AlertsDelivered|Kept)\b",
                 about,
             )
         )

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 PASSWORD = "correct-horse-battery"
 Object = dict[str, Any]
 _API = "grouphygiene.io/v1alpha1"
-_PLURALS = {"kconn": "kafkaconnections", "kgp": "grouppolicies", "kgr": "grouprestores"}
+_PLURALS = {"kconn": "kafkaconnections", "kgp": "grouppolicies", "kgr": "grouprestores", "kgk": "groupkeeps"}
 # For tests of other things than the least times of tenants.
 FLOORS = {"minGracePeriod": "1s", "minUnchangedFor": "1s", "minIdleFor": "1s", "minBackupRetention": "1h"}
 

@@ -29,6 +29,7 @@ NAME = "rights"
 NOT_IN_THE_STORY = {
     *(("get secrets", "kafka"), ("get grouprestores", "kafka"), ("patch grouprestores/status", "kafka")),
     ("delete grouprestores", "kafka"),
+    *(("get groupkeeps", "kafka"), ("patch groupkeeps/status", "kafka")),
     *(("get events", "kafka"), ("patch events", "kafka"), ("update leases", "group-hygiene")),
     *((f"list {plural}", "") for _, plural in KINDS),
     *(("get deployments", ""), ("get statefulsets", "")),

@@ -14,7 +14,7 @@ from sandbox.waiting import wait_for
 
 # Resource -> API group, of those that tests ask for. An unknown name is an error: it would always be refused.
 _GROUPS = {
-    **dict.fromkeys(("grouppolicies", "grouprestores", "kafkaconnections"), "grouphygiene.io"),
+    **dict.fromkeys(("grouppolicies", "grouprestores", "groupkeeps", "kafkaconnections"), "grouphygiene.io"),
     **dict.fromkeys(("configmaps", "events", "namespaces", "persistentvolumeclaims", "pods", "secrets"), ""),
     **dict.fromkeys(("serviceaccounts", "services", "*"), ""),
     "customresourcedefinitions.apiextensions.k8s.io": "apiextensions.k8s.io",

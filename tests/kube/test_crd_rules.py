@@ -67,6 +67,14 @@ BASES: Mapping[str, tuple[Object, ...]] = {
             "deleteOffsets": {"topics": ["a"], "excludeTopics": ["b"], **_SETTINGS},
         },
     ),
+    "GroupKeep": (
+        {
+            "connectionRef": {"name": "main", "namespace": "kafka"},
+            "groups": ["a"],
+            "reason": "a",
+            "until": "2030-01-31T12:00:00Z",
+        },
+    ),
     "GroupRestore": (
         {"connectionRef": {"name": "main", "namespace": "kafka"}, "groups": ["a"]},
         {"connectionRef": {"name": "main"}, "policyRef": {"name": "p"}, "deletedAfter": "2030-01-31T12:00:00Z"},
@@ -112,6 +120,7 @@ BASES: Mapping[str, tuple[Object, ...]] = {
 
 # The start of a rule's message -> a value of its field that it accepts, and one that it alone refuses.
 VALUES: Mapping[str, tuple[Any, Any]] = {
+    "must be between the years 1970 and 2299": ("2299-12-31T23:59:59Z", "2300-01-01T00:00:00Z"),
     "must be the name of an object": ("a.b-c", "A"),
     "must be the name of a namespace": ("a-b", "a.b"),
     "must be the name of a Secret": ("a.b-c", "A b"),

@@ -22,7 +22,12 @@ Patch = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 # A repository of its own, with kustomizations and kinds of others, is tested in test_gitops.py.
 EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*.yaml") if not {"gitops", "admission"} & {*path.parts})
-PLURALS = {"KafkaConnection": "kafkaconnections", "GroupPolicy": "grouppolicies", "GroupRestore": "grouprestores"}
+PLURALS = {
+    "KafkaConnection": "kafkaconnections",
+    "GroupPolicy": "grouppolicies",
+    "GroupRestore": "grouprestores",
+    "GroupKeep": "groupkeeps",
+}
 
 SECRET = {"name": "hygiene", "key": "password"}
 OAUTH = {"tokenEndpoint": "https://sso.example.com/token", "clientID": "hygiene", "clientSecretRef": SECRET}
@@ -722,7 +727,7 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param(access(namespaces={"names": ["a"] * 33}), "names: Too many", id="access-names-too-many"),
         pytest.param(access(groups=[r"a\d"]), rf"groups\[0\]: .* {BACKSLASH}", id="access-regex"),
         pytest.param(access(groups=["a"] * 9), "groups: Too many", id="access-groups-too-many"),
-        pytest.param(access(actions=["Keep"]), r"actions\[0\]: Unsupported value", id="access-action-unknown"),
+        pytest.param(access(actions=["Retain"]), r"actions\[0\]: Unsupported value", id="access-action-unknown"),
         pytest.param(access(actions=["Alert"] * 2), r"actions\[1\]: Duplicate value", id="access-action-twice"),
         pytest.param(selected(operator="In"), VALUES, id="selector-in-without-values"),
         pytest.param(selected(operator="NotIn", values=[]), VALUES, id="selector-not-in-without-values"),
@@ -1176,7 +1181,12 @@ def test_category_names_all_kinds(api_server: ApiServer) -> None:
     """`kubectl get group-hygiene` shows everything of ours."""
     api_server.kubectl("apply", "-f", str(ROOT / "examples"))
     shown = api_server.kubectl("get", "group-hygiene", "-n", "kafka", "-o", "name").stdout
-    assert {name.split(".")[0] for name in shown.split()} == {"kafkaconnection", "grouppolicy", "grouprestore"}
+    assert {name.split(".")[0] for name in shown.split()} == {
+        "kafkaconnection",
+        "grouppolicy",
+        "grouprestore",
+        "groupkeep",
+    }
 
 
 def test_kubectl_get_kafka_still_means_strimzis(api_server: ApiServer, tmp_path: Path) -> None:

@@ -117,6 +117,18 @@ CRD = "customresourcedefinitions.apiextensions.k8s.io"
         pytest.param("create grouppolicies -n kafka", False, id="policies-create"),
         pytest.param("patch kafkaconnections -n kafka", False, id="connections-patch"),
         pytest.param("delete kafkaconnections -n kafka", False, id="connections-delete"),
+        *(
+            pytest.param(f"{right} -n kafka", allowed, id=f"keeps-{right.replace(' ', '-')}")
+            for right, allowed in {
+                "list groupkeeps": True,
+                "watch groupkeeps": True,
+                "get groupkeeps": True,
+                "patch groupkeeps --subresource=status": True,
+                "create groupkeeps": False,
+                "patch groupkeeps": False,
+                "delete groupkeeps": False,
+            }.items()
+        ),
         pytest.param("create grouprestores -n kafka", False, id="restores-create"),
         pytest.param("patch grouprestores -n kafka", False, id="restores-patch"),
         pytest.param("delete grouprestores -n kafka", True, id="restores-delete"),
@@ -152,8 +164,10 @@ def test_permission(deployed: ApiServer, as_operator: str, question: str, allowe
 @pytest.mark.parametrize(
     ("role", "allowed"),
     [
-        pytest.param("view", dict.fromkeys(("kafkaconnections", "grouppolicies", "grouprestores"), READ), id="view"),
-        pytest.param("edit", dict.fromkeys(("grouppolicies", "grouprestores"), WRITE), id="edit"),
+        pytest.param(
+            "view", dict.fromkeys(("kafkaconnections", "grouppolicies", "grouprestores", "groupkeeps"), READ), id="view"
+        ),
+        pytest.param("edit", dict.fromkeys(("grouppolicies", "grouprestores", "groupkeeps"), WRITE), id="edit"),
         pytest.param("admin", {"kafkaconnections": WRITE}, id="admin"),
     ],
 )
@@ -208,7 +222,9 @@ def test_permission_on_kinds_of_others(
 def test_operators_calls(deployed: ApiServer, as_operator: str) -> None:
     """The calls of one run, really made: list everywhere, read one, write an event."""
     deployed.kubectl("apply", "-f", "-", input=json.dumps(POLICY))
-    listed = deployed.kubectl("get", "grouppolicies,kafkaconnections,grouprestores", "-A", "-o", "name", as_operator)
+    listed = deployed.kubectl(
+        "get", "grouppolicies,kafkaconnections,grouprestores,groupkeeps", "-A", "-o", "name", as_operator
+    )
     assert "grouppolicy.grouphygiene.io/rbac" in listed.stdout.split()
     patch = ("--type=merge", "-p", '{"status": {"observedGeneration": 1}}')
     refused = deployed.kubectl("patch", "grouppolicy", "rbac", *PLACE, *patch, as_operator, check=False)

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 ARGOCD, GITOPS = ROOT / "deploy" / "argocd", ROOT / "examples" / "gitops"
 SCRIPT = (ARGOCD / "health.lua").read_text()
 FIXTURES = sorted((ARGOCD / "fixtures").glob("*/*.yaml"))
-KINDS = ("KafkaConnection", "GroupPolicy", "GroupRestore")
+KINDS = ("KafkaConnection", "GroupPolicy", "GroupRestore", "GroupKeep")
 
 
 def _object(generation: int, observed: int | None, kind: str = "GroupPolicy", **spec: Any) -> dict[str, Any]:

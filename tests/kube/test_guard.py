@@ -152,7 +152,7 @@ def test_a_deleted_connection_is_a_change(api_server: ApiServer, api: Api) -> No
 @pytest.mark.parametrize("how", [(), ("--server-side",)])
 @pytest.mark.parametrize(
     ("kind", "within"),
-    [("GroupPolicy", "match"), ("GroupPolicy", ""), ("KafkaConnection", ""), ("GroupRestore", "")],
+    [("GroupPolicy", "match"), ("GroupPolicy", ""), ("KafkaConnection", ""), ("GroupRestore", ""), ("GroupKeep", "")],
 )
 def test_a_field_that_the_crd_lost_makes_an_object_unusable(
     api_server: ApiServer, api: Api, kind: str, within: str, how: tuple[str, ...]
@@ -169,6 +169,7 @@ def test_a_field_that_the_crd_lost_makes_an_object_unusable(
         "GroupPolicy": {"connectionRef": {"name": "main"}, "match": {"groups": ["*"]}, "action": "Alert"},
         "KafkaConnection": {"bootstrapServers": ["kafka:9092"], "access": [_BY_LABEL]},
         "GroupRestore": {"connectionRef": {"name": "main"}, "groups": ["g"]},
+        "GroupKeep": {"connectionRef": {"name": "main"}, "groups": ["g"], "reason": "needed"},
     }
     obj = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": kind, "metadata": {"name": "old", "namespace": OWNER}}
     whole = copy.deepcopy(specs[kind])

@@ -24,7 +24,7 @@ _READY = "-o=jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}"
 _CRDS = {
     *(
         f"CustomResourceDefinition//{name}.grouphygiene.io"
-        for name in ("kafkaconnections", "grouppolicies", "grouprestores")
+        for name in ("kafkaconnections", "grouppolicies", "grouprestores", "groupkeeps")
     ),
     # Kubernetes' own, as long as there are CRDs of the group.
     "APIService//v1alpha1.grouphygiene.io",

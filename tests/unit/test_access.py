@@ -196,7 +196,7 @@ def test_covers_agrees_with_matches(granted: str, pattern: str, names: list[str]
         pytest.param([{**_entry(), "groups": "a*"}], "must be a list of texts", id="groups-as-text"),
         pytest.param([{**_entry(), "actions": []}], "actions: .* of length >= 1", id="no-actions"),
         pytest.param(
-            [{**_entry(), "actions": ["Keep"]}], r"actions\[0\] must be one of the values", id="unknown-action"
+            [{**_entry(), "actions": ["Retain"]}], r"actions\[0\] must be one of the values", id="unknown-action"
         ),
         pytest.param([_entry(selector={"labels": {}})], "does not know field `labels`", id="unknown-field"),
         pytest.param([{**_entry(), "unprotect": ["All"]}], r"unprotect\[0\] must be one of", id="unknown-protection"),

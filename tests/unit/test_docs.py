@@ -34,6 +34,8 @@ PLACES = {
     "PatternsMatch",
     "Alerting",
     "AlertsDelivered",
+    "Kept",
+    "keep",
     "alert",
     "event",
     "restore",

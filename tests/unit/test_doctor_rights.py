@@ -85,11 +85,9 @@ def _published(without: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("answer", "results", "text"),
     [
-        pytest.param(_published(), [Result.OK] * 3, "serves v1alpha1", id="all-fields"),
-        pytest.param(
-            _published("lastRunID"), [Result.WARNING, Result.OK, Result.OK], "status.lastRunID", id="older-crds"
-        ),
-        pytest.param(None, [Result.FAILED] * 3, "is not installed", id="no-crds"),
+        pytest.param(_published(), [Result.OK] * 4, "serves v1alpha1", id="all-fields"),
+        pytest.param(_published("lastRunID"), [Result.WARNING, *[Result.OK] * 3], "status.lastRunID", id="older-crds"),
+        pytest.param(None, [Result.FAILED] * 4, "is not installed", id="no-crds"),
     ],
 )
 def test_crds_that_the_account_may_not_read(ask: Ask, answer: Any, results: list[Result], text: str) -> None:

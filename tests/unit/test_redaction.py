@@ -51,7 +51,8 @@ SHOWN = {
     reasons.HAS_OFFSETS: {"len(evidence.offsets)"},
     reasons.ID_TOO_LONG: {"ID_MAX", "len(group.id)"},
     reasons.INTERRUPTED: {"_BEGUN", "intent.partitions", "left"},
-    reasons.KEEP_REQUESTED: {"keeps[name].by", "request.by", "request.why", "timestamp(request.until)"},
+    reasons.KEEP_REQUESTED: {"asker", "request.by", "request.why", "timestamp(request.until)"},
+    reasons.KEEP_ENDED: {"timestamp(keep.until)"},
     reasons.LAG_BELOW: {"found.unread", "wanted"},
     # A client of the group, and a partition of it.
     reasons.CONNECT: {"seen"},

@@ -214,7 +214,8 @@ PRIVATE = [
     pytest.param(
         r"anybody|nobody|somebody|everybody|whoever|of whom", "user, client, team, consumer, tenant", id="whoever"
     ),
-    pytest.param(r"kept", "not deleted (because ...); stored, retained", id="kept"),
+    # `Kept` is a condition of a GroupKeep.
+    pytest.param(r"(?-i:kept)", "not deleted (because ...); stored, retained, protected", id="kept"),
     pytest.param(r"hangs? on", "depends on", id="hangs-on"),
     pytest.param(r"owed|(?:is|are|was|were) meant", "pending; intended, target", id="owed-and-meant"),
     pytest.param(r"kinds(?! of)", "custom resources, CRDs", id="kinds"),

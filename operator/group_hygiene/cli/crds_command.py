@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-_CRDS = ("KafkaConnection", "GroupPolicy", "GroupRestore")
+_CRDS = ("KafkaConnection", "GroupPolicy", "GroupRestore", "GroupKeep")
 
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(_CRDS, case_sensitive=False), metavar="[KIND]...")
 def crds(names: tuple[str, ...]) -> int:
     """Print the CRDs of this version as YAML. All of them, or those of the named resources: KafkaConnection,
-    GroupPolicy, GroupRestore.
+    GroupPolicy, GroupRestore, GroupKeep.
 
     Without Helm, apply them before you start or upgrade the operator to this version. The Helm chart installs and
     upgrades them itself, unless crds.enabled is false.

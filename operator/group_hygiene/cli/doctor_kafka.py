@@ -372,7 +372,8 @@ def _contents(session: Session, topic: str, contents: Contents) -> Iterator[Find
         found = f"{contents.unreadable} records can't be read: they are of a newer version, or of another program"
         yield warning(Area.LEDGER, "ledger", found, "docs/runbook.md, GroupHygieneLedgerUnreadable")
     marks = sum(len(of_policy) for of_policy in contents.marks.values())
-    counted = f"{marks} marks, {len(contents.keeps)} keep requests, {len(contents.intents)} deletions in progress"
+    keeps = len(contents.keeps) + sum(map(len, contents.object_keeps.values()))
+    counted = f"{marks} marks, {keeps} keep requests, {len(contents.intents)} deletions in progress"
     owner = contents.owner
     owned = "no owner yet" if owner is None else f"owner {owner.installation} since {timestamp(owner.since)}"
     yield ok(Area.LEDGER, "ledger", f"topic {topic}, {owned}: {counted}")

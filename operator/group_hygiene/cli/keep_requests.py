@@ -15,13 +15,14 @@ from group_hygiene.cli.target import Session
 from group_hygiene.errors import LedgerProblem, Unreachable
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import read_identity
-from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
-from group_hygiene.model.entries import Change, KeepRequest, Outcome, Removal
+from group_hygiene.model.entries import Change, KeepRequest, Removal
 from group_hygiene.model.evidence import Deletion
+from group_hygiene.model.group_keep import Deletions
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import Executor, LedgerNeed
+from group_hygiene.reconcile.keeping import deletions_of, effect_of_deletion
 from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 
@@ -46,10 +47,6 @@ class Terms(NamedTuple):
     ignore_not_found: bool = False
 
 
-# The deletions of a group in the ledger: of the whole group, of offsets by topic, and `Contents.unfinished`.
-_Deletions = tuple[Deletion | None, Mapping[str, Deletion], Mapping[str, Outcome]]
-
-
 def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None, create_ledger: bool) -> Report:
     """Write a request for each group in one transaction, which replaces earlier ones, and read them back.
 
@@ -69,7 +66,7 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None,
             longer = {g: known[g] for g in groups if not terms.replace and g in known and known[g].until > until}
             asked = [g for g in groups if g not in longer]
             requests = {g: KeepRequest(group=g, until=until, why=terms.why, by=terms.by, at=now) for g in asked}
-            before = {name: _deletions(contents, name) for name in asked}
+            before = {name: deletions_of(contents, name) for name in asked}
             _write(executor, list(requests.values()))
             missing = [name for name, request in requests.items() if known.get(name) != request]
             deleted = _deleted_meanwhile(journal, before)
@@ -199,7 +196,7 @@ def _write_elsewhere(
                 continue
             contents = journal.contents
             changes = changes_of(contents.keeps)
-            before = {key[1]: _deletions(contents, key[1]) for key in (change.key for change in changes)}
+            before = {key[1]: deletions_of(contents, key[1]) for key in (change.key for change in changes)}
             _write(executor, changes)
             deleted = _deleted_meanwhile(journal, before)
         except LedgerProblem as error:
@@ -209,7 +206,7 @@ def _write_elsewhere(
     return errors, notes
 
 
-def _deleted_meanwhile(journal: Journal, before: Mapping[str, _Deletions]) -> dict[str, str]:
+def _deleted_meanwhile(journal: Journal, before: Mapping[str, Deletions]) -> dict[str, str]:
     """Group -> the effect of a deletion that began before the request was written.
 
     Waits until such deletions end. The operator writes an intent and reads it back with all requests; `keep` has
@@ -222,25 +219,8 @@ def _deleted_meanwhile(journal: Journal, before: Mapping[str, _Deletions]) -> di
         problem = journal.read_on(Deadline(_INTENT_S))
     if problem is not None:
         raise LedgerProblem(problem.message, problem.reason)
-    contents, deleted = journal.contents, {}
-    for name in before:
-        now = _deletions(contents, name)
-        if name in contents.intents:
-            deleted[name] = (
-                "its deletion had begun and has no outcome yet: it or some of its offsets may have been deleted; "
-                "see group-hygiene history. To restore them: group-hygiene restore"
-            )
-        elif now[0] != before[name][0]:
-            deleted[name] = "was deleted just now; to restore it: group-hygiene restore"
-        elif now != before[name]:
-            deleted[name] = "some of its offsets were deleted just now; to restore them: group-hygiene restore"
-    return deleted
-
-
-def _deletions(contents: Contents, name: str) -> _Deletions:
-    """A copy: `contents` changes with each read."""
-    topics, unfinished = contents.offset_deletions.get(name, {}), contents.unfinished.get(name, {})
-    return contents.deletions.get(name), dict(topics), dict(unfinished)
+    effects = {name: effect_of_deletion(journal.contents, name, earlier) for name, earlier in before.items()}
+    return {name: effect for name, effect in effects.items() if effect}
 
 
 def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
@@ -258,7 +238,14 @@ def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
             lambda others: [Removal(each.key) for name, each in known.items() if each == others.get(name)],
         )
     others = [name for name in groups if name not in known]
-    notes += _named(dict.fromkeys(others, "there is no request to keep it"))
+    of_objects = executor.context.journal.contents.object_keeps
+    askers = {name: " and ".join(sorted({each.by for each in of_objects.get(name, {}).values()})) for name in others}
+    notes += _named(
+        {
+            name: f"{printable(by)} keeps it: delete that object" if by else "there is no request to keep it"
+            for name, by in askers.items()
+        }
+    )
     errors = _named(dict.fromkeys(left, "the request is still in the ledger")) + elsewhere
     removed = [name for name in known if name not in left]
     document = {"removed": removed, "notes": notes, "errors": errors}

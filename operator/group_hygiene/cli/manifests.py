@@ -15,6 +15,7 @@ from group_hygiene.model.naming import printable
 from group_hygiene.restore.grouprestore import parse_restore
 from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.crds import API_VERSION, PLURALS
+from group_hygiene.spec.keep import parse_keep
 from group_hygiene.spec.policy import Policy, parse_policy
 
 _Path = tuple[str | int, ...]
@@ -82,7 +83,7 @@ def _mistakes(kind: str, obj: dict[str, Any]) -> list[Violation]:
     found = violations(obj)
     removed = {violation.path for violation in found}
     # Its parser expects an object that the CRD admits.
-    while not (found and kind == "GroupRestore"):
+    while not (found and kind in ("GroupRestore", "GroupKeep")):
         try:
             _PARSERS[kind](_without(obj, removed))
         except SpecError as error:
@@ -147,10 +148,15 @@ def _parse_policy(obj: Mapping[str, Any]) -> Policy:
     return parse_policy(obj)
 
 
+def _unapplied(obj: dict[str, Any]) -> dict[str, Any]:
+    return obj | {"metadata": {"uid": "", "namespace": "", **obj["metadata"]}}
+
+
 _PARSERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
     "GroupPolicy": _parse_policy,
     "KafkaConnection": parse_connection,
-    "GroupRestore": lambda obj: parse_restore(obj | {"metadata": {"uid": "", "namespace": "", **obj["metadata"]}}),
+    "GroupRestore": lambda obj: parse_restore(_unapplied(obj)),
+    "GroupKeep": lambda obj: parse_keep(_unapplied(obj)),
 }
 
 

@@ -298,6 +298,13 @@ def _ledger_topic(connection: Object) -> str:
     return next((str(topic) for each in parts if (topic := (each.get("ledger") or {}).get("topic"))), TOPIC)
 
 
+# What a tenant can do, and ask for.
+_WITHOUT_CONNECTION = (
+    "objects in your own namespace need no right to it, if its owner grants their action in spec.access: a GroupKeep "
+    "keeps groups, a GroupRestore restores them, and a GroupPolicy with action Alert shows their use"
+)
+
+
 def open_api(context: str | None, kubeconfig: Path | None) -> Api:
     """The API server of the kubeconfig, without a request. Raises HygieneError."""
     from group_hygiene.controller.api import Api, load_config
@@ -317,7 +324,8 @@ def read_object(api: Api, plural: str, namespace: str, name: str) -> Object:
     except NotFound:
         raise UsageError(f"there is no {kind} {namespace}/{name}: {_others(api, plural)}") from None
     except Forbidden:
-        raise UsageError(f"you may not read {kind} {namespace}/{name}") from None
+        own = f": {_WITHOUT_CONNECTION}" if plural == CONNECTIONS else ""
+        raise UsageError(f"you may not read {kind} {namespace}/{name}{own}") from None
     except ApiError as error:
         raise ApiError(f"{error}; {API_ADVICE}") from error
 
@@ -342,6 +350,6 @@ def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection
         if error.reason != reasons.SECRET_FORBIDDEN:
             raise
         # The message of the API has advice for the operator, not for a user.
-        message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names"
+        message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names: {_WITHOUT_CONNECTION}"
         raise SecretProblem(message, error.reason) from None
     return api, obj, connection, settings

@@ -15,6 +15,7 @@ server again. The modules app, api, objects, watches, unserved, recorder, health
     link           the open clients of one connection, and what it remembers between runs
     binding        the policies of a connection, and which of them it admits
     guard          checks right before each change whether the run may still make it
+    keeps          the GroupKeeps of one connection
     restores       the GroupRestores of one connection
     alerting       connects the runs of one connection to its receivers
     evidence       opens the pipeline's tables of one connection with its Secret

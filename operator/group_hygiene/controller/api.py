@@ -18,7 +18,7 @@ import urllib3
 
 from group_hygiene import USER_AGENT
 from group_hygiene.controller.claims import ClaimReader
-from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Object, Row, trimmed
+from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, Object, Row, trimmed
 from group_hygiene.controller.requests import TIMEOUT_S, call, read_rows
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem
 from group_hygiene.model import reasons
@@ -28,7 +28,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.crds import GROUP, VERSION, fields_of_schema, spec_fields
 from group_hygiene.spec.secret import SecretRef
 
-KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore"}
+KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore", KEEPS: "GroupKeep"}
 _MERGE_PATCH = "application/merge-patch+json"
 _LEASES = ("coordination.k8s.io", "v1")
 # For so long published schemas count as current.

@@ -26,8 +26,7 @@ from group_hygiene.controller.leader import DURATION_S, Leader
 from group_hygiene.controller.loop import ConnectionLoop
 from group_hygiene.controller.objects import (
     CONNECTIONS,
-    POLICIES,
-    RESTORES,
+    USERS,
     Key,
     Object,
     Objects,
@@ -233,7 +232,7 @@ class Operator:
         self._services.progress.made()
         for key in self._objects.keys(CONNECTIONS):
             self._wake(*key)
-        for plural in (POLICIES, RESTORES):
+        for plural in USERS:
             for key in self._objects.keys(plural):
                 self._services.unserved.check(plural, key)
 

@@ -70,6 +70,10 @@ class Grants:
         is_unknown = connection.selects_by_label and self._clock.monotonic() - at >= _LABELS_S
         return is_unknown or grant(connection, namespace, labels) is not None
 
+    def is_unknown(self, connection: Connection, namespace: str) -> bool:
+        """Whether the last read of labels that the grant depends on found none: gone, or not readable."""
+        return connection.selects_by_label and self._labels.get(namespace, (0.0, None))[1] is None
+
     def of(self, connection: Connection, namespace: str) -> Granted:
         """Raises ApiError."""
         labels = None

@@ -22,8 +22,9 @@ from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.binding import Admitted, bind
 from group_hygiene.controller.guard import parsed
 from group_hygiene.controller.isolation import internal_error
+from group_hygiene.controller.keeps import Keeping, Keeps
 from group_hygiene.controller.link import Link
-from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Object
+from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, Object
 from group_hygiene.controller.policies import Policies
 from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.services import Services
@@ -51,13 +52,15 @@ _LAST_MESSAGES_S, _IN_FLIGHT_S = 12.0, 2.0
 class _Served:
     """A connection, and the policies and restores that it admits. obj: its object.
 
-    active: policies. asked: restores that are due. invalid: the error in the connection's spec; then nothing runs.
+    active: policies. asked, keeping: restores and keeps that are due. invalid: the error in the connection's spec; then
+    nothing runs.
     """
 
     obj: Object
     connection: Connection
     active: Sequence[Admitted]
     asked: Sequence[Asked]
+    keeping: Sequence[Keeping]
     invalid: SpecError | None = None
 
 
@@ -70,6 +73,7 @@ class ConnectionLoop:
         self._wake = asyncio.Event()
         self._writer = StatusWriter(services.api, services.objects, services.recorder, services.metrics, services.clock)
         self._restores = Restores(services, self._writer, namespace, name)
+        self._keeps = Keeps(services, self._writer, namespace, name)
         self._link = Link(namespace, name, services.api, services.installation, services.activity)
         where, count = f"{namespace}/{name}", partial(services.metrics.alert_sent, namespace, name)
         sending = SenderContext(services.egress, services.may_send, self._wake.set, count)
@@ -211,18 +215,21 @@ class ConnectionLoop:
         self._forget_others(bound)
         again = self._writer.take_refused()
         asked = self._restores.due(connection, restores)
-        served = _Served(obj, connection, active, asked, invalid)
+        keeping = self._keeps.due(connection)
+        served = _Served(obj, connection, active, asked, keeping, invalid)
         if served.invalid is not None:
             return self._connection_failed(served, served.invalid)
         try:
             self._alerts.bind(connection, active)
             self._link.connect(connection)
             due = self._policies.due(obj, connection, active, again)
-            if due or served.asked or self._alerts.unwritten:
+            if due or served.asked or keeping or self._keeps_ended or self._alerts.unwritten:
                 context = self._open_context(served)
                 if self._services.objects.is_complete:
                     # The marks of a policy end with its deletion, also while a finalizer keeps its object there.
                     reconcile.forget_policies(context, self._services.objects.active_uids(POLICIES))
+                self._keeps.withdraw(context)
+                self._keeps.run(context, keeping, lambda each: self._services.guard(KEEPS, each.obj, obj, each.granted))
                 self._restores.run(
                     context,
                     served.asked,
@@ -246,15 +253,25 @@ class ConnectionLoop:
         waits = (
             self._policies.seconds_to_wait(connection, active),
             self._restores.seconds_to_wait(),
+            self._keeps.seconds_to_wait(),
             self._writer.seconds_to_wait(),
         )
         return min(wait for wait in waits if wait is not None)
 
+    @property
+    def _keeps_ended(self) -> bool:
+        """Whether requests of GroupKeeps have to be withdrawn."""
+        return reconcile.has_withdrawals(self._link.memory.contents, self._keeps.uids)
+
     def _open_context(self, served: _Served) -> reconcile.Context:
         """Read the ledger to its end, and recover deletions that an earlier run left open."""
         connection, active = served.connection, served.active
-        need = reconcile.LedgerNeed.WRITE if served.asked or self._alerts.unwritten else reconcile.LedgerNeed.READ
-        if any(entry.policy.enforced for entry in active) or self._alerts.needs_ledger:
+        need = (
+            reconcile.LedgerNeed.WRITE
+            if served.asked or self._keeps_ended or self._alerts.unwritten
+            else reconcile.LedgerNeed.READ
+        )
+        if any(entry.policy.enforced for entry in active) or self._alerts.needs_ledger or served.keeping:
             need = reconcile.LedgerNeed.CREATE
         uids = [entry.policy.uid for entry in active]
         context = self._link.open_context(served.obj, connection, self._services.clock, need, uids)
@@ -276,6 +293,7 @@ class ConnectionLoop:
 
     def _connection_failed(self, served: _Served, error: HygieneError) -> float:
         self._restores.report_not_ready(served.asked, error)
+        self._keeps.report_not_ready(served.keeping, error)
         self._writer.write_problem(CONNECTIONS, served.obj, Refusal.of(error))
         for entry in served.active:
             problem = status.connection_not_ready(error, entry.policy.namespace, served.connection.key)

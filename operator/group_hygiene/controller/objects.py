@@ -24,7 +24,9 @@ Object = dict[str, Any]
 # Namespace and name.
 Key = tuple[str, str]
 
-CONNECTIONS, POLICIES, RESTORES = "kafkaconnections", "grouppolicies", "grouprestores"
+CONNECTIONS, POLICIES, RESTORES, KEEPS = "kafkaconnections", "grouppolicies", "grouprestores", "groupkeeps"
+# Those that name a connection.
+USERS = (POLICIES, RESTORES, KEEPS)
 # The spec of one object as JSON; the objects of one namespace, and all of them, have a share of the memory.
 OBJECT_BYTES, _NAMESPACE_SHARE, _SHARE = 128 << 10, 32, 8
 # Connections have their own room, which is smaller by this factor: policies and restores can't fill it.
@@ -214,8 +216,14 @@ class Objects:
             entry = self._entries[plural].get(key)
         return None if entry is None else entry.version
 
+    def uid(self, plural: str, key: Key) -> str | None:
+        """The uid of an object; None = it is not there."""
+        with self._lock:
+            entry = self._entries[plural].get(key)
+        return None if entry is None else entry.uid
+
     def naming(self, plural: str, namespace: str, name: str) -> list[Key]:
-        """The policies or restores that name this connection, which need not exist, by namespace and name."""
+        """The objects that name this connection, which need not exist, by namespace and name."""
         with self._lock:
             return sorted(self._naming.get((plural, (namespace, name)), ()))
 
@@ -364,7 +372,7 @@ def is_over(obj: Mapping[str, Any]) -> bool:
 
 
 def connection_of(obj: Mapping[str, Any]) -> Key:
-    """Namespace and name of the KafkaConnection that a GroupPolicy or GroupRestore refers to; empty name = none.
+    """Namespace and name of the KafkaConnection that an object refers to; empty name = none.
 
     An object that was stored under a laxer CRD may have any shape.
     """

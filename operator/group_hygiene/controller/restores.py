@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from group_hygiene import reconcile
 from group_hygiene.controller.guard import Granted
@@ -21,7 +21,7 @@ from group_hygiene.restore.grouprestore import build_restore_status, parse_resto
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest
 from group_hygiene.restore.restoration import Saved, Turn, read_saved, restore
 from group_hygiene.spec.access import Right
-from group_hygiene.spec.connection import Connection, admit_restore
+from group_hygiene.spec.connection import Connection, admit_object
 from group_hygiene.status import connection_not_ready, redact_problem
 
 # Pauses before a waiting restore is tried again: each try reads the whole ledger.
@@ -35,6 +35,14 @@ class Asked:
     obj: Object
     request: RestoreRequest
     granted: Granted
+
+
+class _HasObject(Protocol):
+    @property
+    def obj(self) -> Object: ...
+
+
+_T = TypeVar("_T", bound=_HasObject)
 
 
 class _Waiting(NamedTuple):
@@ -83,7 +91,7 @@ class Restores:
             granted = self._services.grants.of(connection, _namespace(obj))
             try:
                 refuse_unusable(obj)
-                admit_restore(connection, _namespace(obj), granted.grant)
+                admit_object(connection, _namespace(obj), granted.grant, Right.RESTORE)
                 parsed = isolated(f"a restore of connection {self._key}", parse_restore, obj)
             except SpecError as error:
                 parsed = Refusal.of(error)
@@ -109,7 +117,7 @@ class Restores:
             return
         budget, generation = context.deadline(), context.connection.generation
         saved = self._read(context, restores)
-        for number, asked in enumerate(self._in_turn(restores)):
+        for number, asked in enumerate(in_turn(restores, self._tried, self._served)):
             if number and budget.left <= 0:
                 self._unfinished = True
                 return
@@ -131,18 +139,6 @@ class Restores:
                 self._wait(asked.obj, generation, unfinished=not turn.is_complete)
                 self._report(asked.obj, shown)
                 self._finished.add(metadata["uid"])
-
-    def _in_turn(self, restores: Sequence[Asked]) -> list[Asked]:
-        """The restores in their order: namespaces take turns, and in each, the one tried longest ago comes first."""
-        never = float("-inf")
-        of_namespace: Counter[str] = Counter()
-        turns: dict[str, tuple[int, float]] = {}
-        oldest = sorted(restores, key=lambda asked: self._tried.get(asked.obj["metadata"]["uid"], never))
-        for asked in oldest:
-            namespace = asked.obj["metadata"]["namespace"]
-            turns[asked.obj["metadata"]["uid"]] = of_namespace[namespace], self._served.get(namespace, never)
-            of_namespace[namespace] += 1
-        return sorted(oldest, key=lambda asked: turns[asked.obj["metadata"]["uid"]])
 
     def _read(self, context: reconcile.Context, restores: Sequence[Asked]) -> Saved | Refusal:
         """The backups for all of them, in one pass over the ledger. A Refusal = nothing can be restored now."""
@@ -206,6 +202,22 @@ class Restores:
             self._waiting.pop(obj["metadata"]["uid"], None)
             # It may have to be deleted now.
             self._services.unserved.check(RESTORES, key_of(obj))
+
+
+def in_turn(objects: Sequence[_T], tried: Mapping[str, float], served: Mapping[str, float]) -> list[_T]:
+    """The objects in their order: namespaces take turns, and in each, the one tried longest ago comes first.
+
+    tried, served: the last try of each uid, and of each namespace, in monotonic seconds.
+    """
+    never = float("-inf")
+    of_namespace: Counter[str] = Counter()
+    turns: dict[str, tuple[int, float]] = {}
+    oldest = sorted(objects, key=lambda each: tried.get(each.obj["metadata"]["uid"], never))
+    for each in oldest:
+        namespace = each.obj["metadata"]["namespace"]
+        turns[each.obj["metadata"]["uid"]] = of_namespace[namespace], served.get(namespace, never)
+        of_namespace[namespace] += 1
+    return sorted(oldest, key=lambda each: turns[each.obj["metadata"]["uid"]])
 
 
 def _namespace(obj: Mapping[str, Any]) -> str:

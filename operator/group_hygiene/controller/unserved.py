@@ -1,4 +1,4 @@
-"""Writes the statuses of policies and restores that don't run: suspended, not valid, not admitted by their connection.
+"""Writes the statuses of policies, restores and keeps that don't run: suspended, not valid, not admitted.
 
 Deletes restores that ended `ttlSecondsAfterFinished` ago.
 
@@ -20,8 +20,10 @@ from group_hygiene.controller.guard import Grants, parsed
 from group_hygiene.controller.isolation import isolated
 from group_hygiene.controller.objects import (
     CONNECTIONS,
+    KEEPS,
     POLICIES,
     RESTORES,
+    USERS,
     Key,
     Object,
     Objects,
@@ -35,9 +37,11 @@ from group_hygiene.errors import Conflict, HygieneError, NotFound, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.restore.grouprestore import build_restore_status, deletion_time, has_ttl, parse_restore
-from group_hygiene.spec.connection import admit, admit_restore, nothing_granted
+from group_hygiene.spec.access import Right
+from group_hygiene.spec.connection import admit, admit_object, nothing_granted
+from group_hygiene.spec.keep import parse_keep
 from group_hygiene.spec.policy import parse_policy
-from group_hygiene.status import build_suspended_status
+from group_hygiene.status import build_keep_status, build_suspended_status
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +80,7 @@ class Unserved:
 
     def check_naming(self, connection: Key) -> None:
         """Of all objects that name this connection."""
-        for plural in (POLICIES, RESTORES):
+        for plural in USERS:
             for key in self._objects.naming(plural, *connection):
                 self.check(plural, key)
 
@@ -131,6 +135,8 @@ class Unserved:
                 return
             if plural == RESTORES:
                 self._writer.write(RESTORES, obj, build_restore_status(obj, problem, now))
+            elif plural == KEEPS:
+                self._writer.write(KEEPS, obj, build_keep_status(obj, problem, now))
             elif problem.reason == reasons.SUSPENDED:
                 generation = int(obj["metadata"].get("generation") or 0)
                 self._writer.write(POLICIES, obj, build_suspended_status(generation, obj["status"], now))
@@ -154,8 +160,10 @@ class Unserved:
         try:
             refuse_unusable(obj)
             policy = parse_policy(obj) if plural == POLICIES else None
-            if policy is None:
+            if plural == RESTORES:
                 parse_restore(obj)
+            elif plural == KEEPS:
+                parse_keep(obj)
             found = self._objects.get(CONNECTIONS, of, name)
             if found is None and namespace == of:
                 return Refusal(reasons.CONNECTION_NOT_FOUND, f"there is no KafkaConnection {of}/{name} (yet)")
@@ -165,7 +173,7 @@ class Unserved:
             connection, _ = parsed(found)
             given = self._grants.of(connection, namespace).grant
             if policy is None:
-                admit_restore(connection, namespace, given)
+                admit_object(connection, namespace, given, Right.RESTORE if plural == RESTORES else Right.KEEP)
             elif admit(connection, policy, given).suspend:
                 return Refusal(reasons.SUSPENDED, "suspended")
         except SpecError as error:

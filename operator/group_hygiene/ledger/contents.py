@@ -49,7 +49,8 @@ class Contents:
 
     watches: policy uid -> its Watch. covered, clocks: connection uid -> its Covered or ScanClock.
     seen: connection uid -> group -> entry. marks: policy uid -> group -> entry.
-    keeps, used_by, intents, deletions: by group. offset_deletions: group -> topic -> the last deletion of its offsets.
+    keeps, used_by, intents, deletions: by group; keeps are those of users. object_keeps: group -> source -> the request
+    of a GroupKeep. offset_deletions: group -> topic -> the last deletion of its offsets.
     alerts: by key, the alerts of policies and what each receiver has received of them.
     unresolved: groups that still existed after an interrupted deletion, whose request may still be carried out.
     unfinished: group -> policy uid -> an interrupted deletion of offsets of topics, or with "" as the uid of the whole
@@ -68,6 +69,7 @@ class Contents:
     seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
     marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
     keeps: dict[str, KeepRequest] = field(default_factory=dict)
+    object_keeps: dict[str, dict[str, KeepRequest]] = field(default_factory=dict)
     used_by: dict[str, UsedBy] = field(default_factory=dict)
     intents: dict[str, Intent] = field(default_factory=dict)
     deletions: dict[str, Deletion] = field(default_factory=dict)
@@ -81,6 +83,13 @@ class Contents:
     hidden: dict[int, str] = field(default_factory=dict)
     alerts: dict[Key, PolicyAlerts] = field(default_factory=dict)
     _unreadable_keys: dict[bytes, str | None] = field(default_factory=dict)
+
+    def keep_of(self, group: str) -> KeepRequest | None:
+        """The request to keep a group that lasts longest."""
+        request, others = self.keeps.get(group), self.object_keeps.get(group)
+        if not others:
+            return request
+        return max((*others.values(), *([request] if request else [])), key=lambda each: each.until)
 
     @property
     def unreadable(self) -> int:
@@ -139,6 +148,8 @@ class Contents:
                         del self.unfinished[group][uid]
             case ("owner",), Owner() | None:
                 self.owner = entry
+            case ("keep", _, _), _:
+                _put(self.object_keeps, key[1:], entry)
             case ("policy-alerts", *_), _:
                 _put(self.alerts, [key], entry)
             case (kind, *path), _ if len(path) == _PLACES.get(kind, ("", -1))[1]:
@@ -194,6 +205,9 @@ class Contents:
         self.offset_deletions = {group: topics for group, topics in current.items() if topics}
         self.restored = {id_: until for id_, until in self.restored.items() if until > now}
         self.keeps = {group: request for group, request in self.keeps.items() if request.until > now}
+        of_objects = self.object_keeps.items()
+        valid = {group: {s: r for s, r in by_source.items() if r.until > now} for group, by_source in of_objects}
+        self.object_keeps = {group: by_source for group, by_source in valid.items() if by_source}
         self.alerts = {key: entry for key, entry in self.alerts.items() if entry.expires > now}
 
 

@@ -199,17 +199,27 @@ class UsedBy(Entry, frozen=True, kw_only=True, gc=False, tag="used-by"):
 
 
 class KeepRequest(Entry, frozen=True, kw_only=True, gc=False, tag="keep"):
-    """A request not to delete a group until a date, by any policy."""
+    """A request not to delete a group until a date, by any policy.
+
+    source: namespace/name/uid of the GroupKeep that asks for it; "" = a user, by a command. Each source has its own
+    request for a group. A program that knows no sources finds it under a wrong key, so it deletes no such group.
+    """
 
     group: str
     until: Time
     why: str
     by: str
     at: Time
+    source: str = ""
 
     @property
     def key(self) -> Key:
-        return ("keep", self.group)
+        return ("keep", self.group, self.source) if self.source else ("keep", self.group)
+
+    def asker(self, namespace: str, connection_namespace: str) -> str:
+        """Who asks, for a policy of that namespace: others may not learn the name of a GroupKeep."""
+        own = self.source.partition("/")[0] in ("", namespace) or namespace == connection_namespace
+        return self.by if own else "a GroupKeep"
 
 
 class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):

@@ -107,6 +107,13 @@ TOPIC_IDENTITY_UNKNOWN: Final = "TopicIdentityUnknown"
 OUT_OF_RANGE: Final = "OutOfRange"
 COMMIT_FAILED: Final = "CommitFailed"
 
+# The state of a GroupKeep, or of one of its groups.
+KEPT: Final = "Kept"
+GROUP_UNKNOWN: Final = "GroupUnknown"
+ALREADY_DELETED: Final = "AlreadyDeleted"
+BEING_DELETED: Final = "BeingDeleted"
+KEEP_ENDED: Final = "KeepEnded"
+
 # Conditions.
 SUCCEEDED: Final = "Succeeded"
 CONNECTED: Final = "Connected"

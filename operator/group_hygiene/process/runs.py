@@ -17,8 +17,8 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# namespace and connection: of the KafkaConnection. policy and restore: `namespace/name`, as theirs may differ.
-FIELDS = ("run", "namespace", "connection", "policy", "restore")
+# namespace and connection: of the KafkaConnection. policy, restore, keep: `namespace/name`, as theirs may differ.
+FIELDS = ("run", "namespace", "connection", "policy", "restore", "keep")
 _about: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
 
 

@@ -20,6 +20,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
     window           adds to a backup what was committed right before the deletion
     recheck          reads all evidence about a group again before its deletion
     vetoes           what can prevent a deletion, after its evidence was read again
+    keeping          writes the requests of GroupKeeps, and what they came too late for
     requested        deletes groups that a user names
     delete_requests  sends the requests that delete, and interprets their responses
     large_groups     deletes groups that need several requests
@@ -28,6 +29,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
 from group_hygiene.reconcile.context import Context, Memory, Observation
 from group_hygiene.reconcile.deletion import apply
 from group_hygiene.reconcile.executor import Executor, may_create_ledger, open_ledger
+from group_hygiene.reconcile.keeping import has_withdrawals, keep_groups, withdraw
 from group_hygiene.reconcile.marks import forget_policies, note_marks
 from group_hygiene.reconcile.opening import LedgerNeed, few_replicas, ledger_settings, open_journal
 from group_hygiene.reconcile.preconditions import Guard
@@ -49,7 +51,9 @@ __all__ = [
     "delete_requested",
     "few_replicas",
     "forget_policies",
+    "has_withdrawals",
     "judge_requested",
+    "keep_groups",
     "ledger_settings",
     "may_create_ledger",
     "note_marks",
@@ -59,4 +63,5 @@ __all__ = [
     "open_ledger",
     "recover_commands",
     "recover_intents",
+    "withdraw",
 ]

@@ -204,7 +204,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         protections=facts.protections,
         protected_by=context.connection.protect.matching(group.id),
         failover_target=context.connection.role is Role.FAILOVER_TARGET,
-        keep_request=contents.keeps.get(group.id),
+        keep_request=contents.keep_of(group.id),
         used_by=contents.used_by.get(group.id),
         deleted=contents.deletions.get(group.id),
         damaged=contents.damaged.get(group.id),

@@ -298,7 +298,7 @@ def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved], window
         return dict.fromkeys(saved, problem)
     why = Refusal(reasons.INTERRUPTED, "another process began to delete it at the same moment")
     found = {
-        name: _asked_to_keep(context, name) or (used.get(name) if _is_ours(context, each.intent) else why)
+        name: _asked_to_keep(run, name) or (used.get(name) if _is_ours(context, each.intent) else why)
         for name, each in saved.items()
     }
     return {name: refusal for name, refusal in found.items() if refusal is not None}
@@ -317,11 +317,12 @@ def _may_not_begin(run: _Run) -> Refusal | None:
     return run.executor.refusal(context.deadline(), Moment.REQUEST, Moment.DELETION) or outside_window(plan.policy, now)
 
 
-def _asked_to_keep(context: Context, name: str) -> Refusal | None:
-    request = context.journal.contents.keeps.get(name)
-    if request is None or request.until <= context.clock.now():
+def _asked_to_keep(run: _Run, name: str) -> Refusal | None:
+    policy, request = run.plan.policy, run.context.journal.contents.keep_of(name)
+    if request is None or request.until <= run.context.clock.now():
         return None
-    return Refusal(reasons.KEEP_REQUESTED, f"{request.by} asked to keep it just now")
+    asker = request.asker(policy.namespace, policy.connection_namespace)
+    return Refusal(reasons.KEEP_REQUESTED, f"{asker} asked to keep it just now")
 
 
 def _saved(run: _Run, ready: Ready, log_ends: dict[int, int], now: datetime, seconds: float) -> Saved:
@@ -383,5 +384,5 @@ def new_id(now: datetime) -> str:
 def _stop(run: _Run, name: str) -> Refusal | None:
     """Why a deletion by several requests must not send another one; None = continue."""
     context, left = run.context, Deadline(FRESH_S)
-    stop = context.journal.read_on(left) or _asked_to_keep(context, name)
+    stop = context.journal.read_on(left) or _asked_to_keep(run, name)
     return stop or run.executor.refusal(left, Moment.REQUEST, Moment.DELETION)

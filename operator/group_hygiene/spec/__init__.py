@@ -4,6 +4,7 @@ Imports only `model`, `network` and packages below them.
 
     policy             a GroupPolicy
     connection         a KafkaConnection
+    keep               a GroupKeep
     access             the rights of namespaces on a connection
     owners             the owners of groups
     msk                logins to Amazon MSK by IAM, and which brokers may get tokens

@@ -15,12 +15,13 @@ from group_hygiene.spec.policy import UNPROVEN, Lifted, Unprotect
 
 
 class Right(StrEnum):
-    """A right that a namespace may be granted: policies with this action, or restores."""
+    """A right that a namespace may be granted: policies with this action, restores, or requests to keep groups."""
 
     ALERT = "Alert"
     DELETE = "Delete"
     DELETE_OFFSETS = "DeleteOffsets"
     RESTORE = "Restore"
+    KEEP = "Keep"
 
 
 class Operator(StrEnum):

@@ -472,12 +472,12 @@ def admit(connection: Connection, policy: Policy, given: Grant | None) -> Policy
     return floors.apply(replace(policy, match=match, stricter=stricter))
 
 
-def admit_restore(connection: Connection, namespace: str, given: Grant | None) -> None:
-    """Raises SpecError like `admit`, for a GroupRestore of a namespace with these rights."""
+def admit_object(connection: Connection, namespace: str, given: Grant | None, right: Right) -> None:
+    """Raises SpecError like `admit`, for a GroupRestore or GroupKeep of a namespace with these rights."""
     if given is None:
         raise SpecError(nothing_granted(connection.key, namespace), reasons.CROSS_NAMESPACE)
-    if Right.RESTORE not in given.rights:
-        message = f"KafkaConnection {connection.key} does not grant Restore to namespace {namespace} (spec.access)"
+    if right not in given.rights:
+        message = f"KafkaConnection {connection.key} does not grant {right} to namespace {namespace} (spec.access)"
         raise SpecError(message, reasons.ACTION_NOT_GRANTED)
 
 

@@ -15,7 +15,12 @@ import yaml
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-PLURALS = {"GroupPolicy": "grouppolicies", "KafkaConnection": "kafkaconnections", "GroupRestore": "grouprestores"}
+PLURALS = {
+    "GroupPolicy": "grouppolicies",
+    "KafkaConnection": "kafkaconnections",
+    "GroupRestore": "grouprestores",
+    "GroupKeep": "groupkeeps",
+}
 
 
 def crd_text(kind: str) -> str:

@@ -15,7 +15,7 @@ from group_hygiene.spec.durations import timestamp
 
 # In their order in a status.
 TYPES = (
-    *("Ready", "Reconciling", "Stalled", "DeletionBlocked", "LedgerReady", "EvidenceReady", "TopicsVisible"),
+    *("Ready", "Kept", "Reconciling", "Stalled", "DeletionBlocked", "LedgerReady", "EvidenceReady", "TopicsVisible"),
     *("MayNeverMatch", "PatternsMatch", "Alerting", "AlertsDelivered"),
 )
 

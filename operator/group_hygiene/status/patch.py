@@ -11,7 +11,7 @@ from group_hygiene.model import reasons
 QUIET_PERIOD = timedelta(minutes=1)
 RUN_ID = "lastRunID"
 # Conditions whose message says what is wrong.
-_EXPLAINING = ("Ready", "LedgerReady", "EvidenceReady", "TopicsVisible", "AlertsDelivered")
+_EXPLAINING = ("Ready", "Kept", "LedgerReady", "EvidenceReady", "TopicsVisible", "AlertsDelivered")
 # Reasons whose messages contain numbers that change with every scan.
 COUNTING = (reasons.LIMIT_EXCEEDED, reasons.CLUSTER_TOO_SMALL)
 

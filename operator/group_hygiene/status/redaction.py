@@ -30,7 +30,7 @@ OWN = frozenset(
         *(reasons.DELETED, reasons.OFFSETS_DELETED, reasons.BECAME_ACTIVE),
         *(reasons.RECENTLY_ACTIVE, reasons.CHANGED, reasons.GONE, reasons.PENDING_TRANSACTION),
         *(reasons.POLICY_CHANGED, reasons.STOPPING, reasons.NOT_LEADER, reasons.INTERRUPTED, reasons.DRY_RUN),
-        reasons.TOTAL_UNKNOWN,
+        *(reasons.TOTAL_UNKNOWN, reasons.KEEP_ENDED),
     }
 )
 _TEXTS = {

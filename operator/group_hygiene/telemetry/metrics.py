@@ -25,7 +25,7 @@ from group_hygiene.spec.policy import Policy
 from group_hygiene.status import ConnectionFacts
 
 _POLICY = ("namespace", "policy")
-_PLURALS = ("grouppolicies", "kafkaconnections", "grouprestores")
+_PLURALS = ("grouppolicies", "kafkaconnections", "grouprestores", "groupkeeps")
 _CONNECTION = ("namespace", "connection")
 
 M = TypeVar("M", Gauge, Counter, Histogram)

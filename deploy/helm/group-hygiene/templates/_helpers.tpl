@@ -108,10 +108,10 @@ subjects:
 {{/* Permissions of the operator in each namespace that it serves. It changes only the status of objects. */}}
 {{- define "group-hygiene.rules" -}}
 - apiGroups: [grouphygiene.io]
-  resources: [kafkaconnections, grouppolicies, grouprestores]
+  resources: [kafkaconnections, grouppolicies, grouprestores, groupkeeps]
   verbs: [get, list, watch]
 - apiGroups: [grouphygiene.io]
-  resources: [kafkaconnections/status, grouppolicies/status, grouprestores/status]
+  resources: [kafkaconnections/status, grouppolicies/status, grouprestores/status, groupkeeps/status]
   verbs: [patch]
 # Those that ended, after their ttlSecondsAfterFinished.
 - apiGroups: [grouphygiene.io]

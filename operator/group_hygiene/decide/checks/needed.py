@@ -57,8 +57,9 @@ def keep_requested(policy: Policy, group: Group, evidence: Evidence, now: dateti
     request = evidence.keep_request
     if request is None or request.until <= now:
         return None
-    why = f": {request.why}" if request.why else ""
-    return Refusal(reasons.KEEP_REQUESTED, f"{request.by} asked to keep it until {timestamp(request.until)}{why}")
+    asker = request.asker(policy.namespace, policy.connection_namespace)
+    why = f": {request.why}" if request.why and asker == request.by else ""
+    return Refusal(reasons.KEEP_REQUESTED, f"{asker} asked to keep it until {timestamp(request.until)}{why}")
 
 
 def record_unreadable(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:

@@ -1,0 +1,49 @@
+"""Records of GroupKeep objects and of their groups, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from group_hygiene.model.entries import Outcome
+from group_hygiene.model.evidence import Deletion
+
+# The deletions of a group in the ledger: of the whole group, of offsets by topic, and `Contents.unfinished`.
+Deletions = tuple[Deletion | None, Mapping[str, Deletion], Mapping[str, Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKeep:
+    """A GroupKeep object. until: when it ends; None = when it is deleted. granted: whether it may keep a group."""
+
+    namespace: str
+    name: str
+    uid: str
+    groups: tuple[str, ...]
+    reason: str
+    until: datetime | None
+    granted: Callable[[str], bool] = lambda _: True
+
+    @property
+    def source(self) -> str:
+        """Of its requests in the ledger, see `KeepRequest.source`."""
+        return f"{self.namespace}/{self.name}/{self.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptGroup:
+    """A group of a GroupKeep. reason, message: why it is not protected, or a note; "" = there is none.
+
+    state: in Kafka; "" = there is no such group, None = not read. until: of its request; None = it has none. due,
+    policy: the first mark of a policy of the object's namespace.
+    """
+
+    group: str
+    protected: bool
+    reason: str = ""
+    message: str = ""
+    state: str | None = None
+    until: datetime | None = None
+    due: datetime | None = None
+    policy: str = ""

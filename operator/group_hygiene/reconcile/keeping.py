@@ -1,0 +1,156 @@
+"""Writes the requests of GroupKeeps into the ledger, and finds out what a request to keep a group came too late for.
+
+An order decides: who deletes writes an intent and reads it back with all requests; who keeps a group writes the request
+and reads it back with all intents. So at least one of both sees the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+
+from group_hygiene.kafka import groups as kafka_groups
+from group_hygiene.kafka.client import Deadline
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import KeepRequest, Removal
+from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
+from group_hygiene.model.groups import Fault
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Description
+from group_hygiene.reconcile.context import Context
+from group_hygiene.reconcile.executor import Executor
+from group_hygiene.reconcile.preconditions import Moment
+from group_hygiene.spec.durations import timestamp
+
+# A request without an end is written this far ahead, and again when less than that is left.
+_AHEAD, _RENEWED_AT = timedelta(days=7), timedelta(days=6)
+
+
+def deletions_of(contents: Contents, name: str) -> Deletions:
+    """A copy: `contents` changes with each read."""
+    topics, unfinished = contents.offset_deletions.get(name, {}), contents.unfinished.get(name, {})
+    return contents.deletions.get(name), dict(topics), dict(unfinished)
+
+
+def effect_of_deletion(contents: Contents, name: str, before: Deletions) -> str:
+    """The effect of a deletion that had begun when the request was written; "" = there was none."""
+    now = deletions_of(contents, name)
+    if name in contents.intents:
+        return (
+            "its deletion had begun and has no outcome yet: it or some of its offsets may have been deleted; "
+            "see group-hygiene history. To restore them: group-hygiene restore"
+        )
+    if now[0] != before[0]:
+        return "was deleted just now; to restore it: group-hygiene restore"
+    return "some of its offsets were deleted just now; to restore them: group-hygiene restore" if now != before else ""
+
+
+def keep_groups(
+    executor: Executor, keep: GroupKeep, earlier: dict[str, Deletions], at_most_ahead: bool
+) -> list[KeptGroup] | Refusal:
+    """Write the requests of a GroupKeep that are missing or end soon, read them back, and find out how its groups are.
+
+    earlier: the deletions of groups before their requests were written, while an intent is open; changed here.
+    at_most_ahead: no request is written further ahead than one without an end. A Refusal: nothing was written.
+    """
+    context = executor.context
+    contents, now = context.journal.contents, context.clock.now()
+    if keep.until is not None and keep.until <= now:
+        return Refusal(reasons.KEEP_ENDED, f"until is over: {timestamp(keep.until)}")
+    granted = [name for name in keep.groups if keep.granted(name)]
+    requests = {}
+    for name in granted:
+        known = contents.object_keeps.get(name, {}).get(keep.source)
+        until = _until(keep, known, now, at_most_ahead)
+        since = now if known is None else known.at
+        request = KeepRequest(group=name, until=until, why=keep.reason, by=_by(keep), at=since, source=keep.source)
+        if request != known:
+            requests[name] = request
+    for name in requests:
+        if name not in contents.object_keeps or keep.source not in contents.object_keeps[name]:
+            earlier.setdefault(name, deletions_of(contents, name))
+    if requests:
+        deadline = context.deadline()
+        problem = executor.refusal(deadline, Moment.REQUEST) or executor.record(list(requests.values()), deadline)
+        problem = problem or context.journal.skew(context.clock.now())
+    else:
+        # The rounds in between have not read what commands wrote.
+        problem = context.journal.read_on(context.deadline()) if context.journal.exists else context.journal.problem
+    if problem is not None:
+        return problem
+    contents = context.journal.contents
+    # After the requests were read back: from now on no deletion begins.
+    found = kafka_groups.find_groups(context.client, granted, Deadline(context.connection.timeout.total_seconds()))
+    return [
+        _protected(contents, keep, name, found[name], earlier)
+        if name in found
+        else KeptGroup(name, False, reasons.ACTION_NOT_GRANTED, "the connection does not grant Keep for it")
+        for name in keep.groups
+    ]
+
+
+def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], is_complete: bool) -> None:
+    """End the requests of GroupKeeps that no longer ask for them.
+
+    wanted: uid of a GroupKeep of this connection -> its groups; None = not known, so its requests stay until they end.
+    is_complete: whether a GroupKeep that is missing there does not exist.
+    """
+    journal = context.journal
+    if journal.problem is not None or not journal.exists:
+        return
+    ended: list[Removal] = []
+    for name, by_source in journal.contents.object_keeps.items():
+        for source, request in by_source.items():
+            uid = source.rpartition("/")[2]
+            groups = wanted.get(uid, () if is_complete else None)
+            if groups is not None and name not in groups:
+                ended.append(Removal(request.key))
+    if ended:
+        Executor(context).end(ended)
+
+
+def has_withdrawals(contents: Contents, uids: Iterable[str]) -> bool:
+    """Whether the ledger has requests of other GroupKeeps than these."""
+    known = set(uids)
+    sources = (source for by_source in contents.object_keeps.values() for source in by_source)
+    return any(source.rpartition("/")[2] not in known for source in sources)
+
+
+def _until(keep: GroupKeep, known: KeepRequest | None, now: datetime, at_most_ahead: bool) -> datetime:
+    if keep.until is not None and (not at_most_ahead or keep.until <= now + _AHEAD):
+        return keep.until
+    return known.until if known is not None and now + _RENEWED_AT < known.until <= now + _AHEAD else now + _AHEAD
+
+
+def _by(keep: GroupKeep) -> str:
+    return f"GroupKeep {keep.namespace}/{keep.name}"
+
+
+def _protected(
+    contents: Contents, keep: GroupKeep, name: str, found: Description | Fault | None, earlier: dict[str, Deletions]
+) -> KeptGroup:
+    request = contents.object_keeps.get(name, {}).get(keep.source)
+    if request is None:
+        return KeptGroup(name, False, reasons.LEDGER_UNAVAILABLE, "its request was not read back")
+    own = [mark for of in contents.marks.values() for mark in [of.get(name)] if mark is not None]
+    own = sorted((mark for mark in own if mark.policy.startswith(f"{keep.namespace}/")), key=lambda mark: mark.due)
+    due, policy = (own[0].due, own[0].policy.partition("/")[2]) if own else (None, "")
+    state = None if isinstance(found, Fault) else str(found.group.state) if found is not None else ""
+
+    def result(protected: bool, reason: str = "", message: str = "") -> KeptGroup:
+        return KeptGroup(name, protected, reason, message, state, request.until, due, policy)
+
+    if name in contents.intents:
+        return result(False, reasons.BEING_DELETED, "its deletion had begun before; it is asked for again soon")
+    before = earlier.pop(name, None)
+    deleted = contents.deletions.get(name)
+    how = "create a GroupRestore, or use group-hygiene restore; this request protects it from then on"
+    if found is None and deleted is not None:
+        return result(False, reasons.ALREADY_DELETED, f"was deleted at {timestamp(deleted.at)}. To restore it: {how}")
+    if found is None:
+        return result(True, reasons.GROUP_UNKNOWN, "there is no such group; the request protects it if it appears")
+    if before is not None and effect_of_deletion(contents, name, before):
+        text = f"it or some of its offsets were deleted when the request was written. To restore them: {how}"
+        return result(False, reasons.ALREADY_DELETED, text)
+    return result(True)

@@ -1,0 +1,57 @@
+"""The status of a GroupKeep. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from group_hygiene.model import reasons
+from group_hygiene.model.group_keep import KeptGroup
+from group_hygiene.model.naming import id_shown, message_shown
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.durations import timestamp
+from group_hygiene.status.conditions import Conditions, Status
+
+
+def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refusal, now: datetime) -> Status:
+    """The status of a GroupKeep after its requests were read back, or why they were not. obj: the current object.
+
+    Kept and Ready are True if no policy and no command deletes any of its groups from now on. A group that does not
+    exist can be protected; one that the operator deleted needs a restore first.
+    """
+    conditions = Conditions(obj.get("status") or {}, obj["metadata"]["generation"], now)
+    status: Status = {"observedGeneration": obj["metadata"]["generation"]}
+    if isinstance(found, Refusal):
+        bad: Refusal | None = found
+    else:
+        lost = [each for each in found if not each.protected]
+        absent = [each for each in found if each.reason == reasons.GROUP_UNKNOWN]
+        message = f"{len(found) - len(lost)} of {len(found)} groups are protected"
+        bad = Refusal(lost[0].reason, f"{message}; group {lost[0].group!r}: {lost[0].message}") if lost else None
+        notes = f"; {len(absent)} of them do not exist, like {absent[0].group!r}" if absent else ""
+        reason, protected = reasons.GROUP_UNKNOWN if absent else reasons.KEPT, message + notes
+        status |= {
+            "counts": {"groups": len(found), "protected": len(found) - len(lost)},
+            "results": [_entry(each) for each in sorted(found, key=lambda each: (each.protected, each.group))],
+        }
+    if bad is None:
+        conditions.ready(reason, protected)
+        conditions.set("Kept", True, reason, protected)
+    else:
+        conditions.not_ready(bad, stalled=bad.reason == reasons.KEEP_ENDED)
+        conditions.set("Kept", False, bad.reason, bad.message)
+    return status | {"conditions": conditions.result()}
+
+
+def _entry(of: KeptGroup) -> dict[str, Any]:
+    entry: dict[str, Any] = {"group": id_shown(of.group), "protected": of.protected}
+    if of.reason:
+        entry |= {"reason": of.reason, "message": message_shown(of.message)}
+    if of.state is not None:
+        entry |= {"exists": bool(of.state)} | ({"state": of.state} if of.state else {})
+    if of.until is not None:
+        entry["until"] = timestamp(of.until)
+    if of.due is not None:
+        entry |= {"dueTime": timestamp(of.due), "policy": of.policy}
+    return entry

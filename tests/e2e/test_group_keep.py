@@ -1,0 +1,223 @@
+"""GroupKeep objects as teams apply them: groups that no policy deletes, as long as the object exists."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from group_hygiene.model import reasons
+from sandbox.kafka import KafkaCluster
+from sandbox.waiting import PATIENCE, wait_for
+from tests.e2e.conftest import FLOORS, ROOT, Groups, World, connection, policy
+from tests.kube.access import wait_until_allowed
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+OWNER, TEAM, STRANGER = "keep-owner", "keep-team", "keep-stranger"
+# Of the race of a GroupKeep with the operator's deletion.
+ROUNDS = int(os.environ.get("GROUP_HYGIENE_KEEP_ROUNDS", "3"))
+GRANT = {"namespaces": {"names": [TEAM]}, "groups": ["keep-*"], "actions": ["Keep", "Alert", "Delete"]}
+
+
+def group_keep(name: str, *groups: str, namespace: str = TEAM, **spec: Any) -> dict[str, Any]:
+    reference = {"name": "main", "namespace": OWNER}
+    return {
+        "apiVersion": "grouphygiene.io/v1alpha1",
+        "kind": "GroupKeep",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"connectionRef": reference, "groups": list(groups), "reason": "yearly report", **spec},
+    }
+
+
+@pytest.fixture(scope="module")
+def topic(world: World, kafka: KafkaCluster, groups: Groups) -> Iterator[str]:
+    for name in (OWNER, TEAM, STRANGER):
+        world.namespace(name)
+    made = groups.topic("keep")
+    groups.produce(made)
+    world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT]))
+    yield made
+    for name in (TEAM, STRANGER, OWNER):
+        world.server.kubectl("delete", "kgk,kgr,kgp,kconn", "--all", "-n", name)
+
+
+def unused(groups: Groups, name: str, topic: str) -> None:
+    """A group whose consumer is gone, and for which records wait."""
+    groups.abandoned(name, topic)
+    groups.produce(topic)
+
+
+def deleting(name: str, pattern: str, **delete: Any) -> dict[str, Any]:
+    match = {"groups": [pattern]}
+    return policy(OWNER, name, match=match, mode="Enforce", delete={"maxPercent": 100, **delete})
+
+
+def kept(world: World, name: str, reason: str, namespace: str = TEAM) -> dict[str, Any]:
+    """The status, once it has this reason for this edition of the object."""
+
+    def found() -> dict[str, Any] | None:
+        obj = world.get("kgk", namespace, name)
+        status = obj.get("status") or {}
+        ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready"]
+        current = status.get("observedGeneration") == obj["metadata"]["generation"]
+        return dict(status) if current and ready and ready[0]["reason"] == reason else None
+
+    return dict(wait_for(found) or {})
+
+
+def condition(status: dict[str, Any]) -> str:
+    (found,) = [each["status"] for each in status["conditions"] if each["type"] == "Kept"]
+    return str(found)
+
+
+def test_a_team_keeps_its_group_before_the_mark(world: World, groups: Groups, topic: str) -> None:
+    """The policy says who asked, and deletes the group once the object is gone."""
+    unused(groups, "keep-before", topic)
+    world.apply(group_keep("before", "keep-before"))
+    status = kept(world, "before", "Kept")
+    assert condition(status) == "True"
+    (row,) = status["results"]
+    assert (row["group"], row["protected"], row["exists"], row["state"]) == ("keep-before", True, True, "Empty")
+    world.apply(deleting("before", "keep-before"))
+    wait_for(
+        lambda: (
+            {"reason": "KeepRequested", "count": 1}
+            in world.get("kgp", OWNER, "before")["status"].get("groupsByReason", ())
+        )
+    )
+    (verdict,) = world.get("kgp", OWNER, "before")["status"]["sample"]
+    assert f"GroupKeep {TEAM}/before asked to keep it until" in verdict["message"]
+    assert "keep-before" in groups.names()
+    world.server.kubectl("delete", "kgk", "before", "-n", TEAM)
+    wait_for(lambda: "keep-before" not in groups.names())
+
+
+def test_a_team_keeps_its_group_after_the_mark(world: World, groups: Groups, topic: str) -> None:
+    """The mark ends; an edit that no longer lists the group ends its request."""
+    unused(groups, "keep-after", topic)
+    world.apply(deleting("after", "keep-after", gracePeriod="1h"))
+    wait_for(lambda: world.get("kgp", OWNER, "after")["status"].get("groups", {}).get("marked") == 1)
+    world.apply(group_keep("after", "keep-after"))
+    assert condition(kept(world, "after", "Kept")) == "True"
+    wait_for(lambda: world.get("kgp", OWNER, "after")["status"].get("groups", {}).get("marked") == 0)
+    world.apply(group_keep("after", "keep-nothing"))
+    status = kept(world, "after", "GroupUnknown")
+    assert (condition(status), status["results"][0]["exists"]) == ("True", False)
+    wait_for(lambda: world.get("kgp", OWNER, "after")["status"].get("groups", {}).get("marked") == 1)
+
+
+def test_a_deleted_group_says_how_to_restore_it(world: World, groups: Groups, topic: str) -> None:
+    unused(groups, "keep-late", topic)
+    world.apply(deleting("late", "keep-late"))
+    wait_for(lambda: "keep-late" not in groups.names())
+    world.apply(group_keep("late", "keep-late"))
+    status = kept(world, "late", "AlreadyDeleted")
+    assert condition(status) == "False"
+    assert "create a GroupRestore" in status["results"][0]["message"]
+
+
+def test_a_revoked_grant_ends_the_request(world: World, kafka: KafkaCluster, groups: Groups, topic: str) -> None:
+    """As does a group that is not granted; a namespace without a grant learns nothing."""
+    unused(groups, "keep-revoked", topic)
+    world.apply(group_keep("revoked", "keep-revoked", "other-group"))
+    status = kept(world, "revoked", "ActionNotGranted")
+    assert {row["group"]: row["protected"] for row in status["results"]} == {"keep-revoked": True, "other-group": False}
+    world.apply(group_keep("revoked", "keep-revoked", namespace=STRANGER))
+    kept(world, "revoked", "CrossNamespaceRefused", STRANGER)
+    world.apply(deleting("revoked", "keep-revoked"))
+    world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT | {"actions": ["Alert"]}]))
+    kept(world, "revoked", "ActionNotGranted")
+    wait_for(lambda: "keep-revoked" not in groups.names())
+    world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT]))
+
+
+def test_by_kubectl_alone(world: World, groups: Groups, topic: str, tmp_path: Path) -> None:
+    """A ServiceAccount with the role edit in its namespace sees when its group is due, and keeps it, without Kafka."""
+    users = ROOT / "deploy" / "kustomize" / "overlays" / "cluster-wide" / "rbac-users.yaml"
+    world.server.kubectl("apply", "-f", str(users))
+    who, place = f"--as=system:serviceaccount:{TEAM}:dev", ("-n", TEAM)
+    for role in ("view", "edit"):
+        # The controller manager, which aggregates them into the built-in roles, does not run here.
+        binding = (f"--clusterrole=group-hygiene-{role}", f"--serviceaccount={TEAM}:dev")
+        world.server.kubectl("create", "rolebinding", f"dev-{role}", *binding, *place)
+    wait_until_allowed(world.server, who, "create", "groupkeeps", *place)
+    unused(groups, "keep-alone", topic)
+    own = deleting("ours", "keep-alone", gracePeriod="1h")
+    own["metadata"]["namespace"] = TEAM
+    own["spec"]["connectionRef"]["namespace"] = OWNER
+    file = tmp_path / "object.json"
+
+    def apply(obj: dict[str, Any]) -> None:
+        file.write_text(json.dumps(obj))
+        world.server.kubectl("apply", "-f", str(file), who)
+
+    apply(own)
+    wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 1)
+    apply(group_keep("alone", "keep-alone"))
+    kept(world, "alone", "Kept")
+    (row,) = json.loads(world.server.kubectl("get", "kgk", "alone", "-o", "json", who, *place).stdout)["status"][
+        "results"
+    ]
+    assert (row["protected"], row["state"], row["policy"]) == (True, "Empty", "ours")
+    assert "dueTime" in row
+    wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 0)
+
+
+def _decided(world: World, name: str) -> dict[str, Any] | None:
+    """The status, once it says for certain whether the groups are protected."""
+    status = world.get("kgk", TEAM, name).get("status") or {}
+    found = [each["reason"] for each in status.get("conditions", ()) if each["type"] == "Kept"]
+    return dict(status) if found and found[0] in ("Kept", "AlreadyDeleted") else None
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_never_kept_and_deleted(world: World, groups: Groups, topic: str, number: int) -> None:
+    """A GroupKeep and the policy that deletes its group, at the same moment."""
+    name = f"keep-race-{number}"
+    unused(groups, name, topic)
+    # It deletes the group about 5 to 10 seconds from now.
+    world.apply(deleting(f"race-{number}", name))
+    time.sleep(random.uniform(4, 11))
+    world.apply(group_keep(f"race-{number}", name))
+
+    status = dict(wait_for(partial(_decided, world, f"race-{number}")) or {})
+
+    def judged() -> bool:
+        """Whether the policy has met the request, or has deleted the group."""
+        found = world.get("kgp", OWNER, f"race-{number}")["status"]
+        refused = {each["reason"] for each in found.get("groupsByReason", ())}
+        return reasons.KEEP_REQUESTED in refused or found.get("totals", {}).get("deleted") == 1
+
+    wait_for(judged)
+    assert (condition(status) == "True") == (name in groups.names())
+    world.server.kubectl("delete", "kgp", f"race-{number}", "-n", OWNER)
+    world.server.kubectl("delete", "kgk", f"race-{number}", "-n", TEAM)
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_never_kept_and_deleted_by_a_command(world: World, groups: Groups, topic: str, number: int) -> None:
+    """A GroupKeep and `delete`, which another process runs, at the same moment."""
+    name = f"keep-command-{number}"
+    unused(groups, name, topic)
+    command = (sys.executable, "-m", "group_hygiene.cli", "delete", name, "--connection", "main", "-n", OWNER)
+    environment = os.environ | {"KUBECONFIG": str(world.server.kubeconfig)}
+    with subprocess.Popen(
+        [*command, "--force", "--yes", "-o", "json"], env=environment, stdout=subprocess.PIPE
+    ) as delete:
+        # Its start takes about 2 seconds.
+        time.sleep(random.uniform(0, 4))
+        world.apply(group_keep(f"command-{number}", name))
+        answer, _ = delete.communicate(timeout=PATIENCE)
+    status = dict(wait_for(partial(_decided, world, f"command-{number}")) or {})
+    assert (condition(status) == "True") == (name in groups.names()), answer
+    world.server.kubectl("delete", "kgk", f"command-{number}", "-n", TEAM)

@@ -1,0 +1,171 @@
+"""GroupKeeps without Kafka and without an API server: their requests in the ledger, and their status."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from group_hygiene.decide.checks import needed
+from group_hygiene.ledger.codec import encode_key, encode_value, group_of
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import KeepRequest
+from group_hygiene.model.group_keep import KeptGroup
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.reconcile import has_withdrawals
+from group_hygiene.status import build_keep_status
+from tests.unit.make import NOW, delete, evidence, group
+
+OBJECT = {"metadata": {"name": "k", "namespace": "team-a", "generation": 3}, "status": {}}
+
+
+def request(days: float = 7, source: str = "team-a/k/uid", by: str = "GroupKeep team-a/k") -> KeepRequest:
+    return KeepRequest(group="g", until=NOW + timedelta(days=days), why="report", by=by, at=NOW, source=source)
+
+
+def ledger(*requests: KeepRequest) -> Contents:
+    """As it is read from the topic."""
+    contents = Contents()
+    for each in requests:
+        contents.take(encode_key(each.key), encode_value(each))
+    return contents
+
+
+USER = request(days=30, source="", by="ada")
+
+
+@pytest.mark.parametrize(
+    ("requests", "longest"),
+    [
+        pytest.param([], None, id="none"),
+        pytest.param([USER], USER, id="a-user"),
+        pytest.param([request()], request(), id="an-object"),
+        pytest.param([request(), USER], USER, id="user-longer"),
+        pytest.param([USER, request(days=90)], request(days=90), id="object-longer"),
+        pytest.param([request(), request(8, "b/k/other")], request(8, "b/k/other"), id="two-objects"),
+    ],
+)
+def test_each_source_has_its_own_request(requests: list[KeepRequest], longest: KeepRequest | None) -> None:
+    """None replaces another; that which lasts longest counts; and the end of one leaves the others."""
+    contents = ledger(*requests)
+    assert contents.keep_of("g") == longest
+    for each in requests:
+        contents.take(encode_key(each.key), None)
+        left = [other for other in requests[requests.index(each) + 1 :]]
+        assert contents.keep_of("g") == max(left, key=lambda other: other.until, default=None)
+
+
+def test_expired_requests_are_forgotten() -> None:
+    contents = ledger(request(1), request(3, "b/k/other"))
+    contents.forget_expired(NOW + timedelta(days=2))
+    assert contents.object_keeps == {"g": {"b/k/other": request(3, "b/k/other")}}
+    contents.forget_expired(NOW + timedelta(days=4))
+    assert contents.object_keeps == {}
+
+
+def test_a_program_without_sources_deletes_no_such_group() -> None:
+    """It finds the value under another key than it expects, and which group it concerns."""
+    contents = Contents()
+    contents.take(encode_key(request().key), encode_value(request(source="")))
+    assert list(contents.damaged) == ["g"]
+    assert group_of(request().key) == "g"
+
+
+@pytest.mark.parametrize(
+    ("uids", "expected"),
+    [pytest.param({"uid"}, False, id="there"), pytest.param(set(), True, id="gone")],
+)
+def test_requests_of_missing_objects_are_found(uids: set[str], expected: bool) -> None:
+    assert has_withdrawals(ledger(request(), USER), uids) is expected
+
+
+@pytest.mark.parametrize(
+    ("namespace", "connection", "named"),
+    [
+        pytest.param("team-a", "kafka", True, id="own"),
+        pytest.param("kafka", "kafka", True, id="of-the-connection"),
+        pytest.param("team-b", "kafka", False, id="third"),
+    ],
+)
+def test_a_third_namespace_learns_no_name(namespace: str, connection: str, named: bool) -> None:
+    """Nor the reason; and that a user asked, with the name."""
+    policy = replace(delete(), namespace=namespace, connection_namespace=connection)
+    refusal = needed.keep_requested(policy, group("g"), evidence(keep_request=request()), NOW)
+    assert refusal is not None
+    assert refusal.reason == reasons.KEEP_REQUESTED
+    assert ("team-a" in refusal.message, "report" in refusal.message) == (named, named)
+    by_user = needed.keep_requested(policy, group("g"), evidence(keep_request=USER), NOW)
+    assert by_user is not None
+    assert by_user.message.startswith("ada asked")
+
+
+GOOD = KeptGroup("g", True, state="Empty", until=NOW)
+UNKNOWN = KeptGroup("u", True, reasons.GROUP_UNKNOWN, "none", state="")
+LOST = KeptGroup("l", False, reasons.ALREADY_DELETED, "deleted", state="")
+OPEN = KeptGroup("o", False, reasons.BEING_DELETED, "begun", state="Empty")
+
+
+@pytest.mark.parametrize(
+    ("found", "conditions", "message"),
+    [
+        pytest.param([GOOD], "Ready True Kept|Kept True Kept", "1 of 1 groups", id="kept"),
+        pytest.param(
+            [GOOD, UNKNOWN], "Ready True GroupUnknown|Kept True GroupUnknown", "1 of them do not exist", id="unknown"
+        ),
+        pytest.param(
+            [GOOD, LOST],
+            "Ready False AlreadyDeleted|Kept False AlreadyDeleted|Reconciling True AlreadyDeleted",
+            "1 of 2 groups are",
+            id="deleted",
+        ),
+        pytest.param(
+            [OPEN], "Ready False BeingDeleted|Kept False BeingDeleted|Reconciling True BeingDeleted", "begun", id="open"
+        ),
+        pytest.param(
+            Refusal(reasons.LEDGER_UNAVAILABLE, "none"),
+            "Ready False LedgerUnavailable|Kept False LedgerUnavailable|Reconciling True LedgerUnavailable",
+            "none",
+            id="no-ledger",
+        ),
+        pytest.param(
+            Refusal(reasons.POLICY_CHANGED, "edited"),
+            "Ready False PolicyChanged|Kept False PolicyChanged|Reconciling True PolicyChanged",
+            "edited",
+            id="edited",
+        ),
+        pytest.param(
+            Refusal(reasons.INVALID_SPEC, "bad"),
+            "Ready False InvalidSpec|Kept False InvalidSpec|Stalled True InvalidSpec",
+            "bad",
+            id="invalid",
+        ),
+        pytest.param(
+            Refusal(reasons.KEEP_ENDED, "over"),
+            "Ready False KeepEnded|Kept False KeepEnded|Stalled True KeepEnded",
+            "over",
+            id="over",
+        ),
+    ],
+)
+def test_conditions(found: Any, conditions: str, message: str) -> None:
+    status = build_keep_status(OBJECT, found, datetime(2030, 1, 1, tzinfo=UTC))
+    shown = "|".join(f"{each['type']} {each['status']} {each['reason']}" for each in status["conditions"])
+    assert shown == conditions
+    assert message in status["conditions"][0]["message"]
+    assert status["observedGeneration"] == 3
+
+
+def test_groups_that_are_not_protected_come_first() -> None:
+    status = build_keep_status(OBJECT, [GOOD, UNKNOWN, LOST], NOW)
+    assert [row["group"] for row in status["results"]] == ["l", "g", "u"]
+    assert status["counts"] == {"groups": 3, "protected": 2}
+    assert status["results"][2] == {
+        "group": "u",
+        "protected": True,
+        "reason": "GroupUnknown",
+        "message": "none",
+        "exists": False,
+    }
