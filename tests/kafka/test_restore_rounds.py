@@ -13,15 +13,18 @@ from group_hygiene import reconcile
 from group_hygiene.controller.guard import Grants
 from group_hygiene.controller.restores import Restores
 from group_hygiene.kafka.client import Client
+from group_hygiene.ledger import ledger as ledger_module
+from group_hygiene.ledger.codec import encode_value
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import in_parts
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.model.refusal import Refusal
+from group_hygiene.process import memory
 from group_hygiene.process.clock import elapsed
 from group_hygiene.spec.connection import parse_connection
-from tests.kafka.makers import Maker
+from tests.kafka.makers import Maker, soon
 from tests.kafka.scene import Clock
 from tests.kafka.test_restoration import claimed, saved
 
@@ -33,13 +36,15 @@ Object = dict[str, Any]
 
 @dataclass
 class Written:
-    """Records the name and the group results of each status that is written."""
+    """Records the name and the group results of each status that is written, and the last reason of Ready."""
 
     rows: list[tuple[str, list[tuple[str, str]]]] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
 
     def write(self, _plural: str, obj: Object, new: Object) -> bool:
         results = [(result["group"], result["reason"]) for result in new.get("results", [])]
         self.rows.append((obj["metadata"]["name"], results))
+        self.reasons[obj["metadata"]["name"]] = next(c["reason"] for c in new["conditions"] if c["type"] == "Ready")
         return True
 
 
@@ -138,6 +143,28 @@ def test_the_ledger_is_read_once_for_all(client: Client, ledger: Ledger, deleted
     assert len(statuses) == 31
     assert {reason for _, results in statuses for _, reason in results} == {reasons.NO_BACKUP}
     assert len(readings) == 1
+
+
+def test_what_does_not_fit_into_the_memory_fails_alone(
+    client: Client, ledger: Ledger, deleted: list[str], passing: Elapsed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One restore needs more backups than there is memory for: it says so, and the others are tried."""
+    one = sum(len(encode_value(part)) for part in ledger.entries(lambda key: key[:2] == ("backup", deleted[0]), soon()))
+    monkeypatch.setattr(ledger_module, "_STEP_BYTES", 1)
+    monkeypatch.setattr(memory, "left", lambda: 2 * one * ledger_module._TIMES_AS_ENTRIES)
+    objects = [
+        _restore("all", *deleted),
+        _restore("mine", deleted[0]),
+        _restore("theirs", deleted[3], namespace="team"),
+    ]
+    rounds = Rounds(client, ledger, objects, passing)
+    for _ in objects:
+        rounds.next()
+    assert rounds.written.reasons == {
+        "all": reasons.MEMORY_EXHAUSTED,
+        "mine": reasons.POLICY_CHANGED,
+        "theirs": reasons.POLICY_CHANGED,
+    }
 
 
 def test_namespaces_take_turns(client: Client, ledger: Ledger, deleted: list[str], passing: Elapsed) -> None:

@@ -110,18 +110,22 @@ class Restores:
     ) -> None:
         """Try each of them once, within the timeout of a scan. The rest waits for the next round, after the policies.
 
-        Reads the ledger once for all. guarding: returns the guard of one of them.
+        Reads the ledger once for all, if there is memory for that. guarding: returns the guard of one of them.
         """
         self._unfinished = False
         if not restores:
             return
         budget, generation = context.deadline(), context.connection.generation
         saved = self._read(context, restores)
+        # Those of one may fit, though not those of all.
+        one_by_one = isinstance(saved, Refusal) and saved.reason == reasons.MEMORY_EXHAUSTED and len(restores) > 1
         for number, asked in enumerate(in_turn(restores, self._tried, self._served)):
             if number and budget.left <= 0:
                 self._unfinished = True
                 return
             guard, metadata = guarding(asked), asked.obj["metadata"]
+            if one_by_one:
+                saved = self._read(context, [asked])
             with runs.about(restore=f"{metadata['namespace']}/{metadata['name']}"):
                 turn = Turn(budget, self._results_of(asked.obj, generation))
                 results = saved if isinstance(saved, Refusal) else self._try(context, asked, guard, saved, turn)
