@@ -16,7 +16,7 @@ import yaml
 from docsite.markdown import plain, table
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile.preconditions import PRECONDITIONS, Moment
-from group_hygiene.reconcile.settle import ROWS, Found, Open, Request, Row, State, Target
+from group_hygiene.reconcile.settle import ROWS, DeletionState, Open, Presence, RequestState, Row, Target
 
 _HERE = Path(__file__).parent
 _NOTICE = (
@@ -61,7 +61,7 @@ def _outcome(row: Row) -> list[str]:
         reason = f", `{then.reason}`" if then.reason else ""
         end = f"{kind}{reason}{', in doubt' if then.in_doubt else ''}"
         backup = "removed" if then.removes_backup else "stays"
-    facts = ((row.states, State), (row.targets, Target), (row.requests, Request), (row.found, Found))
+    facts = ((row.states, DeletionState), (row.targets, Target), (row.requests, RequestState), (row.found, Presence))
     return [f"`{row.name}`", *(_values(values, whole) for values, whole in facts), plain(end), backup]
 
 

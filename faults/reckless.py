@@ -39,7 +39,7 @@ def lease() -> None:
     def seconds_left(self: Any) -> float:
         return _FOREVER if self._until else 0.0
 
-    _replace(leader.Leader, "seconds_left", seconds_left)
+    _replace(leader.Candidate, "seconds_left", seconds_left)
 
 
 def fresh() -> None:
@@ -52,7 +52,7 @@ def fresh() -> None:
 
 def window() -> None:
     """The offsets log is not read again right before a deletion: it shows what `fresh` alone would miss."""
-    _replace(reconcile.window.Window, "read_on", lambda *_: {})
+    _replace(reconcile.window.DeletionWindow, "read_on", lambda *_: {})
 
 
 def unedited() -> None:
@@ -60,7 +60,7 @@ def unedited() -> None:
 
     Removed for `lease+fresh`: the runner triggers runs by edits, and each would end the run of a process that resumes.
     """
-    _replace(guarding.Guard, "refusal", lambda _: None)
+    _replace(guarding.ObjectGuard, "refusal", lambda _: None)
 
 
 def sole() -> None:

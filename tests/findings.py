@@ -9,7 +9,16 @@ from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 from group_hygiene.model.last_use import LastClient
-from group_hygiene.report.findings import Day, Findings, Life, Row, Share, StaleTopic, Suggestion, Unit
+from group_hygiene.report.findings import (
+    DayCounts,
+    Findings,
+    GroupRow,
+    RegrettedGroup,
+    Share,
+    StaleTopic,
+    Suggestion,
+    Unit,
+)
 from group_hygiene.spec.catalogue import likely_program
 
 READ_AT = datetime(2026, 11, 20, 14, 3, 27, 123000, UTC)
@@ -78,7 +87,7 @@ def rich(rows: int = 3000, names: Sequence[str] = (), owners: bool = False) -> F
         owners=[Share(name, sum(u.idle for u in its), sum(u.there for u in its)) for name, its in by_owner if owners],
         topics=topics,
         committers=[(f"payments-{n}", 900_000 // (n + 1)) for n in range(6)],
-        days=[Day(BEGAN.date() + n * _DAY, rows + 200 * n, rows // 2 + 100 * n) for n in range(81)],
+        days=[DayCounts(BEGAN.date() + n * _DAY, rows + 200 * n, rows // 2 + 100 * n) for n in range(81)],
         rows=made,
         listing=b"",
         listed=20 * rows,
@@ -99,7 +108,7 @@ def rich(rows: int = 3000, names: Sequence[str] = (), owners: bool = False) -> F
 
 def empty() -> Findings:
     """A cluster without a group."""
-    nothing: list[Row] = []
+    nothing: list[GroupRow] = []
     return Findings(
         "none",
         READ_AT,
@@ -163,12 +172,12 @@ def _nothing(pattern: str) -> Suggestion:
     return Suggestion(pattern, 240, "idle-connect-sink", "", None, 0, 0, [], why)
 
 
-def _life(pattern: str) -> Life:
+def _life(pattern: str) -> RegrettedGroup:
     used = [READ_AT.date() - n * _DAY for n in (30, 29, 28, 27, 9, 8)]
-    return Life(f"{pattern}-1", used, READ_AT - 20 * _DAY, READ_AT - 9 * _DAY)
+    return RegrettedGroup(f"{pattern}-1", used, READ_AT - 20 * _DAY, READ_AT - 9 * _DAY)
 
 
-def _row(chance: random.Random, name: str, pattern: str, days: float) -> Row:
+def _row(chance: random.Random, name: str, pattern: str, days: float) -> GroupRow:
     last = READ_AT - timedelta(days=days, seconds=chance.randrange(3600))
     live = chance.random() < 0.12
     state = "Active" if live else chance.choices(["Empty", "Unknown"], [20, 1])[0]
@@ -179,7 +188,7 @@ def _row(chance: random.Random, name: str, pattern: str, days: float) -> Row:
     topics = chance.randint(1, 4)
     behind = chance.randrange(5_000_000) if chance.random() < 0.3 else None
     entry = likely_program(name)
-    return Row(
+    return GroupRow(
         group=name,
         pattern=pattern,
         owner="",
@@ -197,7 +206,7 @@ def _row(chance: random.Random, name: str, pattern: str, days: float) -> Row:
     )
 
 
-def _unit(chance: random.Random, key: tuple[str, str, str], rows: Sequence[Row]) -> Unit:
+def _unit(chance: random.Random, key: tuple[str, str, str], rows: Sequence[GroupRow]) -> Unit:
     idle = [row for row in rows if row.idle_since and READ_AT - row.idle_since >= 7 * _DAY]
     new: dict[date, int] = {}
     for n in range((READ_AT.date() - BEGAN.date()).days + 1):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from group_hygiene.kafka.offsets_log import Client, Commit, GroupState
+from group_hygiene.kafka.offsets_log import Commit, MemberClient, StateRecord
 
 
 class Sample(NamedTuple):
@@ -21,7 +21,7 @@ class Sample(NamedTuple):
     name: str
     key: str
     value: str | None
-    record: Commit | GroupState
+    record: Commit | StateRecord
     written_by: str = "4.3.0"
 
     @property
@@ -29,7 +29,7 @@ class Sample(NamedTuple):
         return bytes.fromhex(self.key), None if self.value is None else bytes.fromhex(self.value)
 
 
-C_1, C = Client("c-1", "10.0.0.1"), Client("c", "10.0.0.1")
+C_1, C = MemberClient("c-1", "10.0.0.1"), MemberClient("c", "10.0.0.1")
 _WRITTEN = (
     Sample(
         "commit-v0",
@@ -117,7 +117,7 @@ _WRITTEN = (
             "302e302e310000afc8000000030001020000000300010300036d2d310003632d3100092f31302e302e302e310000afc8"
             "0000000300010200000003000103"
         ),
-        GroupState("g", "classic", False, "consumer", 7, None, 2, None, clients=(C_1, C_1)),
+        StateRecord("g", "classic", False, "consumer", 7, None, 2, None, clients=(C_1, C_1)),
     ),
     Sample(
         "classic-v1-stable",
@@ -127,7 +127,7 @@ _WRITTEN = (
             "302e302e31000493e00000afc8000000030001020000000300010300036d2d310003632d3100092f31302e302e302e31"
             "000493e00000afc80000000300010200000003000103"
         ),
-        GroupState("g", "classic", False, "consumer", 7, None, 2, None, clients=(C_1, C_1)),
+        StateRecord("g", "classic", False, "consumer", 7, None, 2, None, clients=(C_1, C_1)),
     ),
     Sample(
         "classic-v2-stable",
@@ -137,7 +137,7 @@ _WRITTEN = (
             "2d3100092f31302e302e302e31000493e00000afc8000000030001020000000300010300036d2d310003632d3100092f"
             "31302e302e302e31000493e00000afc80000000300010200000003000103"
         ),
-        GroupState("g", "classic", False, "consumer", 7, None, 2, 1700000000123, clients=(C_1, C_1)),
+        StateRecord("g", "classic", False, "consumer", 7, None, 2, 1700000000123, clients=(C_1, C_1)),
     ),
     Sample(
         "classic-v3-stable",
@@ -147,7 +147,7 @@ _WRITTEN = (
             "03632d3100092f31302e302e302e31000493e00000afc8000000030001020000000300010300036d2d320003692d3200"
             "03632d3100092f31302e302e302e31000493e00000afc80000000300010200000003000103"
         ),
-        GroupState(
+        StateRecord(
             "g", "classic", False, "consumer", 7, None, 2, 1700000000123, clients=(C_1, C_1._replace(instance_id="i-2"))
         ),
     ),
@@ -159,7 +159,7 @@ _WRITTEN = (
             "302e302e31000493e00000afc8040001020400010300046d2d3204692d3204632d310a2f31302e302e302e31000493e0"
             "0000afc804000102040001030000"
         ),
-        GroupState(
+        StateRecord(
             "g", "classic", False, "consumer", 7, None, 2, 1700000000123, clients=(C_1, C_1._replace(instance_id="i-2"))
         ),
     ),
@@ -167,13 +167,13 @@ _WRITTEN = (
         "classic-v2-empty",
         "0002000167",
         "00020008636f6e73756d657200000007ffffffff0000018bcfe5687b00000000",
-        GroupState("g", "classic", False, "consumer", 7, None, 0, 1700000000123),
+        StateRecord("g", "classic", False, "consumer", 7, None, 0, 1700000000123),
     ),
     Sample(
         "classic-v4-empty",
         "0002000167",
         "000409636f6e73756d65720000000700000000018bcfe5687b0100",
-        GroupState("g", "classic", False, "consumer", 7, None, 0, 1700000000123),
+        StateRecord("g", "classic", False, "consumer", 7, None, 0, 1700000000123),
     ),
     Sample(
         "classic-v4-connect",
@@ -182,31 +182,31 @@ _WRITTEN = (
             "000408636f6e6e656374000000070672616e6765046d2d31ffffffffffffffff02046d2d310004632d310a2f31302e30"
             "2e302e31000493e00000afc804000102040001030000"
         ),
-        GroupState("g", "classic", False, "connect", 7, None, 1, None, clients=(C_1,)),
+        StateRecord("g", "classic", False, "connect", 7, None, 1, None, clients=(C_1,)),
     ),
     Sample(
         "consumer-epoch",
         "0003000167",
         "00000000000900",
-        GroupState("g", "consumer-epoch", False, generation=9),
+        StateRecord("g", "consumer-epoch", False, generation=9),
     ),
     Sample(
         "consumer-epoch-with-hash",
         "0003000167",
         "000000000009010008000000000000004d",
-        GroupState("g", "consumer-epoch", False, generation=9),
+        StateRecord("g", "consumer-epoch", False, generation=9),
     ),
     Sample(
         "consumer-topics",
         "0004000167",
         ("00000200000000000000000000000000000002076f72646572730000000203000000000302610262000000000101000000"),
-        GroupState("g", "consumer-topics", False),
+        StateRecord("g", "consumer-topics", False),
     ),
     Sample(
         "consumer-member",
         "000500016700036d2d31",
         "000000026102630a2f31302e302e302e3102076f726465727300000003e80000",
-        GroupState("g", "consumer-member", False, member_id="m-1", clients=(C._replace(rack_id="a"),)),
+        StateRecord("g", "consumer-member", False, member_id="m-1", clients=(C._replace(rack_id="a"),)),
     ),
     Sample(
         "consumer-member-of-the-classic-protocol",
@@ -215,25 +215,25 @@ _WRITTEN = (
             "000000026102630a2f31302e302e302e3102076f726465727304612e2a000003e8000100120100000001020672616e67"
             "65040001020000"
         ),
-        GroupState("g", "consumer-member", False, member_id="m-1", clients=(C._replace(rack_id="a"),)),
+        StateRecord("g", "consumer-member", False, member_id="m-1", clients=(C._replace(rack_id="a"),)),
     ),
     Sample(
         "consumer-target-epoch",
         "0006000167",
         "00000000000900",
-        GroupState("g", "consumer-target-epoch", False, generation=9),
+        StateRecord("g", "consumer-target-epoch", False, generation=9),
     ),
     Sample(
         "consumer-target-epoch-with-time",
         "0006000167",
         "0000000000090100080000018bcfe5687b",
-        GroupState("g", "consumer-target-epoch", False, generation=9),
+        StateRecord("g", "consumer-target-epoch", False, generation=9),
     ),
     Sample(
         "consumer-target-member",
         "000700016700036d2d31",
         "00000200000000000000000000000000000002040000000000000001000000020000",
-        GroupState("g", "consumer-target-member", False, member_id="m-1"),
+        StateRecord("g", "consumer-target-member", False, member_id="m-1"),
     ),
     Sample(
         "consumer-assignment",
@@ -242,43 +242,43 @@ _WRITTEN = (
             "000000000009000000080102000000000000000000000000000000020400000000000000010000000201000d04000000"
             "0100000002000000030200000000000000000000000000000002040000000000000001000000020000"
         ),
-        GroupState("g", "consumer-assignment", False, generation=9, member_id="m-1"),
+        StateRecord("g", "consumer-assignment", False, generation=9, member_id="m-1"),
     ),
     Sample(
         "consumer-regex",
         "00100001670003612e2a",
         "000002076f726465727300000000000000010000018bcfe5687b00",
-        GroupState("g", "consumer-regex", False),
+        StateRecord("g", "consumer-regex", False),
     ),
     Sample(
         "share-member",
         "000a00016700036d2d31",
         "00000002630a2f31302e302e302e3102076f726465727300",
-        GroupState("g", "share-member", False, member_id="m-1", clients=(C,)),
+        StateRecord("g", "share-member", False, member_id="m-1", clients=(C,)),
     ),
     Sample(
         "share-epoch",
         "000b000167",
         "000000000009000000000000004d00",
-        GroupState("g", "share-epoch", False, generation=9),
+        StateRecord("g", "share-epoch", False, generation=9),
     ),
     Sample(
         "share-target-epoch",
         "000c000167",
         "00000000000900",
-        GroupState("g", "share-target-epoch", False, generation=9),
+        StateRecord("g", "share-target-epoch", False, generation=9),
     ),
     Sample(
         "share-target-member",
         "000d00016700036d2d31",
         "00000200000000000000000000000000000002040000000000000001000000020000",
-        GroupState("g", "share-target-member", False, member_id="m-1"),
+        StateRecord("g", "share-target-member", False, member_id="m-1"),
     ),
     Sample(
         "share-assignment",
         "000e00016700036d2d31",
         "00000000000900000008000200000000000000000000000000000002040000000000000001000000020000",
-        GroupState("g", "share-assignment", False, generation=9, member_id="m-1"),
+        StateRecord("g", "share-assignment", False, generation=9, member_id="m-1"),
     ),
     Sample(
         "share-state",
@@ -287,49 +287,49 @@ _WRITTEN = (
             "00000200000000000000000000000000000002076f726465727303000000000000000100020000000000000000000000"
             "0000000002076f7264657273030000000000000001000200000000000000000000000000000002046f6c640000"
         ),
-        GroupState("g", "share-state", False),
+        StateRecord("g", "share-state", False),
     ),
     Sample(
         "streams-epoch",
         "0011000167",
         "000000000009000000000000004d00",
-        GroupState("g", "streams-epoch", False, generation=9),
+        StateRecord("g", "streams-epoch", False, generation=9),
     ),
     Sample(
         "streams-epoch-validated",
         "0011000167",
         "000000000009000000000000004d020004000000020119020f636c65616e75702e706f6c69637908636f6d7061637400",
-        GroupState("g", "streams-epoch", False, generation=9),
+        StateRecord("g", "streams-epoch", False, generation=9),
     ),
     Sample(
         "streams-member",
         "001300016700036d2d31",
         "0000000002630a2f31302e302e302e31000003e8000000010270ff0100",
-        GroupState("g", "streams-member", False, member_id="m-1", clients=(C,)),
+        StateRecord("g", "streams-member", False, member_id="m-1", clients=(C,)),
     ),
     Sample(
         "streams-member-with-endpoint",
         "001300016700036d2d31",
         "0000000002630a2f31302e302e302e31000003e8000000010270010268ffff0002026b02760000",
-        GroupState("g", "streams-member", False, member_id="m-1", clients=(C,)),
+        StateRecord("g", "streams-member", False, member_id="m-1", clients=(C,)),
     ),
     Sample(
         "streams-target-epoch",
         "0014000167",
         "00000000000900",
-        GroupState("g", "streams-target-epoch", False, generation=9),
+        StateRecord("g", "streams-target-epoch", False, generation=9),
     ),
     Sample(
         "streams-target-member",
         "001500016700036d2d31",
         "000002023003000000000000000100010202300300000000000000010000",
-        GroupState("g", "streams-target-member", False, member_id="m-1"),
+        StateRecord("g", "streams-target-member", False, member_id="m-1"),
     ),
     Sample(
         "streams-assignment",
         "001600016700036d2d31",
         ("0000000000090000000801020230030000000000000001010009030000000300000003010102023003000000000000000100010100"),
-        GroupState("g", "streams-assignment", False, generation=9, member_id="m-1"),
+        StateRecord("g", "streams-assignment", False, generation=9, member_id="m-1"),
     ),
     Sample(
         "streams-topology",
@@ -339,27 +339,27 @@ _WRITTEN = (
             "6c65616e75702e706f6c69637908636f6d70616374000002027202106170702d782d6368616e67656c6f670000000200"
             "01020f636c65616e75702e706f6c69637908636f6d7061637400000202000001020000000000"
         ),
-        GroupState("g", "streams-topology", False),
+        StateRecord("g", "streams-topology", False),
     ),
     Sample(
         "consumer-topics-3.7",
         "0004000167",
         ("0000000000090200000000000000000000000000000002076f72646572730000000203000000000302610262000000000101000000"),
-        GroupState("g", "consumer-topics", False),
+        StateRecord("g", "consumer-topics", False),
         written_by="3.7.2",
     ),
     Sample(
         "consumer-member-3.7",
         "000500016700036d2d31",
         "000000026102630a2f31302e302e302e3102076f726465727300000003e80002026100000001000001040001020000",
-        GroupState("g", "consumer-member", False, member_id="m-1", clients=(C._replace(rack_id="a"),)),
+        StateRecord("g", "consumer-member", False, member_id="m-1", clients=(C._replace(rack_id="a"),)),
         written_by="3.7.2",
     ),
     Sample(
         "consumer-target-member-3.7",
         "000700016700036d2d31",
         "0000000200000000000000000000000000000002040000000000000001000000020000010400010200",
-        GroupState("g", "consumer-target-member", False, member_id="m-1"),
+        StateRecord("g", "consumer-target-member", False, member_id="m-1"),
         written_by="3.7.2",
     ),
     Sample(
@@ -369,21 +369,21 @@ _WRITTEN = (
             "000000000009000000080000000902000000000000000000000000000000020400000000000000010000000200010200"
             "00000000000000000000000000000204000000000000000100000002000000010400010200"
         ),
-        GroupState("g", "consumer-assignment", False, generation=9, member_id="m-1"),
+        StateRecord("g", "consumer-assignment", False, generation=9, member_id="m-1"),
         written_by="3.7.2",
     ),
     Sample(
         "share-epoch-4.0",
         "000b000167",
         "00000000000900",
-        GroupState("g", "share-epoch", False, generation=9),
+        StateRecord("g", "share-epoch", False, generation=9),
         written_by="4.0.0",
     ),
     Sample(
         "share-topics-4.0",
         "0009000167",
         ("00000200000000000000000000000000000002076f72646572730000000203000000000302610262000000000101000000"),
-        GroupState("g", "share-topics", False),
+        StateRecord("g", "share-topics", False),
         written_by="4.0.0",
     ),
     Sample(
@@ -393,7 +393,7 @@ _WRITTEN = (
             "00000200000000000000000000000000000002076f726465727303000000000000000100020000000000000000000000"
             "0000000002046f6c640000"
         ),
-        GroupState("g", "share-topics", False),
+        StateRecord("g", "share-topics", False),
         written_by="3.9.1",
     ),
     Sample(
@@ -403,16 +403,16 @@ _WRITTEN = (
             "00000200000000000000000000000000000002076f726465727303000000000000000100020000000000000000000000"
             "0000000002046f6c640000"
         ),
-        GroupState("g", "share-state", False),
+        StateRecord("g", "share-state", False),
         written_by="4.0.0",
     ),
 )
 
 _STATES = {each.key: each.record for each in _WRITTEN if each.written_by == "4.3.0"}
 _TOMBSTONES = (
-    Sample(f"{state.kind}-tombstone", key, None, GroupState(state.group, state.kind, True, member_id=state.member_id))
+    Sample(f"{state.kind}-tombstone", key, None, StateRecord(state.group, state.kind, True, member_id=state.member_id))
     for key, state in _STATES.items()
-    if isinstance(state, GroupState)
+    if isinstance(state, StateRecord)
 )
 SAMPLES = (*_WRITTEN, *_TOMBSTONES)
 

@@ -14,9 +14,9 @@ import pytest
 
 from group_hygiene.alerts.delivery import Endpoint, post
 from group_hygiene.alerts.outbox import Lane, Outbox
-from group_hygiene.alerts.state import AlertType, Finding, Situation, digest_of
+from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of
 from group_hygiene.network.egress import parse_egress
-from group_hygiene.spec.receivers import Kind
+from group_hygiene.spec.receivers import ReceiverKind
 from group_hygiene.spec.secret import Hidden
 from sandbox.alertmanager import Alertmanager
 from sandbox.waiting import wait_for
@@ -54,13 +54,13 @@ class Sender:
 
     def __init__(self, alertmanager: Alertmanager) -> None:
         self.outbox = Outbox("kafka/main")
-        to = Endpoint("am", Kind.ALERTMANAGER, Hidden(alertmanager.url + "/api/v2/alerts"))
+        to = Endpoint("am", ReceiverKind.ALERTMANAGER, Hidden(alertmanager.url + "/api/v2/alerts"))
         self.outbox.bind("uid-c", [replace(alert(), interval=timedelta(minutes=10))], {"am": to})
 
     def tell(self, *groups: str, then: timedelta = timedelta()) -> int:
         """How many alerts were posted; `then`: as if so much time had passed."""
         now = datetime.now(UTC)
-        finding = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
+        finding = AlertFinding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
         self.outbox.publish([Situation("uid-1", now, (finding,))])
         lane = Lane("am", "kafka")
         message = self.outbox.message(lane, now + then)

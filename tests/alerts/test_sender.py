@@ -20,13 +20,13 @@ from group_hygiene.alerts.delivery import Endpoint
 from group_hygiene.alerts.messages import MESSAGE_MAX
 from group_hygiene.alerts.outbox import Lane, Message, Outbox
 from group_hygiene.alerts.sender import Sender, SenderContext
-from group_hygiene.alerts.state import AlertType, Finding, Situation, digest_of
+from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Notice, PolicyAlerts
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.egress import Egress, parse_egress
 from group_hygiene.spec.policy import Policy
-from group_hygiene.spec.receivers import Kind
+from group_hygiene.spec.receivers import ReceiverKind
 from group_hygiene.spec.secret import Hidden
 from tests.receiving import Receiver
 from tests.unit.make import alert
@@ -40,7 +40,7 @@ def policy(uid: str = "uid-1") -> Policy:
 
 def situation(groups: Iterable[str], uid: str = "uid-1", deleted: tuple[str, ...] = ()) -> Situation:
     now = datetime.now(UTC)
-    found = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
+    found = AlertFinding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
     return Situation(uid, now, (found,), Notice(now, len(deleted), dict.fromkeys(deleted, "")) if deleted else None)
 
 
@@ -59,7 +59,7 @@ class Scene:
 
     def bind(self, *leave_out: str) -> None:
         kept = [name for name in self.names if name not in leave_out]
-        places = {n: Endpoint(n, Kind.WEBHOOK, Hidden(self.server.url(f"/{n}"))) for n in kept}
+        places = {n: Endpoint(n, ReceiverKind.WEBHOOK, Hidden(self.server.url(f"/{n}"))) for n in kept}
         self.outbox.bind("uid-c", map(policy, self.uids), places)
 
     def failure(self, name: str) -> Refusal | None:
@@ -420,7 +420,7 @@ def test_an_alertmanager_gets_it_again_although_no_policy_runs(
     monkeypatch.setattr(module, "_RENEWAL_CHECK_S", 0.1)
     monkeypatch.setattr(state, "_VALID_MIN", timedelta(seconds=1))
     scene = Scene(receiver)
-    to = Endpoint("am", Kind.ALERTMANAGER, Hidden(receiver.url("/am")))
+    to = Endpoint("am", ReceiverKind.ALERTMANAGER, Hidden(receiver.url("/am")))
     scene.outbox.bind("uid-c", [replace(policy(), interval=timedelta(0))], {"am": to})
     scene.outbox.publish([situation("a")])
 
@@ -440,7 +440,7 @@ def test_the_documents_way_to_check_a_signature(receiver: Receiver) -> None:
     names: dict[str, Any] = {}
     exec(code, names)  # noqa: S102
     scene = Scene(receiver, "r")
-    place = Endpoint("r", Kind.WEBHOOK, Hidden(receiver.url("/r")), hmac=Hidden("key"))
+    place = Endpoint("r", ReceiverKind.WEBHOOK, Hidden(receiver.url("/r")), hmac=Hidden("key"))
     scene.outbox.bind("uid-c", [policy()], {"r": place})
     scene.outbox.publish([situation("a")])
 
@@ -459,7 +459,7 @@ def test_the_documents_way_to_check_a_signature(receiver: Receiver) -> None:
 def named(*groups: str, uid: str = "uid-1") -> Situation:
     """As `situation`, with whole names instead of letters."""
     now = datetime.now(UTC)
-    return Situation(uid, now, (Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups}),))
+    return Situation(uid, now, (AlertFinding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups}),))
 
 
 LONG = [f"{number}-" + "\x01" * 220 for number in range(24)]
@@ -472,7 +472,7 @@ def test_many_alerts_of_a_team_delay_no_other_team(receiver: Receiver) -> None:
     receiver.limit = 100_000
     scene = Scene(receiver, "r")
     team = [replace(alert(), uid=f"t-{number}", name=f"p-{number:03}", namespace="team") for number in range(60)]
-    to = Endpoint("r", Kind.WEBHOOK, Hidden(receiver.url("/r")))
+    to = Endpoint("r", ReceiverKind.WEBHOOK, Hidden(receiver.url("/r")))
     scene.outbox.bind("uid-c", [policy(), *team], {"r": to})
     scene.outbox.publish([situation("a"), *(named(*LONG, uid=each.uid) for each in team)])
     taken = [policy().name, *(each.name for each in team)]
@@ -521,8 +521,8 @@ def test_a_slow_chat_gets_a_message_a_bounded_number_of_times(
     receiver.answers |= {"/chat": None, "/hook": None}
     scene = Scene(receiver)
     places = {
-        "chat": Endpoint("chat", Kind.SLACK, Hidden(receiver.url("/chat"))),
-        "hook": Endpoint("hook", Kind.WEBHOOK, Hidden(receiver.url("/hook"))),
+        "chat": Endpoint("chat", ReceiverKind.SLACK, Hidden(receiver.url("/chat"))),
+        "hook": Endpoint("hook", ReceiverKind.WEBHOOK, Hidden(receiver.url("/hook"))),
     }
     scene.outbox.bind("uid-c", [policy()], places)
     scene.outbox.publish([situation("a")])

@@ -28,8 +28,8 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.network import egress
 from group_hygiene.network.egress import parse_egress
 from group_hygiene.process import runs
-from group_hygiene.spec.receivers import Kind, parse_receivers
 from group_hygiene.spec.receivers import Receiver as ReceiverSpec
+from group_hygiene.spec.receivers import ReceiverKind, parse_receivers
 from group_hygiene.spec.secret import Hidden, SecretRef
 from sandbox.kafka.tls import Authority
 from tests.examples import examples
@@ -56,7 +56,7 @@ def firing(*groups: str) -> Item:
     )
 
 
-def endpoint(url: str, kind: Kind = Kind.WEBHOOK, **secrets: Any) -> Endpoint:
+def endpoint(url: str, kind: ReceiverKind = ReceiverKind.WEBHOOK, **secrets: Any) -> Endpoint:
     return Endpoint("r", kind, Hidden(url), **{name: Hidden(value) for name, value in secrets.items()})
 
 
@@ -95,7 +95,10 @@ def test_a_webhook_gets_one_json_for_all(receiver: Receiver) -> None:
 
 def test_slack_gets_text_that_is_no_markup(receiver: Receiver) -> None:
     """A group's id, which anybody may choose, calls nobody and makes no link."""
-    assert send(endpoint(receiver.url("/services/T/B/x"), Kind.SLACK), "<!channel>", "a\nb", "<http://evil|ok>") is None
+    assert (
+        send(endpoint(receiver.url("/services/T/B/x"), ReceiverKind.SLACK), "<!channel>", "a\nb", "<http://evil|ok>")
+        is None
+    )
     (request,) = receiver.at("/services/T/B/x")
     text = request.json["text"]
     assert "<" not in text
@@ -276,7 +279,7 @@ def test_whether_a_receiver_may_have_a_message(
     ports = {"hangs": hanging, "unreachable": unreachable, "closed": 1}
     answers = {"ends": b"", "late": b"HTTP/1.1 504 \r\n\r\n", "busy": b"HTTP/1.1 503 \r\n\r\n"}
     port = ports[place] if place in ports else serve_once(answers[place])
-    to = endpoint(f"http://127.0.0.1:{port}/", Kind.SLACK)
+    to = endpoint(f"http://127.0.0.1:{port}/", ReceiverKind.SLACK)
     result = asyncio.run(post(to, b"{}", NOW, parse_egress(LOOPBACK)))
     assert result.failure is not None
     assert result.unanswered is may_have_it, result.failure
@@ -325,10 +328,10 @@ def test_tls_is_checked(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
     with Receiver(ours.issue("receiver")) as secure:
         url = secure.url("/hook")
-        trusting = Endpoint("r", Kind.WEBHOOK, Hidden(url), ca=ours.ca.read_text())
+        trusting = Endpoint("r", ReceiverKind.WEBHOOK, Hidden(url), ca=ours.ca.read_text())
         assert send(trusting) is None
         for ca in (None, other.ca.read_text()):
-            failure = send(Endpoint("r", Kind.WEBHOOK, Hidden(url), ca=ca))
+            failure = send(Endpoint("r", ReceiverKind.WEBHOOK, Hidden(url), ca=ca))
             assert failure is not None
             assert failure.message.startswith("TLS fails")
         assert len(secure.requests) == 1
@@ -440,7 +443,7 @@ def test_any_text_is_an_address_or_refused(rest: str, secret: bool) -> None:
     """Whatever a spec or a Secret has there, no other error than that of the receiver."""
     url = f"http://{rest}"
     ref = SecretRef("s", "u")
-    receiver = ReceiverSpec("r", Kind.WEBHOOK, **({"url": ref} if secret else {"address": url}))
+    receiver = ReceiverSpec("r", ReceiverKind.WEBHOOK, **({"url": ref} if secret else {"address": url}))
     with suppress(SecretProblem, SpecError):
         read_endpoint(receiver, lambda _: url)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from group_hygiene.cli.doctor_findings import Finding, Result
-from group_hygiene.cli.doctor_kafka import Cluster, examine_kafka, group_findings
+from group_hygiene.cli.doctor_findings import CheckResult, Finding
+from group_hygiene.cli.doctor_kafka import CheckedCluster, examine_kafka, group_findings
 from group_hygiene.cli.target import Session
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.ledger.ledger import Ledger
@@ -145,14 +145,14 @@ def test_a_broker_whose_clock_is_behind(client: Client, make: Maker) -> None:
     make.simple(make.name(), at(make.topic(records=1)))
     connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
     session = Session(client, connection, clock=Ahead())
-    cluster = Cluster(connection, client.settings)
+    cluster = CheckedCluster(connection, client.settings)
     findings: list[Finding] = []
     for finding in examine_kafka(session, cluster):
         findings.append(finding)
         # A client commits meanwhile.
         make.simple(make.name(), at(make.topic(records=1)))
     (clock,) = [each for each in findings if each.check == "clock of the brokers"]
-    assert clock.result is Result.FAILED
+    assert clock.result is CheckResult.FAILED
     assert clock.found.startswith("broker 1 has just written records with times before ")
     assert "its clock is behind, or this machine's is ahead" in clock.found
 

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from group_hygiene.cli.output import Column, Report, Table, note, show
-from group_hygiene.cli.program import Program
+from group_hygiene.cli.program import CommandLine
 from group_hygiene.errors import Unreachable
 
 FORGED = "denied\x1b[2J\nError: all is fine\u202e\u2028\x07"
@@ -61,7 +61,7 @@ def test_a_note(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_error_that_ends_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     """A line feed in it begins a line that is indented, so that none looks like another message."""
 
-    @click.group(cls=Program)
+    @click.group(cls=CommandLine)
     def program() -> None:
         pass
 

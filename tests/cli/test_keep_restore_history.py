@@ -17,7 +17,7 @@ from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import SavedOffset
-from group_hygiene.model.entries import Change, Intent, KeepRequest, Mark, Outcome, OutcomeType, Removal
+from group_hygiene.model.entries import Change, HistoryEntry, Intent, KeepRequest, Mark, OutcomeType, Removal
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import open_ledger
@@ -40,7 +40,7 @@ def deleted(client: Client, group: str, topic: str, offset: int = 3, **changes: 
     ids = kafka_cluster.topic_ids(client, [topic], soon())
     kept: dict[str, Any] = {"at": NOW, "expires": LATER, "topic_ids": {topic: str(ids[topic])}}
     saved = backup(group, {topic: [SavedOffset(0, offset, -1, "", None)]}, **(kept | changes))
-    outcome = Outcome(
+    outcome = HistoryEntry(
         group=group,
         id="id-1",
         at=NOW,
@@ -111,7 +111,7 @@ def test_keep_says_what_a_deletion_took_meanwhile(
         """As the operator does, once it sees the request."""
         wait_for(lambda: group in keeps(ledger))
         if end is not None:
-            ledger.write([Outcome(message="", **fields | {"reason": str(end["what"])} | end), Removal(intent.key)])
+            ledger.write([HistoryEntry(message="", **fields | {"reason": str(end["what"])} | end), Removal(intent.key)])
 
     with ThreadPoolExecutor(1) as pool:
         operating = pool.submit(operate)
@@ -468,10 +468,10 @@ def test_history_since(on_ledger: Run, client: Client, ledger: Ledger, make: Mak
     """What is older is left out, but not a mark or a request that still counts."""
     topic, before = make.topic(), NOW - timedelta(days=8)
     old = deleted(client, "old", topic)[1]
-    assert isinstance(old, Outcome)
+    assert isinstance(old, HistoryEntry)
     ledger.write(
         [
-            Outcome(
+            HistoryEntry(
                 **{name: getattr(old, name) for name in old.__struct_fields__ if name not in ("v", "at")}, at=before
             ),
             *deleted(client, "new", topic),

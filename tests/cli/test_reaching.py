@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from group_hygiene.cli.history import CommandGuard
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import open_session
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.kafka.cluster import topic_ids
@@ -333,7 +333,7 @@ def test_connection_of_the_kubernetes_cluster(
 
 def test_a_command_ends_when_the_connection_is_edited(cluster: ApiServer) -> None:
     """As a policy's run: `delete` may wait for its user for an hour, and a protection is added meanwhile."""
-    with open_session(Target(connection="main", namespace="kafka", kubeconfig=cluster.kubeconfig)) as session:
+    with open_session(ChosenCluster(connection="main", namespace="kafka", kubeconfig=cluster.kubeconfig)) as session:
         guard = CommandGuard(session)
         assert guard.refusal() is None
         for patterns in (["mine", "theirs"], ["mine"]):
@@ -717,7 +717,9 @@ def test_a_command_changes_nothing_with_an_older_crd(cluster: ApiServer) -> None
     """The API server drops fields of the connection that it lacks, such as protections."""
 
     def refusal() -> Refusal | None:
-        with open_session(Target(connection="main", namespace="kafka", kubeconfig=cluster.kubeconfig)) as session:
+        with open_session(
+            ChosenCluster(connection="main", namespace="kafka", kubeconfig=cluster.kubeconfig)
+        ) as session:
             return CommandGuard(session).refusal()
 
     crd = load_crd("KafkaConnection")

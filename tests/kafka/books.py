@@ -23,7 +23,7 @@ from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset
-from group_hygiene.model.entries import Entry, Intent, KeepRequest, Mark, Outcome, OutcomeType, Seen, Watch
+from group_hygiene.model.entries import Entry, HistoryEntry, Intent, KeepRequest, Mark, OutcomeType, Seen, Watch
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.clock import Clock
 from group_hygiene.reconcile import Context, Executor, Guard, Memory, open_ledger
@@ -75,8 +75,8 @@ def intent(group: str, deletion: str = "id-1") -> Intent:
     )
 
 
-def outcome(group: str, deletion: str = "id-1", expires: datetime = LATER) -> Outcome:
-    return Outcome(
+def outcome(group: str, deletion: str = "id-1", expires: datetime = LATER) -> HistoryEntry:
+    return HistoryEntry(
         group=group,
         id=deletion,
         at=NOW,
@@ -198,7 +198,7 @@ def pair(entry: Entry) -> tuple[bytes, bytes | None]:
 def unread(client: Client, topic: str) -> Ledger:
     """As `open_ledger` makes it, but not read: an open transaction would keep it waiting."""
     found = ledger_topic.find(client, topic, soon())
-    assert isinstance(found, ledger_topic.Topic)
+    assert isinstance(found, ledger_topic.TopicMetadata)
     return Ledger(client, settings(topic), found, makers.seen(client).id)
 
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
 
-from group_hygiene.kafka.offsets_log import CLIENTS_MAX, TEXT_MAX, Client, Commit, GroupState
+from group_hygiene.kafka.offsets_log import CLIENTS_MAX, TEXT_MAX, Commit, MemberClient, StateRecord
 from sandbox.kafka import KafkaCluster
 
 Pair = tuple[bytes, bytes | None]
-Record = Commit | GroupState
+Record = Commit | StateRecord
 TOPIC = "__consumer_offsets"
 _PROGRAMS = Path(__file__).with_name("java")
 
@@ -114,21 +114,21 @@ def _generated(answer: Any) -> Record | None:
         return Commit(*place, *committed, None if expires == -1 else expires, name.startswith("Legacy"))
     if name == "GroupMetadataKey":
         if value is None:
-            return GroupState(key["group"], "classic", gone=True)
+            return StateRecord(key["group"], "classic", gone=True)
         since, members = value.get("currentStateTimestamp", -1), len(value["members"])
         state = (value["protocolType"], value["generation"], None, members, None if since == -1 else since)
-        return GroupState(key["group"], "classic", False, *state, _clients(value["members"]))
+        return StateRecord(key["group"], "classic", False, *state, _clients(value["members"]))
     kind = _KINDS[name]
     generation = value[kind.generation] if value is not None and kind.generation else None
     clients = _clients([value]) if value is not None and "clientHost" in value else ()
     fields = {"generation": generation, "member_id": key.get("memberId"), "clients": clients}
-    return GroupState(key["groupId"], kind.name, gone=value is None, **fields)
+    return StateRecord(key["groupId"], kind.name, gone=value is None, **fields)
 
 
-def _clients(members: Sequence[Mapping[str, Any]]) -> tuple[Client, ...]:
+def _clients(members: Sequence[Mapping[str, Any]]) -> tuple[MemberClient, ...]:
     """The first five, as Java writes an address: `name/address`."""
     return tuple(
-        Client(
+        MemberClient(
             member["clientId"][:TEXT_MAX],
             member["clientHost"].removeprefix("/")[:TEXT_MAX],
             *(text and text[:TEXT_MAX] for text in (member.get("groupInstanceId", member.get("instanceId")),)),
@@ -148,14 +148,14 @@ def _scala(words: Sequence[str]) -> Record | None:
             return Commit(*place)
         return Commit(*place, int(rest[3]), int(rest[4]), _text(rest[5]), int(rest[6]), _number(rest[7]))
     if rest[1] == "gone":
-        return GroupState(_text(rest[0]), "classic", gone=True)
+        return StateRecord(_text(rest[0]), "classic", gone=True)
     state = (_text(rest[1]), int(rest[2]), None, int(rest[3]), _number(rest[4]))
     texts = [None if word == "-" else _text(word) for word in rest[5:]]
     members = [
         {"clientId": client, "clientHost": host, "groupInstanceId": instance}
         for client, host, instance in zip(*[iter(texts)] * 3, strict=True)
     ]
-    return GroupState(_text(rest[0]), "classic", False, *state, _clients(members))
+    return StateRecord(_text(rest[0]), "classic", False, *state, _clients(members))
 
 
 def _text(word: str) -> str:

@@ -18,7 +18,7 @@ from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import end_offsets
-from group_hygiene.kafka.partition import Leader, fetch_all, fetch_raw
+from group_hygiene.kafka.partition import PartitionLeader, fetch_all, fetch_raw
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.ledger import Ledger
@@ -55,7 +55,7 @@ _LARGE = bytes(20_000_000)
 
 def codecs_in(client: Client, place: Partition, start: int = 0) -> set[str]:
     """The codecs of the batches in the log from an offset on, as many as one answer holds."""
-    answer = fetch_raw(Leader(client, place), start, soon())
+    answer = fetch_raw(PartitionLeader(client, place), start, soon())
     assert not isinstance(answer, Fault)
     found, at_byte = set(), 0
     while at_byte + _HEADER <= len(answer.data):

@@ -18,7 +18,7 @@ from group_hygiene.kafka.samples import PREFIX
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import Covered
+from group_hygiene.model.entries import LargestCoverage
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Memory, open_ledger
 from group_hygiene.spec.connection import ActivitySpec
@@ -331,7 +331,7 @@ def test_how_far_they_were_seen_outlives_the_process(scene: Scene, pipeline: Pip
     wanted = _unused(group)
     pipeline.run([idle(group)])
     scene.mark(wanted, scene.observe(wanted))
-    (mark,) = [entry for entry in _entries(scene) if isinstance(entry, Covered)]
+    (mark,) = [entry for entry in _entries(scene) if isinstance(entry, LargestCoverage)]
     assert (mark.connection_uid, len(mark.to)) == (scene.connection.uid, pipeline.partitions)
     scene.memory = Memory()
     scene.context = scene.open()

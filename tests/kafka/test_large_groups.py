@@ -27,7 +27,7 @@ from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partitio
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import large_groups
 from group_hygiene.reconcile.vetoes import FRESH_S
-from group_hygiene.restore.restorable import Kind, RestoreRequest
+from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
@@ -80,7 +80,7 @@ def saved(scene: Scene, group: str) -> list[int]:
     return [sum(map(len, backup.offsets.values())) for backup in backups(scene, group)]
 
 
-def brought_back(scene: Scene, group: str) -> Kind:
+def brought_back(scene: Scene, group: str) -> ResultKind:
     """What becomes of a restore from the newest backup."""
     ledger = another_process(scene)
     ours = restorer(scene.client, ledger, scene.clock, Guard())
@@ -115,7 +115,7 @@ def test_a_group_that_kafka_cannot_delete_is_deleted_and_comes_back(
     assert group not in make.groups()
     assert saved(scene, group) == [PARTITIONS]
     assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED]
-    assert brought_back(scene, group) is Kind.RESTORED
+    assert brought_back(scene, group) is ResultKind.RESTORED
     assert committed(client, group) == offsets
 
 
@@ -173,7 +173,7 @@ def test_a_process_that_dies_between_the_requests_leaves_a_whole_backup(
     assert outcome_now.kind is OutcomeKind.DELETED, outcome_now.message
     assert saved(successor, group) == [PARTITIONS, PARTITIONS]
     assert group not in make.groups()
-    assert brought_back(successor, group) is Kind.RESTORED
+    assert brought_back(successor, group) is ResultKind.RESTORED
     assert committed(client, group) == offsets
 
 
@@ -195,7 +195,7 @@ def test_a_request_to_keep_it_between_the_requests_keeps_the_rest(
     assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.KEEP_REQUESTED), outcome.message
     assert 0 < len(committed(client, group)) < PARTITIONS
     assert saved(scene, group) == [PARTITIONS]
-    assert brought_back(scene, group) is Kind.RESTORED
+    assert brought_back(scene, group) is ResultKind.RESTORED
     assert committed(client, group) == offsets
 
 
@@ -203,7 +203,7 @@ def test_half_a_group_comes_back_too(client: Client, offsets: Offsets, half_dele
     """The process died between the requests, and somebody wants the group as it was."""
     scene, group, _ = half_deleted
     assert len(committed(client, group)) < PARTITIONS
-    assert brought_back(Scene(client, ledger=scene.ledger), group) is Kind.RESTORED
+    assert brought_back(Scene(client, ledger=scene.ledger), group) is ResultKind.RESTORED
     assert committed(client, group) == offsets
 
 
@@ -364,7 +364,7 @@ def test_half_a_group_that_was_restored_was_not_deleted(
 ) -> None:
     """The process died between the requests, and a restore came before the next process."""
     scene, group, _ = half_deleted
-    assert brought_back(Scene(client, ledger=scene.ledger), group) is Kind.RESTORED
+    assert brought_back(Scene(client, ledger=scene.ledger), group) is ResultKind.RESTORED
     successor = Scene(client, ledger=scene.ledger)
     known_for(successor, 60)
     assert reconcile.recover_intents(successor.context) == {}
@@ -381,7 +381,7 @@ def test_half_a_group_that_was_restored_and_deleted_is_gone(
 ) -> None:
     """What is there decides, and not that it was restored."""
     scene, group, plan = half_deleted
-    assert brought_back(Scene(client, ledger=scene.ledger), group) is Kind.RESTORED
+    assert brought_back(Scene(client, ledger=scene.ledger), group) is ResultKind.RESTORED
     configured(make, "__consumer_offsets", {"max.message.bytes": LARGE})
     make.delete_group(group)
     successor = Scene(client, ledger=scene.ledger)

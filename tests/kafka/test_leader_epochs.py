@@ -16,7 +16,7 @@ from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
 from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
-from group_hygiene.kafka.partition import Leader, RawFetched, fetch_raw
+from group_hygiene.kafka.partition import PartitionLeader, RawFetched, fetch_raw
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Partition
@@ -67,7 +67,7 @@ def test_a_stale_leader_is_looked_up_again(client: Client, make: Maker) -> None:
     for partition, end in bounds(client).ends.items():
         place, now = Partition(OFFSETS_TOPIC, partition), leader(client, partition)
         known = {partition: 3 - now}
-        found = fetch_raw(Leader(client, place, known), 0, soon())
+        found = fetch_raw(PartitionLeader(client, place, known), 0, soon())
         assert isinstance(found, RawFetched), found
         assert (bool(found.data), found.stable) == (end > 0, end)
         assert known[partition] == now

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import read_settings
 from group_hygiene.errors import AuthenticationFailed
 from group_hygiene.kafka import aws_tokens
@@ -130,7 +130,7 @@ def test_the_properties_of_java_clients_let_in(
     file = tmp_path / "client.properties"
     stores = f"security.protocol=SASL_SSL\nssl.truststore.type=PEM\nssl.truststore.location={msk.ca_file}\n"
     file.write_text(f"bootstrap.servers={msk.bootstrap_servers}\n{stores}{login}")
-    _, settings = read_settings(Target(command_config=file), None)
+    _, settings = read_settings(ChosenCluster(command_config=file), None)
     client = connect(settings)
     try:
         assert _GROUP in list_groups(client, seen(client), soon()).groups

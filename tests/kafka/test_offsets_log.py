@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from group_hygiene.kafka.client import connect
-from group_hygiene.kafka.offsets_log import RECORD_TYPES, BrokenRecord, Commit, GroupState, decode
+from group_hygiene.kafka.offsets_log import RECORD_TYPES, BrokenRecord, Commit, StateRecord, decode
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
@@ -108,9 +108,9 @@ def test_what_older_brokers_wrote(older: KafkaCluster) -> None:
     unknown = set()
     for record, theirs in zip(records, known, strict=True):
         if theirs is None:
-            assert isinstance(record, GroupState)
+            assert isinstance(record, StateRecord)
             unknown.add(record.kind)
-        elif older.version == "2.5.1" and isinstance(record, GroupState):
+        elif older.version == "2.5.1" and isinstance(record, StateRecord):
             # It writes since when a group is in its state, and reads that from version 2 only: its own are version 3.
             assert record._replace(state_ms=None) == theirs
         else:
@@ -122,7 +122,7 @@ def test_what_older_brokers_wrote(older: KafkaCluster) -> None:
     if newer:
         assert records == generated(older, pairs)
     check_commits(records, group)
-    classic = [record for record in records if isinstance(record, GroupState) and record.kind == "classic"]
+    classic = [record for record in records if isinstance(record, StateRecord) and record.kind == "classic"]
     assert {record.members for record in classic if not record.gone} == {0, 1}
     assert all((record.state_ms or 0) > 1_700_000_000_000 for record in classic if not record.gone)
     # The coordinator in Java writes a new group before its first member is in it.

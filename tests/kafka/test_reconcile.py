@@ -20,7 +20,7 @@ from group_hygiene.ledger.records import record
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import KeepRequest, Outcome, OutcomeType, Seen
+from group_hygiene.model.entries import HistoryEntry, KeepRequest, OutcomeType, Seen
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.model.refusal import Refusal
@@ -464,7 +464,7 @@ def test_a_deletion_leaves_a_whole_backup_and_its_outcome(scene: Scene, make: Ma
     assert scene.memory.ledger is not None
     kept = list(scene.memory.ledger.entries(lambda key: group_of(key) == group, Deadline(60)))
     (backup,) = [entry for entry in kept if isinstance(entry, Backup)]
-    (outcome,) = [entry for entry in kept if isinstance(entry, Outcome)]
+    (outcome,) = [entry for entry in kept if isinstance(entry, HistoryEntry)]
     # The next scan ends what was seen of it.
     assert [entry for entry in kept if entry not in (backup, outcome) and not isinstance(entry, Seen)] == []
     assert scene.memory.contents.seen[scene.connection.uid].keys() == {group}

@@ -22,12 +22,12 @@ from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts
-from group_hygiene.model.entries import Outcome, OutcomeType, Removal
+from group_hygiene.model.entries import HistoryEntry, OutcomeType, Removal
 from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import open_ledger
 from group_hygiene.restore import restoration
-from group_hygiene.restore.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
+from group_hygiene.restore.restorable import GroupResult, OutOfRange, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
@@ -92,8 +92,8 @@ def test_an_object_that_is_created_again_restores_nothing(client: Client, ledger
     again = RestoreRequest(id="o.2", origin="o.", groups=(group, other))
     results = restore(restorer(client, ledger, Clock(), Guard()), again)
     assert [(r.kind, r.reason) for r in results] == [
-        (Kind.RESTORED, reasons.RAN_BEFORE),
-        (Kind.REFUSED, reasons.RAN_BEFORE),
+        (ResultKind.RESTORED, reasons.RAN_BEFORE),
+        (ResultKind.REFUSED, reasons.RAN_BEFORE),
     ]
     of_policy = RestoreRequest(id="o.2", origin="o.", policy="kafka/unused", deleted_after=NOW - timedelta(days=9))
     assert [r.group for r in restore(restorer(client, ledger, Clock(), Guard()), of_policy)] == [group]
@@ -118,7 +118,7 @@ def test_an_object_that_is_created_again_after_a_start_restores_nothing(
     with pytest.raises(KeyboardInterrupt):
         restored(client, ledger, group, id="o.1", origin="o.", guard=Dies())
     again = restored(client, ledger, group, id="o.2", origin="o.")
-    assert (again.kind, again.reason) == (Kind.PARTLY, reasons.RAN_BEFORE)
+    assert (again.kind, again.reason) == (ResultKind.PARTLY, reasons.RAN_BEFORE)
     assert "began to restore it at" in again.message
     assert restored(client, ledger, group, id="o.1", origin="o.").reason == reasons.RESTORED
 
@@ -129,8 +129,8 @@ def committed(client: Client, group: str) -> Mapping[Partition, CommittedOffset]
     return answer
 
 
-def outcomes(ledger: Ledger) -> list[Outcome]:
-    return [e for e in ledger.entries(lambda key: key[0] == "outcome", soon()) if isinstance(e, Outcome)]
+def outcomes(ledger: Ledger) -> list[HistoryEntry]:
+    return [e for e in ledger.entries(lambda key: key[0] == "outcome", soon()) if isinstance(e, HistoryEntry)]
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -145,7 +145,7 @@ def test_group_goes_on_where_it_was(
     ledger.write([saved(client, group, before, type="Classic" if protocol == "classic" else "Consumer")])
     make.delete_group(group)
     result = restored(client, ledger, group)
-    assert (result.kind, result.reason, result.restored) == (Kind.RESTORED, reasons.RESTORED, 1)
+    assert (result.kind, result.reason, result.restored) == (ResultKind.RESTORED, reasons.RESTORED, 1)
     assert committed(client, group) == before
     tool = kafka.tool(
         *("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server"),
@@ -199,7 +199,7 @@ def test_metadata_and_leader_epoch_come_back(client: Client, ledger: Ledger, mak
     topic, group = make.topic(records=5), make.name()
     commit = {Partition(topic, 0): CommittedOffset(2, 0, "from host-1, ünïcode")}
     ledger.write([saved(client, group, commit)])
-    assert restored(client, ledger, group).kind is Kind.RESTORED
+    assert restored(client, ledger, group).kind is ResultKind.RESTORED
     assert committed(client, group) == commit
 
 
@@ -224,7 +224,7 @@ def test_what_is_committed_amid_a_restore_stays(client: Client, ledger: Ledger, 
 
     result = restored(client, ledger, group, guard=Guard(stop=goes_on))
     assert (result.kind, [p.reason for p in result.partitions]) == (
-        Kind.PARTLY,
+        ResultKind.PARTLY,
         [reasons.ALREADY_COMMITTED, reasons.VERIFIED],
     )
     assert committed(client, group) == at(topic, 4) | at(topic, 0, 1)
@@ -239,7 +239,7 @@ def test_a_later_offset_is_replaced_only_on_request(client: Client, ledger: Ledg
     make.simple(group, at(topic, 4) | at(topic, 1, 1) | at(topic, 2, 2))
     present = committed(client, group)
     result = restored(client, ledger, group)
-    assert (result.kind, result.reason) == (Kind.PARTLY, reasons.PARTLY_RESTORED)
+    assert (result.kind, result.reason) == (ResultKind.PARTLY, reasons.PARTLY_RESTORED)
     assert "--overwrite-later (overwriteLater of a GroupRestore) replaces later offsets" in result.message
     preview = restored(client, ledger, group, preview=True, id="restore-2", overwrite_later=True)
     assert [(p.reason, p.message) for p in preview.partitions] == [
@@ -321,7 +321,7 @@ def test_a_wrong_clock_loses_no_replaced_offset(client: Client, ledger: Ledger, 
         clock = Clock()
         clock.moved = timedelta(hours=hours)
         result = restored(client, ledger, group, clock=clock, overwrite_later=True)
-        assert (result.kind, result.reason) == (Kind.WAITING, reasons.CLOCK_SKEW)
+        assert (result.kind, result.reason) == (ResultKind.WAITING, reasons.CLOCK_SKEW)
     assert committed(client, group) == at(topic, 4)
 
 
@@ -340,10 +340,10 @@ def test_nothing_is_committed_too_late(
     topic, group = make.topic(records=5), make.name()
     ledger.write([saved(client, group, at(topic, 3))])
     result = restored(client, ledger, group, **options)
-    assert (result.kind, result.reason) == (Kind.WAITING, reason)
+    assert (result.kind, result.reason) == (ResultKind.WAITING, reason)
     assert group not in make.groups()
     assert outcomes(ledger) == []
-    assert restored(client, ledger, group).kind is Kind.RESTORED
+    assert restored(client, ledger, group).kind is ResultKind.RESTORED
 
 
 @pytest.mark.parametrize(
@@ -374,8 +374,8 @@ def test_the_guard_is_asked_before_each_commit_request(
     answers = itertools.chain([None] * (1 + done // 2), itertools.repeat(stop))
     result = restored(client, ledger, group, guard=Guard(stop=lambda: next(answers)))
     assert len(committed(client, group)) == done
-    assert (result.kind, result.reason, result.restored) == (Kind.WAITING, stop.reason, done)
-    assert restored(client, ledger, group).kind is Kind.RESTORED
+    assert (result.kind, result.reason, result.restored) == (ResultKind.WAITING, stop.reason, done)
+    assert restored(client, ledger, group).kind is ResultKind.RESTORED
     assert len(committed(client, group)) == 6
 
 
@@ -403,7 +403,7 @@ def test_an_interrupted_restore_is_reported_and_runs_again(client: Client, ledge
     with pytest.raises(KeyboardInterrupt):
         restored(client, ledger, group, guard=Guard(at_lease=dies, nth=2))
     assert [(o.what, o.reason) for o in outcomes(ledger)] == [(OutcomeType.FAILED, reasons.INTERRUPTED)]
-    assert restored(client, ledger, group).kind is Kind.RESTORED
+    assert restored(client, ledger, group).kind is ResultKind.RESTORED
     assert [(o.what, o.reason) for o in outcomes(ledger)] == [(OutcomeType.RESTORED, reasons.RESTORED)]
 
 
@@ -413,11 +413,11 @@ def test_group_with_members_waits(client: Client, ledger: Ledger, make: Maker) -
     ledger.write([saved(client, group, at(topic, 3))])
     make.join(group, topic)
     result = restored(client, ledger, group)
-    assert (result.kind, result.reason) == (Kind.WAITING, reasons.GROUP_ACTIVE)
+    assert (result.kind, result.reason) == (ResultKind.WAITING, reasons.GROUP_ACTIVE)
     assert result.message == "its state is Stable: stop its members first"
     assert committed(client, group) == {}
     make.leave(group)
-    assert restored(client, ledger, group).kind is Kind.RESTORED
+    assert restored(client, ledger, group).kind is ResultKind.RESTORED
 
 
 def test_group_with_pending_transaction_waits(client: Client, ledger: Ledger, make: Maker) -> None:
@@ -426,7 +426,7 @@ def test_group_with_pending_transaction_waits(client: Client, ledger: Ledger, ma
     ledger.write([saved(client, group, at(topic, 3))])
     producer = make.pending(group, at(topic, 4))
     result = restored(client, ledger, group)
-    assert (result.kind, result.reason) == (Kind.WAITING, reasons.PENDING_TRANSACTION)
+    assert (result.kind, result.reason) == (ResultKind.WAITING, reasons.PENDING_TRANSACTION)
     producer.commit_transaction(60)
     wait_for(lambda: bool(committed(client, group)))
     assert restored(client, ledger, group).partitions[0].reason == reasons.ALREADY_COMMITTED
@@ -452,7 +452,7 @@ def test_each_partition_is_decided(client: Client, ledger: Ledger, make: Maker) 
     make.delete_topic(again)
     make.topic(again, records=5)
     result = restored(client, ledger, group)
-    assert result.kind is Kind.PARTLY
+    assert result.kind is ResultKind.PARTLY
     assert {p.partition: p.reason for p in result.partitions} == {
         Partition(good, 0): reasons.VERIFIED,
         Partition(good, 1): reasons.ALREADY_THERE,
@@ -475,7 +475,7 @@ def test_an_offset_of_a_recreated_topic_is_not_the_saved_one(
     make.topic(topic, records=5)
     make.simple(group, at(topic, offset))
     result = restored(client, ledger, group, overwrite_later=True)
-    assert (result.kind, result.reason, result.restored) == (Kind.REFUSED, reasons.TOPIC_RECREATED, 0)
+    assert (result.kind, result.reason, result.restored) == (ResultKind.REFUSED, reasons.TOPIC_RECREATED, 0)
     assert committed(client, group) == at(topic, offset)
 
 
@@ -494,7 +494,7 @@ def test_a_topic_that_is_recreated_right_before_the_commit(client: Client, ledge
         Partition(good, 0): reasons.VERIFIED,
         Partition(again, 0): reasons.COMMIT_FAILED,
     }
-    assert (result.kind, result.reason) == (Kind.WAITING, reasons.COMMIT_FAILED)
+    assert (result.kind, result.reason) == (ResultKind.WAITING, reasons.COMMIT_FAILED)
     assert "the topic was deleted or recreated" in result.message
     assert committed(client, group) == at(good, 3)
     result = restored(client, ledger, group)
@@ -515,7 +515,7 @@ def test_an_offset_of_another_topic_of_that_name_proves_nothing(client: Client, 
         make.simple(group, at(topic, 3))
 
     result = restored(client, ledger, group, guard=Guard(at_lease=recreated, nth=3))
-    assert (result.kind, result.reason, result.restored) == (Kind.WAITING, reasons.COMMIT_FAILED, 0)
+    assert (result.kind, result.reason, result.restored) == (ResultKind.WAITING, reasons.COMMIT_FAILED, 0)
 
 
 def test_clamp_takes_the_nearest(client: Client, ledger: Ledger, make: Maker) -> None:
@@ -523,7 +523,7 @@ def test_clamp_takes_the_nearest(client: Client, ledger: Ledger, make: Maker) ->
     topic, group = make.topic(records=5), make.name()
     ledger.write([saved(client, group, {Partition(topic, 0): CommittedOffset(9, 0, "m")})])
     assert restored(client, ledger, group).reason == reasons.OUT_OF_RANGE
-    assert restored(client, ledger, group, out_of_range=OutOfRange.CLAMP).kind is Kind.RESTORED
+    assert restored(client, ledger, group, out_of_range=OutOfRange.CLAMP).kind is ResultKind.RESTORED
     assert committed(client, group) == {Partition(topic, 0): CommittedOffset(5, -1, "m")}
 
 
@@ -550,7 +550,7 @@ def test_group_is_refused(
     backup = saved(client, group, at(topic, 3))
     ledger.write([msgspec.structs.replace(backup, **changes)])
     result = restored(client, ledger, group, **options)
-    assert (result.kind, result.reason) == (Kind.REFUSED, reason)
+    assert (result.kind, result.reason) == (ResultKind.REFUSED, reason)
     assert group not in make.groups()
 
 
@@ -602,10 +602,10 @@ def test_older_backup_never_stands_in_for_a_damaged_one(
     by_name = restored(client, ledger, group)
     by_policy = restored(client, ledger, group, groups=(), policy="kafka/unused", deleted_after=NOW)
     for result in (by_name, by_policy):
-        assert (result.kind, result.reason, result.saved_at) == (Kind.REFUSED, reasons.BACKUP_INCOMPLETE, NOW)
+        assert (result.kind, result.reason, result.saved_at) == (ResultKind.REFUSED, reasons.BACKUP_INCOMPLETE, NOW)
     assert group not in make.groups()
     asked = restored(client, ledger, group, id="restore-2", at=NOW - timedelta(hours=1))
-    assert (asked.kind, committed(client, group)) == (Kind.RESTORED, at(topic, 1))
+    assert (asked.kind, committed(client, group)) == (ResultKind.RESTORED, at(topic, 1))
 
 
 @pytest.mark.slow
@@ -620,11 +620,11 @@ def test_twenty_thousand_partitions(client: Client, ledger: Ledger, make: Maker)
     assert len(parts) > 5
     ledger.write([*parts, Removal(parts[2].key)])
     result = restored(client, ledger, group)
-    assert (result.kind, result.reason) == (Kind.REFUSED, reasons.BACKUP_INCOMPLETE)
+    assert (result.kind, result.reason) == (ResultKind.REFUSED, reasons.BACKUP_INCOMPLETE)
     assert group not in make.groups()
     ledger.write([parts[2]])
     result = restored(client, ledger, group)
-    assert (result.kind, len(result.partitions), result.restored) == (Kind.PARTLY, 20_000, 2_000)
+    assert (result.kind, len(result.partitions), result.restored) == (ResultKind.PARTLY, 20_000, 2_000)
     assert len(committed(client, group)) == 2_000
 
 
@@ -639,9 +639,9 @@ def test_brokers_without_topic_ids() -> None:
             topic, group = old.topic(records=5), old.name()
             ledger.write([saved(client, group, at(topic, 3))])
             result = restored(client, ledger, group)
-            assert (result.kind, result.reason) == (Kind.REFUSED, reasons.TOPIC_IDENTITY_UNKNOWN)
+            assert (result.kind, result.reason) == (ResultKind.REFUSED, reasons.TOPIC_IDENTITY_UNKNOWN)
             assert committed(client, group) == {}
-            assert restored(client, ledger, group, allow_unknown_topic_identity=True).kind is Kind.RESTORED
+            assert restored(client, ledger, group, allow_unknown_topic_identity=True).kind is ResultKind.RESTORED
             assert committed(client, group) == at(topic, 3)
         finally:
             client.close()

@@ -34,7 +34,7 @@ from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.network.egress import Egress, parse_egress
 from group_hygiene.reconcile import open_ledger, recover_intents
-from group_hygiene.restore.restorable import Kind, RestoreRequest
+from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.jaas import format_jaas
@@ -576,15 +576,15 @@ def test_a_write_that_is_denied_says_what_it_needs(login: Login, inside: Maker) 
 class Restored:
     """What a user's restore of a deleted group comes to, and why the only partition is not restored."""
 
-    kind: Kind
+    kind: ResultKind
     reason: str
     message: str = ""
 
 
 RESTORES = {
-    "restorer": Restored(Kind.RESTORED, reasons.RESTORED),
-    "no-restore-topics": Restored(Kind.WAITING, reasons.DENIED, "needs READ on the topic"),
-    "no-restore-groups": Restored(Kind.WAITING, reasons.DENIED, "needs READ on the group"),
+    "restorer": Restored(ResultKind.RESTORED, reasons.RESTORED),
+    "no-restore-topics": Restored(ResultKind.WAITING, reasons.DENIED, "needs READ on the topic"),
+    "no-restore-groups": Restored(ResultKind.WAITING, reasons.DENIED, "needs READ on the group"),
 }
 
 
@@ -596,7 +596,7 @@ def test_a_restore_goes_as_far_as_its_permissions(login: Login, inside: Maker, u
     operator = Scene(login("least"))
     _restored_by(login, user, operator, policy(group))
     there = committed_offsets(login("least"), {group: None}, soon())
-    assert there == {group: at(topic, 2) if expected.kind is Kind.RESTORED else {}}
+    assert there == {group: at(topic, 2) if expected.kind is ResultKind.RESTORED else {}}
 
 
 @pytest.mark.parametrize("user", RESTORES)
@@ -609,7 +609,7 @@ def test_a_share_group_needs_no_other_permissions(login: Login, inside: Maker, u
     _restored_by(login, user, Scene(login("least")), shares)
     there = share_offsets(login("least"), {group: None}, soon())[group]
     assert isinstance(there, ShareOffsets)
-    assert there.started == (at(topic, 2) if RESTORES[user].kind is Kind.RESTORED else {})
+    assert there.started == (at(topic, 2) if RESTORES[user].kind is ResultKind.RESTORED else {})
 
 
 def _restored_by(login: Login, user: str, operator: Scene, tidy: Policy) -> None:

@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-from group_hygiene.cli.doctor_findings import Result
-from group_hygiene.cli.doctor_kafka import Cluster, examine_kafka
+from group_hygiene.cli.doctor_findings import CheckResult
+from group_hygiene.cli.doctor_kafka import CheckedCluster, examine_kafka
 from group_hygiene.cli.target import Session
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import open_ledger
-from group_hygiene.restore.restorable import Kind, RestoreRequest
+from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import Mechanism, Sasl, Settings
 from group_hygiene.spec.policy import Policy
@@ -110,7 +110,7 @@ def test_with_an_attestation_a_group_is_deleted_and_restored(customer: Client, o
     assert ledger is not None
     request = RestoreRequest(id="a-request", groups=(group,))
     (result,) = restore(restorer(customer, ledger, scene.clock, Guard()), request)
-    assert (result.kind, result.reason) == (Kind.RESTORED, reasons.RESTORED)
+    assert (result.kind, result.reason) == (ResultKind.RESTORED, reasons.RESTORED)
     assert group in owner.groups()
 
 
@@ -149,14 +149,14 @@ def test_evidence_of_a_pipeline_is_not_available(customer: Client, owner: Maker)
 @pytest.mark.parametrize(
     ("attested", "result", "text"),
     [
-        pytest.param(False, Result.FAILED, "topicVisibility: Attested", id="not-attested"),
-        pytest.param(True, Result.WARNING, "spec.topicVisibility", id="attested"),
+        pytest.param(False, CheckResult.FAILED, "topicVisibility: Attested", id="not-attested"),
+        pytest.param(True, CheckResult.WARNING, "spec.topicVisibility", id="attested"),
     ],
 )
-def test_doctor_names_the_case(customer: Client, owner: Maker, attested: bool, result: Result, text: str) -> None:
+def test_doctor_names_the_case(customer: Client, owner: Maker, attested: bool, result: CheckResult, text: str) -> None:
     """What is refused, and the way out; with an attestation both are warnings."""
     connection = _scene(customer, attested).connection
-    found = list(examine_kafka(Session(customer, connection), Cluster(connection, customer.settings)))
+    found = list(examine_kafka(Session(customer, connection), CheckedCluster(connection, customer.settings)))
     topics = [each for each in found if each.check in ("topics", "offsets log")]
     assert {each.result for each in topics} == {result}
     assert any(text in f"{each.found} {each.advice}" for each in topics)

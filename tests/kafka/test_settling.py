@@ -19,12 +19,12 @@ from group_hygiene.ledger.records import record
 from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts
-from group_hygiene.model.entries import Intent, KeepRequest, Outcome, OutcomeType
+from group_hygiene.model.entries import HistoryEntry, Intent, KeepRequest, OutcomeType
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome as GroupOutcome
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Context, open_ledger, recovery
-from group_hygiene.reconcile.settle import Done, Facts, Found, Request, State, settle
+from group_hygiene.reconcile.settle import DeletionFacts, DeletionState, Done, Presence, RequestState, settle
 from group_hygiene.restore.restorable import RestoreRequest
 from group_hygiene.restore.restoration import restore
 from tests.backups import backup as backup_of
@@ -41,10 +41,10 @@ def topic(make: Maker) -> str:
     return make.topic(records=5)
 
 
-def outcome(of: Intent, what: OutcomeType, **changes: Any) -> Outcome:
+def outcome(of: Intent, what: OutcomeType, **changes: Any) -> HistoryEntry:
     names = ("group", "id", "at", "policy", "policy_uid", "generation", "expires")
     fields = {name: getattr(of, name) for name in names}
-    return Outcome(what=what, message="by somebody else", **fields | {"reason": str(what)} | changes)
+    return HistoryEntry(what=what, message="by somebody else", **fields | {"reason": str(what)} | changes)
 
 
 def known_for(scene: Scene, seconds: float) -> None:
@@ -63,10 +63,10 @@ def another_process(scene: Scene) -> Ledger:
     return ledger
 
 
-def recorded(scene: Scene, group: str) -> list[Outcome]:
+def recorded(scene: Scene, group: str) -> list[HistoryEntry]:
     """The history of a group, in its order."""
     entries = another_process(scene).entries(lambda key: group_of(key) == group, Deadline(60))
-    return sorted((e for e in entries if isinstance(e, Outcome)), key=lambda entry: entry.at)
+    return sorted((e for e in entries if isinstance(e, HistoryEntry)), key=lambda entry: entry.at)
 
 
 def test_it_is_settled_whatever_became_of_its_policy(client: Client, scene: Scene, make: Maker, topic: str) -> None:
@@ -232,7 +232,9 @@ def test_an_outcome_that_its_writer_recorded_is_not_reported_again(scene: Scene,
     make.delete_group(group)
     writer = another_process(scene)
     answer = GroupOutcome(group, OutcomeKind.DELETED, reasons.DELETED, "by its writer")
-    facts = Facts(deletion, State.INTENT, Request.CONFIRMED, Found.GONE, scene.clock.now(), answer)
+    facts = DeletionFacts(
+        deletion, DeletionState.INTENT, RequestState.CONFIRMED, Presence.GONE, scene.clock.now(), answer
+    )
     done = settle(facts)
     assert isinstance(done, Done)
     writer.write(done.changes)

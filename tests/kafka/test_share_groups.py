@@ -28,7 +28,7 @@ from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile import Executor
 from group_hygiene.reconcile.saved_offsets import read_offsets
-from group_hygiene.restore.restorable import GroupResult, Kind, RestoreRequest
+from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from group_hygiene.spec.policy import Policy
@@ -159,7 +159,7 @@ def test_a_share_group_is_deleted_and_goes_on_where_it_was(
     assert restored(scene, used.group, preview=True).reason == reasons.WOULD_RESTORE
     assert kind(client, cluster, used.group) is None
     result = restored(scene, used.group)
-    assert (result.kind, result.restored) == (Kind.RESTORED, 1)
+    assert (result.kind, result.restored) == (ResultKind.RESTORED, 1)
     assert kind(client, cluster, used.group) == "Share Empty"
     assert start_offsets(kafka, used.group) == used.offsets
     got = consumed(kafka, used, end - used.start)
@@ -308,7 +308,7 @@ def test_what_is_brought_back_outlives_the_broker() -> None:
         assert shown.unset == {Partition(topic, 1)}
         assert not shown.unsure
         assert said(deleted(scene, shares(used.group))) == [(OutcomeKind.DELETED, reasons.DELETED)]
-        assert restored(scene, used.group).kind is Kind.RESTORED
+        assert restored(scene, used.group).kind is ResultKind.RESTORED
         scene.memory.close_ledger()
         kafka.stop_broker(1)
         kafka.start_broker(1)
@@ -375,16 +375,16 @@ def test_nothing_is_brought_back_over_what_is_there(
     assert said(deleted(scene, shares(used.group))) == [(OutcomeKind.DELETED, reasons.DELETED)]
     with SilentShareMember(client, used.group, used.topic):
         result = restored(scene, used.group)
-        assert (result.kind, result.reason) == (Kind.WAITING, reasons.GROUP_ACTIVE)
+        assert (result.kind, result.reason) == (ResultKind.WAITING, reasons.GROUP_ACTIVE)
     place = Partition(used.topic, 0)
     assert set_share_offsets(client, used.group, {place: CommittedOffset(0)}, soon()) == {place: None}
     result = restored(scene, used.group, name="restore-2")
-    assert (result.kind, result.reason) == (Kind.REFUSED, reasons.ALREADY_COMMITTED)
+    assert (result.kind, result.reason) == (ResultKind.REFUSED, reasons.ALREADY_COMMITTED)
     assert start_offsets(kafka, used.group)[place] == 0
     make.delete_group(used.group)
     make.simple(used.group, at(used.topic, 1))
     result = restored(scene, used.group, name="restore-3")
-    assert (result.kind, result.reason) == (Kind.REFUSED, reasons.NOT_RESTORABLE)
+    assert (result.kind, result.reason) == (ResultKind.REFUSED, reasons.NOT_RESTORABLE)
     assert kind(client, cluster, used.group) == "Classic Empty"
 
 

@@ -20,12 +20,12 @@ from group_hygiene.ledger.records import record
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import Intent, KeepRequest, Outcome, OutcomeType
+from group_hygiene.model.entries import HistoryEntry, Intent, KeepRequest, OutcomeType
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Executor, open_ledger
-from group_hygiene.restore.restorable import Kind, RestoreRequest
+from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
@@ -123,7 +123,7 @@ def test_offsets_of_a_topic_that_no_member_reads_go(
     assert make.groups()[group] == "STABLE"
     (saved,) = entries(scene, Backup)
     assert {topic: [row[:2] for row in rows] for topic, rows in saved.offsets.items()} == {left: [(0, 4), (1, 2)]}
-    (recorded,) = entries(scene, Outcome)
+    (recorded,) = entries(scene, HistoryEntry)
     assert (recorded.what, recorded.topics) == (OutcomeType.OFFSETS_DELETED, (left,))
     assert entries(scene, Intent) == []
     assert scene.context.journal.contents.marks[policy.uid] == {}
@@ -378,10 +378,10 @@ def test_a_restore_waits_until_the_group_is_empty(
     restorer = Executor(scene.context, Guard())
     request = RestoreRequest(id="back", groups=(live,))
     (waiting,) = restore(restorer, request)
-    assert (waiting.kind, waiting.reason) == (Kind.WAITING, reasons.GROUP_ACTIVE)
+    assert (waiting.kind, waiting.reason) == (ResultKind.WAITING, reasons.GROUP_ACTIVE)
     make.leave(live)
     (result,) = restore(restorer, request)
-    assert result.kind is Kind.RESTORED
+    assert result.kind is ResultKind.RESTORED
     assert offsets(client, live) == {Partition(topics.read, 0): 3, Partition(topics.left, 0): 4}
 
 
@@ -400,7 +400,7 @@ def test_a_restore_brings_back_what_went_at_several_times(
     assert scene.memory.ledger is not None
     restorer = Executor(scene.context, Guard())
     (result,) = restore(restorer, RestoreRequest(id="back", groups=(live,)))
-    assert result.kind is Kind.RESTORED
+    assert result.kind is ResultKind.RESTORED
     assert offsets(client, live) == {Partition(t, 0): n for t, n in zip((*topics, other), (3, 4, 2), strict=True)}
 
 
@@ -430,7 +430,7 @@ def test_what_was_interrupted_is_settled(
         delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
     assert reconcile.recover_intents(scene.context) == ({policy.uid: 1} if done else {})
-    (recorded,) = entries(scene, Outcome)
+    (recorded,) = entries(scene, HistoryEntry)
     assert (recorded.what, recorded.topics) == (
         OutcomeType.OFFSETS_DELETED if done else OutcomeType.NOT_DELETED,
         (left,),
@@ -440,7 +440,7 @@ def test_what_was_interrupted_is_settled(
         # A broker that hung carries it out now.
         delete_offsets(client, live, [Partition(left, 0)], soon())
         assert reconcile.recover_intents(scene.context) == {policy.uid: 1}
-        late = entries(scene, Outcome)[-1]
+        late = entries(scene, HistoryEntry)[-1]
         assert (late.what, late.reason, late.topics) == (OutcomeType.OFFSETS_DELETED, reasons.OFFSETS_DELETED, (left,))
 
 
@@ -455,7 +455,7 @@ def test_what_was_interrupted_in_part_is_settled_in_part(
     delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
     assert reconcile.recover_intents(scene.context) == {policy.uid: 1}
-    (recorded,) = entries(scene, Outcome)
+    (recorded,) = entries(scene, HistoryEntry)
     assert (recorded.what, recorded.topics) == (OutcomeType.OFFSETS_DELETED, (left,))
     assert set(scene.context.journal.contents.offset_deletions[live]) == {left}
 

@@ -19,7 +19,7 @@ from group_hygiene.model.backups import SavedOffset
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Executor
-from group_hygiene.restore.restorable import Kind, RestoreRequest
+from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
@@ -132,6 +132,6 @@ def test_a_streams_group_is_kept_where_it_could_not_be_brought_back() -> None:
         restorer = Executor(scene.context, Guard())
         for preview in (True, False):
             (result,) = restore(restorer, RestoreRequest(id="restore-1", groups=(group,)), preview)
-            assert (result.kind, result.reason) == (Kind.REFUSED, reasons.NOT_RESTORABLE)
+            assert (result.kind, result.reason) == (ResultKind.REFUSED, reasons.NOT_RESTORABLE)
             assert "brokers of Kafka 4.2 may fail to load __consumer_offsets" in result.message
         assert make.groups() == {}

@@ -17,7 +17,7 @@ from group_hygiene.model.backups import Backup
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Executor
-from group_hygiene.restore.restorable import GroupResult, Kind, RestoreRequest
+from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
@@ -99,7 +99,7 @@ def test_an_application_goes_on_where_it_was(
     assert kind(client, cluster, group) is None
     assert saved(scene, group).type == "Streams"
     result = restored(scene, group)
-    assert (result.kind, result.restored) == (Kind.RESTORED, 2)
+    assert (result.kind, result.restored) == (ResultKind.RESTORED, 2)
     assert kind(client, cluster, group) == "Classic Empty"
     with application.member(client) as member:
         assert kind(client, cluster, group) == "Streams Stable"
@@ -142,7 +142,7 @@ def test_a_real_application_goes_on_with_its_state(
     assert deleted(scene, tidy) == {}
     assert deleted(scene, everything) == {group: (OutcomeKind.DELETED, reasons.DELETED)}
     assert saved(scene, group).internal_topics.keys() == {f"{group}-{name}" for name in topics}
-    assert restored(scene, group).kind is Kind.RESTORED
+    assert restored(scene, group).kind is ResultKind.RESTORED
     assert counted(1) == ["a 4"]
     assert kind(scene.client, cluster, group) == f"{protocol.capitalize()} Empty"
 
@@ -189,7 +189,7 @@ def test_an_application_without_its_state_is_not_brought_back(
     make.delete_topic(application.changelog)
     make.topic(application.changelog)
     result = restored(scene, group)
-    assert (result.kind, result.reason) == (Kind.REFUSED, reasons.NOT_RESTORABLE)
+    assert (result.kind, result.reason) == (ResultKind.REFUSED, reasons.NOT_RESTORABLE)
     assert application.changelog in result.message
     assert kind(client, cluster, group) is None
 
@@ -205,7 +205,7 @@ def test_a_group_that_only_likely_program_an_application_is_brought_back(
     assert deleted(scene, everything) == {group: (OutcomeKind.DELETED, reasons.DELETED)}
     make.delete_topic(other)
     result = restored(scene, group)
-    assert (result.kind, result.restored) == (Kind.RESTORED, 1)
+    assert (result.kind, result.restored) == (ResultKind.RESTORED, 1)
     assert f"its state is gone: {other}" in result.message
     assert kind(client, cluster, group) == "Classic Empty"
 

@@ -19,7 +19,7 @@ from group_hygiene.model.snapshot import Description
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Executor
 from group_hygiene.reconcile.saved_offsets import read_offsets
-from group_hygiene.restore.restorable import Kind, RestoreRequest
+from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, seen, soon
@@ -346,7 +346,7 @@ def test_a_deleted_group_is_restored(client: Client, make: Maker) -> None:
     restorer = Executor(scene.context, Guard())
     request = RestoreRequest(id="restore-1", groups=(group,), allow_unknown_topic_identity=True)
     (result,) = restore(restorer, request)
-    assert (result.kind, result.restored) == (Kind.RESTORED, 2)
+    assert (result.kind, result.restored) == (ResultKind.RESTORED, 2)
     assert committed_offsets(client, {group: None}, soon()) == before
 
 

@@ -17,7 +17,7 @@ from faults.requests import DELETE_GROUPS, FETCH, PRODUCE, Exchange
 from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Outcome
+from group_hygiene.model.entries import HistoryEntry
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
@@ -259,7 +259,7 @@ def test_a_process_that_died_leaves_the_commit_to_the_next(client: Client, make:
     assert saved(scene, group) == {topic: LATE}
     ended = scene.context.journal.entries(lambda key: key[:2] == ("outcome", group), soon())
     assert not isinstance(ended, Refusal)
-    assert [each.message for each in ended if isinstance(each, Outcome)] == [
+    assert [each.message for each in ended if isinstance(each, HistoryEntry)] == [
         "deleted; the process that did it was interrupted; 40 records waited for it: consumers with "
         "auto.offset.reset=latest skip these, unless it is restored before they start; offsets that it committed "
         "right before (1) are saved"

@@ -18,7 +18,7 @@ from kubernetes.config import new_client_from_config
 
 from faults.kube import Kube
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.claims import KINDS, ClaimReader, Limits
+from group_hygiene.controller.claims import KINDS, ClaimLimits, ClaimReader
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
 from sandbox.kubernetes import ApiServer
@@ -346,7 +346,7 @@ def test_objects_are_bounded(server: ApiServer, as_operator: str) -> None:
     with objects(server, *items), new_client_from_config(as_operator) as client:
 
         def read(**limits: Any) -> Claims | Refusal:
-            return ClaimReader(client, Limits(**limits)).read()
+            return ClaimReader(client, ClaimLimits(**limits)).read()
 
         whole = read()
         assert isinstance(whole, Claims)

@@ -10,7 +10,7 @@ import pytest
 from kubernetes.client import ApiException, CustomObjectsApi
 
 from group_hygiene.restore.grouprestore import build_restore_status, parse_restore
-from group_hygiene.restore.restorable import GroupResult, Kind
+from group_hygiene.restore.restorable import GroupResult, ResultKind
 from sandbox.kubernetes import ApiServer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "restore.yaml"
@@ -117,8 +117,8 @@ def test_example_and_columns(api_server: ApiServer) -> None:
     assert shown.split("\n")[0].split() == ["NAME", "GROUPS", "RESTORED", "READY", "AGE", "MESSAGE"]
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind) for kind in Kind])
-def test_status_fits(api: CustomObjectsApi, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind) for kind in ResultKind])
+def test_status_fits(api: CustomObjectsApi, kind: ResultKind) -> None:
     """What the operator would write is stored as it is: no field of it is unknown or of another type."""
     now = datetime(2030, 1, 31, 12, 0, tzinfo=UTC)
     stored = api.create_namespaced_custom_object(*PLACE, a_restore({}, f"told-{kind.lower()}"))

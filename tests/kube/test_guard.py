@@ -15,7 +15,7 @@ from kubernetes.config import new_client_from_config
 
 from group_hygiene.controller import api as api_module
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.guard import Guard, read_grant
+from group_hygiene.controller.guard import ObjectGuard, read_grant
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, refuse_unusable
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
@@ -48,7 +48,7 @@ def api(api_server: ApiServer) -> Iterator[Api]:
         api_server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
-def _guard(server: ApiServer, api: Api, namespace: str, access: list[dict[str, Any]]) -> Guard:
+def _guard(server: ApiServer, api: Api, namespace: str, access: list[dict[str, Any]]) -> ObjectGuard:
     """Of a run that begins now, of a policy of that namespace."""
     version = "grouphygiene.io/v1alpha1"
     reference = {"connectionRef": {"name": "main", "namespace": OWNER}, "match": {"groups": ["*"]}, "action": "Alert"}
@@ -60,7 +60,7 @@ def _guard(server: ApiServer, api: Api, namespace: str, access: list[dict[str, A
     server.kubectl("apply", "-f", "-", input=yaml.safe_dump_all([{"apiVersion": version} | each for each in objects]))
     obj, policy = api.get(CONNECTIONS, OWNER, "main"), api.get(POLICIES, namespace, "tidy")
     granted = read_grant(api, parse_connection(obj), namespace)
-    return Guard(api, Leads(), threading.Event(), ((POLICIES, policy), (CONNECTIONS, obj)), granted)
+    return ObjectGuard(api, Leads(), threading.Event(), ((POLICIES, policy), (CONNECTIONS, obj)), granted)
 
 
 @pytest.mark.parametrize(

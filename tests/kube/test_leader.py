@@ -16,7 +16,7 @@ import kubernetes.config
 import pytest
 
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.leader import NAME, Leader
+from group_hygiene.controller.leader import NAME, Candidate
 from group_hygiene.errors import HygieneError
 from group_hygiene.process.clock import elapsed
 from sandbox.kubernetes import ApiServer
@@ -78,8 +78,8 @@ def _api(kubeconfig: Path) -> Api:
     return Api(kubernetes.client.ApiClient(configuration))
 
 
-def _leader(server: ApiServer, namespace: str, clock: Callable[[], float] = elapsed) -> Leader:
-    return Leader(_api(server.kubeconfig), namespace, DURATION, clock)
+def _leader(server: ApiServer, namespace: str, clock: Callable[[], float] = elapsed) -> Candidate:
+    return Candidate(_api(server.kubeconfig), namespace, DURATION, clock)
 
 
 def _lease(server: ApiServer, namespace: str = "group-hygiene") -> Object:
@@ -252,7 +252,7 @@ class TestLease:
         """It goes on asking, and does not count as one that stands by."""
 
         async def story() -> None:
-            leader = Leader(_api(account), namespace, DURATION)
+            leader = Candidate(_api(account), namespace, DURATION)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(3):
                     await leader.acquire()

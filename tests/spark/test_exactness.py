@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from faults.offsets_log import read
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.offsets_log import Commit, GroupState
+from group_hygiene.kafka.offsets_log import Commit, StateRecord
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.ingest.batches import ingest
 from group_hygiene.pipeline.tables import ACTIVITY
@@ -58,7 +58,7 @@ def in_the_log(kafka: KafkaCluster) -> tuple[dict[str, Times], dict[str, LastCli
         # Other tests wrote some that are none.
         if record is None:
             continue
-        if isinstance(record, GroupState) and record.clients:
+        if isinstance(record, StateRecord) and record.clients:
             clients[record.group] = ([client._asdict() for client in record.clients], row.time_ms)
         times = found.setdefault(record.group, {"last_commit": None, "empty_since": None})
         if isinstance(record, Commit):

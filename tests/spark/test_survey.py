@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.evidence.reader import Covered, Tables, _activity
+from group_hygiene.evidence.reader import CoveredPartition, Tables, _activity
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model.evidence import Commits
 from group_hygiene.model.groups import GroupType
@@ -22,7 +22,7 @@ from group_hygiene.pipeline.activity import survey as surveying
 from group_hygiene.pipeline.activity.survey import known, survey
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED
-from group_hygiene.report.findings import Day, Findings, Row, Share, StaleTopic, Unit
+from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.owners import GroupOwner, Owners
 from group_hygiene.spec.patterns import Patterns, TenantPatterns
@@ -102,7 +102,7 @@ def findings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> F
     return survey(spark, warehouse, RETENTION)
 
 
-def row(findings: Findings, group: str) -> Row:
+def row(findings: Findings, group: str) -> GroupRow:
     (found,) = (row for row in findings.rows if row.group == group)
     return found
 
@@ -129,7 +129,7 @@ def test_rows(findings: Findings) -> None:
         *("overdue", "due-just-now", "simple", "left", "never", "consumer-left", "simple-in-use"),
         *("consumer-in-use", "unknown", "in-use"),
     ]
-    assert row(findings, "simple") == Row(
+    assert row(findings, "simple") == GroupRow(
         group="simple",
         pattern="",
         owner="",
@@ -196,7 +196,7 @@ _TIMES = ("first_seen", "last_commit", "oldest_commit", "empty_since", "last_com
 def test_idle_and_expiring_as_the_model_has_it(spark: SparkSession) -> None:
     """Of every row that may be, each combination of its times and kinds: what the operator would decide by."""
     made = random.Random(1)
-    covered = {partition: Covered("topic", 1, READ_AT, moments(made)) for partition in range(20)}
+    covered = {partition: CoveredPartition("topic", 1, READ_AT, moments(made)) for partition in range(20)}
     places = {partition: place._asdict() for partition, place in covered.items()}
     rows = [
         {
@@ -395,7 +395,7 @@ def test_groups_by_day(spark: SparkSession, warehouse: str) -> None:
     ingest(spark, warehouse, groups)
     counts = [(1, 0), (2, 0), *5 * [(3, 0)], (3, 1), (3, 2), (3, 3), (2, 2), (2, 2), (2, 2)]
     first = at(12).date()
-    expected = [Day(first + timedelta(days=n), *count) for n, count in enumerate(counts)]
+    expected = [DayCounts(first + timedelta(days=n), *count) for n, count in enumerate(counts)]
     assert survey(spark, warehouse, RETENTION).days == expected
 
 

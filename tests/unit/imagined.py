@@ -25,7 +25,7 @@ from kafka.record import MemoryRecordsBuilder
 
 from group_hygiene.controller.objects import CONNECTIONS, key_of
 from group_hygiene.errors import ApiError, Conflict, LedgerFenced, LedgerProblem, NotFound
-from group_hygiene.evidence.reader import Covered, Reading
+from group_hygiene.evidence.reader import CoveredPartition, Reading
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.ledger import codec
 from group_hygiene.ledger.contents import Contents
@@ -122,7 +122,9 @@ class Tables:
         read_at = NOW + timedelta(seconds=self.read_at)
         topic = str(topic_id(OFFSETS_TOPIC))
         known = {name: _activity(group, self.to, read_at) for name, group in self.groups.items()}
-        return Reading("c", "table", version, {0: Covered(topic, self.to, read_at, None, self.leader_epoch)}, known)
+        return Reading(
+            "c", "table", version, {0: CoveredPartition(topic, self.to, read_at, None, self.leader_epoch)}, known
+        )
 
 
 def _activity(group: Group, to: int, read_at: datetime) -> Activity:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.plan import Conditions, Plan, Verdicts, make_plan
+from group_hygiene.decide.plan import Plan, RunConditions, Verdicts, make_plan
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Activity, Deletion, Evidence, Protections, Unchanged
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, GroupType, Partition
@@ -161,7 +161,11 @@ def plan(
         enforced = policy.mode is Mode.ENFORCE and policy.action is Action.DELETE
         marks = {name: mark(policy, name) for name, verdict in by_name.items() if verdict.matches and enforced}
     return make_plan(
-        policy, Verdicts.of(by_name.values()), marks, Conditions(**{"total": 100, "announced": NOW, **conditions}), NOW
+        policy,
+        Verdicts.of(by_name.values()),
+        marks,
+        RunConditions(**{"total": 100, "announced": NOW, **conditions}),
+        NOW,
     )
 
 

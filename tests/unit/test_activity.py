@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from msgspec import structs
 
-from group_hygiene.evidence.reader import Covered, Reading, Tables, _Reader, refused
+from group_hygiene.evidence.reader import CoveredPartition, Reading, Tables, _Reader, refused
 from group_hygiene.evidence.trust import Log, activity_of, next_mark, refusals_by_partition
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model import reasons
@@ -380,8 +380,8 @@ def test_what_is_remembered_never_falls() -> None:
         "t",
         7,
         {
-            0: Covered("a", 10, now(), leader_epoch=NO_LEADER_EPOCH),
-            1: Covered("a", 20, now(), leader_epoch=NO_LEADER_EPOCH),
+            0: CoveredPartition("a", 10, now(), leader_epoch=NO_LEADER_EPOCH),
+            1: CoveredPartition("a", 20, now(), leader_epoch=NO_LEADER_EPOCH),
         },
     )
     log = Log("cluster-1", "a", 2)
@@ -393,8 +393,8 @@ def test_what_is_remembered_never_falls() -> None:
         "t",
         6,
         {
-            0: Covered("a", 11, now(), leader_epoch=NO_LEADER_EPOCH),
-            1: Covered("a", 19, now(), leader_epoch=NO_LEADER_EPOCH),
+            0: CoveredPartition("a", 11, now(), leader_epoch=NO_LEADER_EPOCH),
+            1: CoveredPartition("a", 19, now(), leader_epoch=NO_LEADER_EPOCH),
         },
     )
     later = next_mark(less, log, mark, "uid-1", now())
@@ -405,8 +405,8 @@ def test_what_is_remembered_never_falls() -> None:
         "t",
         8,
         {
-            0: Covered("b", 1, now(), leader_epoch=NO_LEADER_EPOCH),
-            1: Covered("a", 500, now(), leader_epoch=NO_LEADER_EPOCH),
+            0: CoveredPartition("b", 1, now(), leader_epoch=NO_LEADER_EPOCH),
+            1: CoveredPartition("a", 500, now(), leader_epoch=NO_LEADER_EPOCH),
         },
     )
     begun = next_mark(recreated, Log("cluster-1", "b", 2), later, "uid-1", now())

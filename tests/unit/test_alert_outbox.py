@@ -12,7 +12,7 @@ import pytest
 
 from group_hygiene.alerts.delivery import Endpoint
 from group_hygiene.alerts.outbox import Lane, Message, Outbox
-from group_hygiene.alerts.state import AlertType, Finding, Situation, digest_of, of_owner
+from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of, of_owner
 from group_hygiene.ledger.codec import decode, encode_value
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Key, Notice, PolicyAlerts, Removal
@@ -20,7 +20,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.owners import GroupOwner
 from group_hygiene.spec.patterns import TenantPatterns
 from group_hygiene.spec.policy import AlertSpec, Policy
-from group_hygiene.spec.receivers import Kind
+from group_hygiene.spec.receivers import ReceiverKind
 from group_hygiene.spec.secret import Hidden
 from tests.unit.make import NOW, alert
 
@@ -32,7 +32,7 @@ def policy(number: int = 1, **changes: Any) -> Policy:
     return replace(alert(), uid=f"uid-{number}", name=f"policy-{number}", **changes)
 
 
-def receiver(name: str, kind: Kind = Kind.WEBHOOK, digest: str = "here") -> Endpoint:
+def receiver(name: str, kind: ReceiverKind = ReceiverKind.WEBHOOK, digest: str = "here") -> Endpoint:
     return Endpoint(name, kind, Hidden("http://receiver.example"), digest=digest)
 
 
@@ -54,7 +54,7 @@ class Scene:
 
     def run(self, groups: str, number: int | str = 1, at: datetime = NOW, deleted: str = "", **seen: Any) -> None:
         """A run of one policy that these groups match."""
-        found = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
+        found = AlertFinding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
         client_of = seen.get("client_of", lambda group: "")
         notice = Notice(at, len(deleted), {group: client_of(group) for group in deleted}) if deleted else None
         self.outbox.publish([Situation(f"uid-{number}", at, (found,), notice, **seen)])
@@ -304,7 +304,7 @@ def test_a_receiver_that_comes_back_goes_on() -> None:
 def test_an_alertmanager_gets_it_again_in_time(passed: int, interval: int, renewed: bool) -> None:
     """Long before it would end the alert, which is at least four intervals ahead; no other receiver does."""
     often = policy(interval=timedelta(minutes=interval))
-    scene = Scene(receiver("am", Kind.ALERTMANAGER), receiver("r"), policies=[often])
+    scene = Scene(receiver("am", ReceiverKind.ALERTMANAGER), receiver("r"), policies=[often])
     scene.run("a")
     assert (scene.gets("am"), scene.gets("r")) == (["firing"], ["firing"])
     then = NOW + timedelta(minutes=passed)
@@ -323,7 +323,7 @@ def test_an_alertmanager_gets_it_again_in_time(passed: int, interval: int, renew
 def test_each_alert_is_renewed_in_its_own_time() -> None:
     """Messages about others put off no renewal; a restart renews all, as the same alerts."""
     daily, often = policy(1, interval=timedelta(days=1)), policy(2, interval=timedelta(minutes=10))
-    scene = Scene(receiver("am", Kind.ALERTMANAGER), policies=[daily, often])
+    scene = Scene(receiver("am", ReceiverKind.ALERTMANAGER), policies=[daily, often])
     scene.run("a", 1)
     scene.run("a", 2)
     assert scene.gets("am") == ["firing", "firing"]
@@ -333,7 +333,7 @@ def test_each_alert_is_renewed_in_its_own_time() -> None:
     assert scene.gets("am", NOW + timedelta(minutes=29)) == []
     message = scene.message("am", NOW + timedelta(minutes=30))
     assert [(item.policy, item.since) for item in message.items] == [("kafka/policy-2", NOW)]
-    restarted = Scene(receiver("am", Kind.ALERTMANAGER), policies=[daily, often], ledger=scene.ledger())
+    restarted = Scene(receiver("am", ReceiverKind.ALERTMANAGER), policies=[daily, often], ledger=scene.ledger())
     assert [item.since for item in restarted.message("am").items] == [then, NOW]
 
 
@@ -359,7 +359,7 @@ def test_a_message_is_about_one_namespace() -> None:
 
 def long_names(uid: str) -> Situation:
     groups = [f"{number}-" + "\x01" * 220 for number in range(24)]
-    found = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
+    found = AlertFinding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
     return Situation(uid, NOW, (found,))
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from group_hygiene.alerts.state import (
+    AlertFinding,
     AlertType,
-    Finding,
     Item,
     Situation,
     Status,
@@ -40,7 +40,7 @@ BLANK = Item(Status.FIRING, AlertType.TEST, "kafka/unused", "kafka/main", NOW)
 
 def matching(groups: Iterable[str], at_least: int = 1, **changes: object) -> Situation:
     """An Alert policy that these groups match."""
-    found = Finding(MATCHED, {digest_of(group): group for group in groups}, at_least=at_least)
+    found = AlertFinding(MATCHED, {digest_of(group): group for group in groups}, at_least=at_least)
     return Situation(**{"uid": "uid-1", "at": NOW, "findings": (found,), **changes})  # type: ignore[arg-type]
 
 
@@ -124,8 +124,8 @@ def test_an_alert_that_changed_is_another_one_to_an_alertmanager() -> None:
 
 def test_a_mark_that_ended_is_not_held() -> None:
     """Marks are in the ledger: it is known that this one ended, also if the brokers' answers are not complete."""
-    marked = Situation("uid-1", NOW, (Finding(MARKED, {digest_of("a"): "a"}),))
-    ended = Situation("uid-1", LATER, (Finding(MARKED, {}),), judged=frozenset())
+    marked = Situation("uid-1", NOW, (AlertFinding(MARKED, {digest_of("a"): "a"}),))
+    ended = Situation("uid-1", LATER, (AlertFinding(MARKED, {}),), judged=frozenset())
     assert kinds(Receiver(marked).run(ended)) == [(Status.RESOLVED, MARKED)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.controller.leader import Leader
+from group_hygiene.controller.leader import Candidate
 from group_hygiene.errors import NotFound
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.process.clock import SystemClock
@@ -27,7 +27,7 @@ class Leases:
 def test_a_suspended_machine_stops_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """CLOCK_MONOTONIC stands still meanwhile; what was read before is old, deadlines are over and the lead is lost."""
     deadline, before = Deadline(30), SystemClock().monotonic()
-    leader = Leader(Leases(), "kafka")  # type: ignore[arg-type]
+    leader = Candidate(Leases(), "kafka")  # type: ignore[arg-type]
     asyncio.run(leader.acquire())
     assert leader.seconds_left() > 0
     at = time.clock_gettime(time.CLOCK_BOOTTIME) + 3600

@@ -12,7 +12,7 @@ from group_hygiene.controller import policies
 from group_hygiene.controller.binding import Admitted
 from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.policies import Decision, Due, decide, shares
-from group_hygiene.decide.plan import Conditions, Plan, Verdicts, make_plan
+from group_hygiene.decide.plan import Plan, RunConditions, Verdicts, make_plan
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Protections
@@ -51,7 +51,7 @@ def _decide(
 ) -> list[Decision]:
     """groups: name of a policy -> the groups that it matches, each marked long enough ago. announced: by Events."""
     verdicts = {each.policy.key: Verdicts.of(map(match, groups[each.policy.name])) for each in due}
-    conditions = Conditions(limits=Limits(50, 20), total=10)
+    conditions = RunConditions(limits=Limits(50, 20), total=10)
     observation = Observation(snapshot(), verdicts, conditions, Protections(), None)
     marks = {each.policy.uid: _marks(each.policy, *groups[each.policy.name]) for each in active}
     return decide(Due({}, active, due, full=False), observation, marks, announced or {}, NOW)
@@ -150,7 +150,7 @@ def test_a_mark_that_is_not_due_yet_counts_for_nothing() -> None:
     observation = Observation(
         snapshot(),
         {one.policy.key: Verdicts.of([match("a")])},
-        Conditions(limits=Limits(50, 10), total=10),
+        RunConditions(limits=Limits(50, 10), total=10),
         Protections(),
         None,
     )
@@ -188,7 +188,7 @@ def test_a_policy_that_is_left_out_deletes_nothing() -> None:
     """It has no plan, only why; its marked groups count for the connection's limit as if it did not run."""
     one, two = _entry("one"), _entry("two")
     why = Refusal(reasons.TOO_MANY_GROUPS, "too little memory")
-    conditions = Conditions(limits=Limits(50, 10), total=10)
+    conditions = RunConditions(limits=Limits(50, 10), total=10)
     found = Observation(
         snapshot(),
         {one.policy.key: Verdicts.of([match("a")])},

@@ -14,9 +14,9 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 
 from group_hygiene.cli import doctor_kubernetes
-from group_hygiene.cli.doctor_findings import Result
+from group_hygiene.cli.doctor_findings import CheckResult
 from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.controller.inspection import Inspection
 from group_hygiene.errors import ApiError
 from group_hygiene.model import reasons
@@ -61,7 +61,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
 
     def answering(answers: Mapping[str, Any]) -> Kubernetes:
         server.answers = answers
-        known = Kubernetes(Target(namespace="kafka"), "main", Account("", "group-hygiene"))
+        known = Kubernetes(ChosenCluster(namespace="kafka"), "main", Account("", "group-hygiene"))
         known.load()
         return known
 
@@ -85,12 +85,14 @@ def _published(without: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("answer", "results", "text"),
     [
-        pytest.param(_published(), [Result.OK] * 4, "serves v1alpha1", id="all-fields"),
-        pytest.param(_published("lastRunID"), [Result.WARNING, *[Result.OK] * 3], "status.lastRunID", id="older-crds"),
-        pytest.param(None, [Result.FAILED] * 4, "is not installed", id="no-crds"),
+        pytest.param(_published(), [CheckResult.OK] * 4, "serves v1alpha1", id="all-fields"),
+        pytest.param(
+            _published("lastRunID"), [CheckResult.WARNING, *[CheckResult.OK] * 3], "status.lastRunID", id="older-crds"
+        ),
+        pytest.param(None, [CheckResult.FAILED] * 4, "is not installed", id="no-crds"),
     ],
 )
-def test_crds_that_the_account_may_not_read(ask: Ask, answer: Any, results: list[Result], text: str) -> None:
+def test_crds_that_the_account_may_not_read(ask: Ask, answer: Any, results: list[CheckResult], text: str) -> None:
     """What the API server publishes to every user decides instead."""
     known = ask({OPENAPI: answer})
     found = list(doctor_kubernetes._crds(known))
@@ -134,19 +136,21 @@ def test_policies_of_an_operator_of_some_namespaces(
     assert [policy.namespace for policy in known.policies] == listed
     assert all(policy.enforced for policy in known.policies)
     assert [finding.found[: len(text)] for finding, text in zip(found, problems, strict=False)] == problems
-    assert [finding.result for finding in found] == ([Result.WARNING] if problems else [Result.OK])
+    assert [finding.result for finding in found] == ([CheckResult.WARNING] if problems else [CheckResult.OK])
 
 
 @pytest.mark.parametrize(
     ("reason", "observed", "namespace", "result"),
     [
-        pytest.param(reasons.CLOCK_SKEW, 1, "kafka", Result.FAILED, id="only-a-run-finds-it"),
-        pytest.param(reasons.LIMIT_EXCEEDED, 1, "kafka", Result.WARNING, id="many-groups"),
+        pytest.param(reasons.CLOCK_SKEW, 1, "kafka", CheckResult.FAILED, id="only-a-run-finds-it"),
+        pytest.param(reasons.LIMIT_EXCEEDED, 1, "kafka", CheckResult.WARNING, id="many-groups"),
         pytest.param(reasons.CLOCK_SKEW, 0, "kafka", None, id="edited-since"),
         pytest.param(reasons.CLOCK_SKEW, 1, "other", None, id="another-connection"),
     ],
 )
-def test_what_the_operator_refused(ask: Ask, reason: str, observed: int, namespace: str, result: Result | None) -> None:
+def test_what_the_operator_refused(
+    ask: Ask, reason: str, observed: int, namespace: str, result: CheckResult | None
+) -> None:
     """What only a write shows is in the status of policies: `doctor` repeats it, once for each reason."""
     condition = {"type": "DeletionBlocked", "status": "True", "reason": reason, "message": "2h apart"} | {
         "lastTransitionTime": "2026-01-01T00:00:00Z"

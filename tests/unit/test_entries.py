@@ -15,17 +15,17 @@ from group_hygiene.ledger.codec import Unreadable, decode, decode_key, encode_ke
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, whole
 from group_hygiene.model.entries import (
-    Covered,
     Delivered,
     Entry,
     Firing,
     Gap,
+    HistoryEntry,
     Intent,
     KeepRequest,
     Key,
+    LargestCoverage,
     Mark,
     Notice,
-    Outcome,
     OutcomeType,
     Owner,
     PolicyAlerts,
@@ -43,7 +43,7 @@ from tests.backups import backup
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
 KINDS: tuple[type[Entry], ...] = (
-    *(Owner, Watch, ScanClock, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome),
+    *(Owner, Watch, ScanClock, Seen, LargestCoverage, Mark, KeepRequest, Intent, Backup, HistoryEntry),
     *(PolicyAlerts, UsedBy),
 )
 
@@ -139,8 +139,8 @@ def mark(group: str = "g", uid: str = "u", digest: str = "d") -> Mark:
 
 def outcome(
     what: OutcomeType = OutcomeType.DELETED, at: datetime = NOW, until: datetime = NOW + DAY, **changes: Any
-) -> Outcome:
-    made = Outcome(
+) -> HistoryEntry:
+    made = HistoryEntry(
         group="g",
         id="id-1",
         at=at,
@@ -439,7 +439,7 @@ def test_compaction_changes_nothing(log: list[Entry]) -> None:
     log = [
         entry
         for index, entry in enumerate(log)
-        if not isinstance(entry, Outcome) or entry.key not in {other.key for other in log[:index]}
+        if not isinstance(entry, HistoryEntry) or entry.key not in {other.key for other in log[:index]}
     ]
     latest = {entry.key: index for index, entry in enumerate(log)}
     every, last = Contents(), Contents()
@@ -521,14 +521,14 @@ def test_damage_takes_nothing_away() -> None:
         ),
     ],
 )
-def test_deletions_are_remembered(outcomes: list[Outcome], expected: Deletion | None) -> None:
+def test_deletions_are_remembered(outcomes: list[HistoryEntry], expected: Deletion | None) -> None:
     """The last one of a group, by its own time; nothing else counts as one."""
     contents = Contents()
     contents.apply(outcomes)
     assert contents.deletions.get("g") == expected
 
 
-def interrupted(id: str = "id", kind: str = "Classic") -> Outcome:
+def interrupted(id: str = "id", kind: str = "Classic") -> HistoryEntry:
     return outcome(OutcomeType.NOT_DELETED, id=id, type=kind)
 
 

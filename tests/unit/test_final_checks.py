@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.plan import Conditions, Verdicts, make_plan
+from group_hygiene.decide.plan import RunConditions, Verdicts, make_plan
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
@@ -21,9 +21,9 @@ from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile import Executor, deletion
 from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.delete_requests import Answer
-from group_hygiene.reconcile.deletion import Saved
+from group_hygiene.reconcile.deletion import ToSave
 from group_hygiene.reconcile.recheck import Rechecked
-from group_hygiene.reconcile.settle import Request
+from group_hygiene.reconcile.settle import RequestState
 from group_hygiene.spec.connection import parse_connection
 from tests.unit.make import NOW, delete
 
@@ -109,11 +109,11 @@ def _run(ledger: _Ledger, guard: _Guard) -> Any:
     journal = Journal(cast("Any", ledger), ledger.contents, {}, writable=True)
     journal.stamp = NOW
     context = Context(cast("Any", _Client()), _CONNECTION, Memory(), cast("Any", _Clock()), journal)
-    plan = make_plan(replace(delete(), uid=_OURS.policy_uid), Verdicts(), {}, Conditions(), NOW)
+    plan = make_plan(replace(delete(), uid=_OURS.policy_uid), Verdicts(), {}, RunConditions(), NOW)
     return deletion._Run(Executor(context, guard), plan, cast("Any", None), {}, cast("Any", None))
 
 
-_SAVED = {"g": Saved(_OURS, [], ())}
+_SAVED = {"g": ToSave(_OURS, [], ())}
 _WINDOW: Any = _Window()
 _READ = Rechecked({}, {}, 0.0, late=False, log_ends={})
 
@@ -150,7 +150,7 @@ def test_a_deletion_that_was_carried_out_leaves_the_other_intent() -> None:
     """A later run resolves that one."""
     ledger = _Ledger([_THEIRS])
     ledger.read_on(None)
-    done = Answer(Request.CONFIRMED, Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted"))
+    done = Answer(RequestState.CONFIRMED, Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted"))
     deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, {}, _WINDOW)
     assert ledger.contents.deletions.keys() == {"g"}
     assert ledger.contents.intents == {"g": _THEIRS}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from group_hygiene.kafka.late_commits import GroupLog
-from group_hygiene.kafka.offsets_log import Commit, GroupState
+from group_hygiene.kafka.offsets_log import Commit, StateRecord
 from group_hygiene.kafka.partition import Marker
 from group_hygiene.model.backups import SavedOffset, with_late_offsets
 from group_hygiene.model.groups import CommittedOffset, Partition
 from tests.backups import backup
 
 _PLACE, _OTHER = Partition("orders", 0), Partition("orders", 1)
-_GONE = GroupState("g", "classic", gone=True)
+_GONE = StateRecord("g", "classic", gone=True)
 
 
 def _commit(offset: int | None, place: Partition = _PLACE) -> Commit:
@@ -50,14 +50,14 @@ def _end(producer: int, commits: bool = True) -> Marker:
     ],
 )
 def test_what_was_deleted(
-    log: list[Commit | GroupState | Marker | tuple[Commit, int]], late: dict[Partition, int], still_open: int
+    log: list[Commit | StateRecord | Marker | tuple[Commit, int]], late: dict[Partition, int], still_open: int
 ) -> None:
     """The last commit before a tombstone; a transaction that is open at the last one is counted."""
     of_group = GroupLog()
     for each in log:
         if isinstance(each, Marker):
             of_group.end(each)
-        elif isinstance(each, Commit | GroupState):
+        elif isinstance(each, Commit | StateRecord):
             of_group.take(each, None)
         else:
             of_group.take(*each)

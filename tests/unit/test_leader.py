@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.leader import Leader
+from group_hygiene.controller.leader import Candidate
 from group_hygiene.errors import ApiError, HygieneError, NotFound
 from group_hygiene.process.clock import elapsed
 
@@ -49,8 +49,8 @@ class _Clock:
         return elapsed() + self.skipped
 
 
-def _leader(api: _Api, clock: _Clock) -> Leader:
-    return Leader(cast(Api, api), "kafka", DURATION, clock)
+def _leader(api: _Api, clock: _Clock) -> Candidate:
+    return Candidate(cast(Api, api), "kafka", DURATION, clock)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from group_hygiene.kafka.changes import create_topic
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.ledger.topic import Topic, create, may_create
+from group_hygiene.ledger.topic import TopicMetadata, create, may_create
 from group_hygiene.model.groups import Fault
 
 _NEEDED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
@@ -67,7 +67,7 @@ def test_settings_that_brokers_refuse_are_left_out(
     """Those that a ledger does not need; the log says which."""
     brokers: Any = _Brokers(refused, code)
     with caplog.at_level(logging.WARNING):
-        assert create(brokers, "ledger", 3, Deadline(5), create_topic) == Topic("an-id", 1, 3)
+        assert create(brokers, "ledger", 3, Deadline(5), create_topic) == TopicMetadata("an-id", 1, 3)
     everything = {**_NEEDED, _UNCLEAN: "false", _IN_SYNC: "2"}.keys() | _PREFERRED
     assert brokers.made.keys() == everything - set(left_out)
     assert brokers.made.items() >= _NEEDED.items()

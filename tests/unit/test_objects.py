@@ -13,8 +13,8 @@ from group_hygiene.controller.objects import (
     OBJECT_BYTES,
     POLICIES,
     RESTORES,
+    ListedObject,
     Objects,
-    Row,
     is_over,
     refuse_unusable,
     trimmed,
@@ -155,8 +155,11 @@ def test_a_comparison_finds_what_the_watch_missed() -> None:
         objects.put(POLICIES, an_object(name))
     sequence = objects.sequence
     objects.put(POLICIES, an_object("created-since"))
-    rows = [Row(("kafka", name), f"uid-{name}", "1") for name in ("same", "missing")]
-    rows += [Row(("kafka", "edited"), "uid-edited", "2"), Row(("kafka", "recreated"), "uid-another", "1")]
+    rows = [ListedObject(("kafka", name), f"uid-{name}", "1") for name in ("same", "missing")]
+    rows += [
+        ListedObject(("kafka", "edited"), "uid-edited", "2"),
+        ListedObject(("kafka", "recreated"), "uid-another", "1"),
+    ]
     gone, late = objects.compare(POLICIES, rows, sequence)
     assert {key[1] for key, _ in gone} == {"deleted", "recreated"}
     assert {row.key[1] for row in late} == {"missing", "edited", "recreated"}
@@ -271,7 +274,7 @@ def test_a_comparison_finds_objects_that_have_room_again() -> None:
     mine = {f"p{number}": an_object(f"p{number}", namespace="mine", spec=with_bytes(100_000)) for number in range(9)}
     for obj in mine.values():
         objects.put(POLICIES, obj)
-    rows = [Row((key[0], key[1]), f"uid-{key[1]}", "1") for key in objects.keys(POLICIES)]
+    rows = [ListedObject((key[0], key[1]), f"uid-{key[1]}", "1") for key in objects.keys(POLICIES)]
     assert objects.compare(POLICIES, rows, objects.sequence) == ([], [])
     for number in range(40):
         for name in ("a", "b", "c", "d", "e"):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.kafka.offsets_log import RECORD_TYPES, BrokenRecord, Client, Commit, GroupState, decode
+from group_hygiene.kafka.offsets_log import RECORD_TYPES, BrokenRecord, Commit, MemberClient, StateRecord, decode
 from tests.log_records import COMMIT_V3, SAMPLES, Sample, commit_key, damaged, text
 
 ANY = [pytest.param(sample, id=sample.name) for sample in SAMPLES]
@@ -18,7 +18,7 @@ ANY = [pytest.param(sample, id=sample.name) for sample in SAMPLES]
 SHORTER_LAYOUTS = {("consumer-member-of-the-classic-protocol", 36), ("share-epoch", 7), ("share-state", 68)}
 
 
-def outcome(key: bytes | None, value: bytes | None) -> Commit | GroupState | None:
+def outcome(key: bytes | None, value: bytes | None) -> Commit | StateRecord | None:
     try:
         return decode(key, value)
     except BrokenRecord:
@@ -33,7 +33,7 @@ def test_every_version_says_what_it_says(sample: Sample) -> None:
 
 def test_there_is_a_sample_of_each_kind() -> None:
     """Nothing that can be decoded goes untested."""
-    kinds = {sample.record.kind for sample in SAMPLES if isinstance(sample.record, GroupState)}
+    kinds = {sample.record.kind for sample in SAMPLES if isinstance(sample.record, StateRecord)}
     assert kinds == set(RECORD_TYPES)
 
 
@@ -156,10 +156,10 @@ def test_the_first_clients_of_a_classic_group_are_read(
     since = struct.pack(">q", 8) if version >= 2 else b""
     head = struct.pack(">h", version) + text("consumer") + struct.pack(">i", 7) + _or_null(None) * 2 + since
     found = decode(b"\0\2" + text("g"), head + struct.pack(">i", len(members)) + written)
-    assert isinstance(found, GroupState)
+    assert isinstance(found, StateRecord)
     assert found.members == len(members)
     assert found.clients == tuple(
-        Client(short(client), short(host).removeprefix("/"), instance if version == 3 else None)
+        MemberClient(short(client), short(host).removeprefix("/"), instance if version == 3 else None)
         for client, host, instance in members[:5]
     )
 
@@ -180,9 +180,9 @@ def test_the_client_of_a_member_is_read(
     start = b"" if kind == "share" else compact(instance)
     value = b"\0\0" + start + compact(rack) + compact(client) + compact(host) + rest + b"\0"
     found = decode(struct.pack(">h", number) + text("g") + text("m"), value)
-    assert isinstance(found, GroupState)
+    assert isinstance(found, StateRecord)
     known = None if kind == "share" or instance is None else short(instance)
-    assert found.clients == (Client(short(client), short(host).removeprefix("/"), known, rack),)
+    assert found.clients == (MemberClient(short(client), short(host).removeprefix("/"), known, rack),)
 
 
 def short(value: str) -> str:

@@ -27,7 +27,7 @@ from group_hygiene.reconcile.context import Context, Facts, Memory, evidence_of
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.owners import NO_OWNERS, Owners
 from group_hygiene.spec.policy import Policy
-from group_hygiene.spec.receivers import Kind
+from group_hygiene.spec.receivers import ReceiverKind
 from tests.unit.make import NOW, alert, cluster, delete, group, mark, match, plan, refused, snapshot
 
 LINK = "https://portal.example.com/keep?group={group}"
@@ -166,28 +166,28 @@ def test_messages_name_the_owner() -> None:
     over = replace(ITEM, status=Status.RESOLVED)
     assert summary(over) == "policy kafka/unused, owner payments: GroupsMarked: resolved"
     for item in (ITEM, over):
-        (labelled,) = json.loads(body(Kind.ALERTMANAGER, [item], NOW))
+        (labelled,) = json.loads(body(ReceiverKind.ALERTMANAGER, [item], NOW))
         assert labelled["labels"]["owner"] == "payments"
-        assert json.loads(body(Kind.WEBHOOK, [item], NOW))["alerts"][0]["owner"] == "payments"
+        assert json.loads(body(ReceiverKind.WEBHOOK, [item], NOW))["alerts"][0]["owner"] == "payments"
     policys = replace(ITEM, owner="", keep_link="")
-    (labelled,) = json.loads(body(Kind.ALERTMANAGER, [policys], NOW))
+    (labelled,) = json.loads(body(ReceiverKind.ALERTMANAGER, [policys], NOW))
     assert "owner" not in labelled["labels"], "its alerts stay the same alerts"
-    assert json.loads(body(Kind.WEBHOOK, [policys], NOW))["alerts"][0]["owner"] is None
+    assert json.loads(body(ReceiverKind.WEBHOOK, [policys], NOW))["alerts"][0]["owner"] is None
 
 
 def test_messages_have_the_command_and_the_link_of_each_group() -> None:
     """Ready to paste and to click."""
-    (item,) = json.loads(body(Kind.WEBHOOK, [ITEM], NOW))["alerts"]
+    (item,) = json.loads(body(ReceiverKind.WEBHOOK, [ITEM], NOW))["alerts"]
     assert item["keepCommands"] == dict(zip(ITEM.groups, COMMANDS, strict=True))
     assert item["keepLinks"] == dict(zip(ITEM.groups, LINKS, strict=True))
-    (labelled,) = json.loads(body(Kind.ALERTMANAGER, [ITEM], NOW))
+    (labelled,) = json.loads(body(ReceiverKind.ALERTMANAGER, [ITEM], NOW))
     last_lines = labelled["annotations"]["description"].splitlines()[-2:]
     assert last_lines == [f"{command} {link}" for command, link in zip(COMMANDS, LINKS, strict=True)]
-    lines = json.loads(body(Kind.SLACK, [ITEM], NOW))["text"].splitlines()[1:]
+    lines = json.loads(body(ReceiverKind.SLACK, [ITEM], NOW))["text"].splitlines()[1:]
     assert lines == ["• `pay-1`", f"`{COMMANDS[0]}` <{LINKS[0]}>", "• `pay.2`", f"`{COMMANDS[1]}` <{LINKS[1]}>"]
     bare = replace(ITEM, keep_link="")
-    assert json.loads(body(Kind.WEBHOOK, [bare], NOW))["alerts"][0]["keepLinks"] == {}
-    assert f"\n`{COMMANDS[0]}`\n" in json.loads(body(Kind.SLACK, [bare], NOW))["text"]
+    assert json.loads(body(ReceiverKind.WEBHOOK, [bare], NOW))["alerts"][0]["keepLinks"] == {}
+    assert f"\n`{COMMANDS[0]}`\n" in json.loads(body(ReceiverKind.SLACK, [bare], NOW))["text"]
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,9 @@ def test_messages_have_the_command_and_the_link_of_each_group() -> None:
 def test_only_warnings_to_owners_have_instructions(changes: dict[str, Any], warns: bool) -> None:
     """Where nothing is deleted, there is nothing to prevent."""
     item = replace(ITEM, **changes)
-    (found,) = json.loads(body(Kind.WEBHOOK, [item], NOW))["alerts"]
+    (found,) = json.loads(body(ReceiverKind.WEBHOOK, [item], NOW))["alerts"]
     assert (bool(found["keepCommands"]), bool(found["keepLinks"])) == (warns, warns)
-    for kind in (Kind.ALERTMANAGER, Kind.SLACK):
+    for kind in (ReceiverKind.ALERTMANAGER, ReceiverKind.SLACK):
         assert ("group-hygiene keep" in body(kind, [item], NOW).decode()) is warns
 
 
@@ -255,7 +255,7 @@ def test_a_shell_gives_the_command_exactly_this_group(group: str) -> None:
 def test_no_command_for_a_name_that_is_not_safe_to_paste(group: str) -> None:
     """Shells differ in what quotes protect, and a truncated name is that of another group."""
     assert keep_command(group, "payments", "kafka/main") == ""
-    for kind in Kind:
+    for kind in ReceiverKind:
         assert "group-hygiene keep" not in body(kind, [replace(ITEM, groups={group: ""}, total=1)], NOW).decode()
 
 
@@ -274,7 +274,7 @@ def test_the_link_encodes_the_group(group: str, encoded: str) -> None:
     assert keep_link(group, LINK) == LINK.replace("{group}", encoded)
     assert (
         f"<{LINK.replace('{group}', encoded)}>"
-        in json.loads(body(Kind.SLACK, [replace(ITEM, groups={group: ""}, total=1)], NOW))["text"]
+        in json.loads(body(ReceiverKind.SLACK, [replace(ITEM, groups={group: ""}, total=1)], NOW))["text"]
     )
 
 
@@ -286,8 +286,8 @@ def test_no_link_without_a_template_or_for_a_truncated_name() -> None:
     assert keep_link("..", LINK) == "", "browsers take it for a step of the path"
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_messages_to_owners_are_bounded(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", ReceiverKind)
+def test_messages_to_owners_are_bounded(kind: ReceiverKind) -> None:
     """With the longest names and the longest link."""
     long = replace(
         ITEM,
@@ -297,7 +297,7 @@ def test_messages_to_owners_are_bounded(kind: Kind) -> None:
     )
     assert len(body(kind, [long], NOW)) < 200_000
     assert len(fitting(kind, [long] * 5_000, NOW)[0]) <= 256_000
-    if kind is Kind.SLACK:
+    if kind is ReceiverKind.SLACK:
         assert len(json.loads(fitting(kind, [long] * 100, NOW)[0])["text"]) <= 30_000
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from group_hygiene.decide.plan import VETOES, Conditions, due_groups, max_deletions
+from group_hygiene.decide.plan import VETOES, RunConditions, due_groups, max_deletions
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Protections
@@ -438,7 +438,7 @@ def test_the_guide_takes_less_than_half_an_hour() -> None:
     policy["spec"]["delete"] = policy["spec"].get("delete", {}) | first["delete"]
     connection["spec"]["limits"] |= raised["limits"]
     parsed, limits = parse_policy(policy), parse_connection(connection).limits
-    conditions = Conditions(limits=limits, total=4_000)
+    conditions = RunConditions(limits=limits, total=4_000)
     assert not [veto for veto in VETOES if veto(parsed.limits, [str(number) for number in range(3_000)], conditions)]
     runs = -(-3_000 // max_deletions(parsed.limits, conditions))
     assert runs * parsed.interval < timedelta(minutes=30)

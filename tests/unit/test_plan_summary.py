@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from group_hygiene.cli.plan_summary import by_owner, first_clean_up, owner_line
-from group_hygiene.decide.plan import Conditions, Verdicts, make_plan, max_deletions
+from group_hygiene.decide.plan import RunConditions, Verdicts, make_plan, max_deletions
 from group_hygiene.spec.policy import Limits, parse_policy
 from tests.unit.make import NOW, match, plan, policy_object
 
@@ -61,7 +61,7 @@ _CONNECTION = "in KafkaConnection kafka/main: limits: {maxPerRun: 3000, maxPerce
 def test_first_clean_up(delete: dict[str, Any], limits: Limits | None, total: int | None, lines: list[str]) -> None:
     """For 3,000 groups and interval 1h."""
     policy = parse_policy(policy_object(delete=delete, interval="1h"))
-    conditions = Conditions(limits=limits, total=total)
+    conditions = RunConditions(limits=limits, total=total)
     made = make_plan(policy, Verdicts.of(map(match, map(str, range(3_000)))), {}, conditions, NOW)
     assert first_clean_up(made, conditions) == lines
 
@@ -69,14 +69,14 @@ def test_first_clean_up(delete: dict[str, Any], limits: Limits | None, total: in
 def test_proposed_limits_are_enough() -> None:
     """With both, the first run deletes all groups."""
     spec = policy_object(delete={"windows": _TUESDAYS})
-    conditions = Conditions(limits=Limits(50, 10, min_groups=100), total=4_000)
+    conditions = RunConditions(limits=Limits(50, 10, min_groups=100), total=4_000)
     verdicts = Verdicts.of(map(match, map(str, range(3_000))))
     first, second = first_clean_up(make_plan(parse_policy(spec), verdicts, {}, conditions, NOW), conditions)
     own = yaml.safe_load(first.partition("windows): ")[2])["delete"]
     raised = yaml.safe_load(second.partition("main: ")[2])["limits"]
     spec["spec"]["delete"] |= own
     policy = parse_policy(spec)
-    new = Conditions(limits=Limits(raised["maxPerRun"], raised["maxPercent"], min_groups=100), total=4_000)
+    new = RunConditions(limits=Limits(raised["maxPerRun"], raised["maxPercent"], min_groups=100), total=4_000)
     made = make_plan(policy, verdicts, {}, new, NOW)
     assert (made.refusal, max_deletions(policy.limits, new)) == (None, 3_000)
 

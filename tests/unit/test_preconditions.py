@@ -17,7 +17,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import Memory
-from group_hygiene.reconcile.preconditions import MARGIN_S, PRECONDITIONS, Case, Moment, refusals
+from group_hygiene.reconcile.preconditions import MARGIN_S, PRECONDITIONS, Moment, ProofInput, refusals
 
 
 class _Guard:
@@ -31,11 +31,13 @@ class _Guard:
         return self._seconds
 
 
-def _case(guard: _Guard | None, *, written: bool = True, behind: timedelta = timedelta(), hidden: bool = False) -> Case:
+def _case(
+    guard: _Guard | None, *, written: bool = True, behind: timedelta = timedelta(), hidden: bool = False
+) -> ProofInput:
     clock, journal = SystemClock(), Journal(None, Contents(hidden={7: "damaged"} if hidden else {}), {})
     journal.has_written, journal.stamp = written, clock.now() - behind
     client = cast("Any", None)
-    return Case(client=client, memory=Memory(), deadline=Deadline(1), journal=journal, clock=clock, guard=guard)
+    return ProofInput(client=client, memory=Memory(), deadline=Deadline(1), journal=journal, clock=clock, guard=guard)
 
 
 def test_every_precondition_is_asked() -> None:
@@ -62,7 +64,7 @@ def test_every_precondition_is_asked() -> None:
         pytest.param(partial(_case, _Guard(), written=False, behind=timedelta(days=1)), None, id="nothing-was-written"),
     ],
 )
-def test_right_before_a_deletion(make: Callable[[], Case], reason: str | None) -> None:
+def test_right_before_a_deletion(make: Callable[[], ProofInput], reason: str | None) -> None:
     """The first one that does not hold gives the reason. Clocks are read in the test, not at collection."""
     refusal = next(refusals(make(), Moment.REQUEST, Moment.DELETION), None)
     assert (refusal.reason if refusal else None) == reason

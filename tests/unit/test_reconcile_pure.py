@@ -14,7 +14,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Listing
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile import context, delete_requests, scan
-from group_hygiene.reconcile.settle import Request
+from group_hygiene.reconcile.settle import RequestState
 from group_hygiene.spec.policy import Policy
 from tests.unit.make import DENIED, FAULT, alert, cluster, delete, group
 
@@ -128,7 +128,7 @@ def test_incomplete_where_groups_have_no_topic() -> None:
 def test_answer_that_proves_a_refusal(code: str, kind: OutcomeKind, reason: str) -> None:
     """The coordinator wrote nothing: the deletion is over, and its backup can go."""
     request, outcome = delete_requests.result_of_group("a", Fault(code, ""))
-    assert request is Request.REFUSED
+    assert request is RequestState.REFUSED
     assert (outcome.kind, outcome.reason) == (kind, reason)
 
 
@@ -150,14 +150,14 @@ def test_answer_that_proves_nothing(code: str, reason: str) -> None:
         delete_requests.result_of_group("a", Fault(code, "")),
         delete_requests.result_of_offsets("a", {Partition("t", 0): Fault(code, ""), Partition("t", 1): None}),
     ):
-        assert result.request is Request.UNCLEAR
+        assert result.request is RequestState.UNCLEAR
         assert result.outcome.reason == reason
 
 
 def test_deletion_without_fault() -> None:
     """No fault means deleted."""
     request, outcome = delete_requests.result_of_group("a", None)
-    assert request is Request.CONFIRMED
+    assert request is RequestState.CONFIRMED
     assert outcome.kind is OutcomeKind.DELETED
 
 
@@ -198,5 +198,5 @@ def test_answer_to_a_deletion_of_offsets(
     """One outcome a group; what is gone counts as deleted, since only then its backup stays."""
     places = (Partition("a", 0), Partition("a", 1), Partition("b", 0))
     request, outcome = delete_requests.result_of_offsets("g", dict(zip(places, answers, strict=True)))
-    assert request is (Request.CONFIRMED if topics else Request.REFUSED)
+    assert request is (RequestState.CONFIRMED if topics else RequestState.REFUSED)
     assert (outcome.kind, outcome.reason, outcome.topics) == (kind, reason, topics)

@@ -16,7 +16,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Coverage
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.restore.grouprestore import OWN_RESULTS, build_restore_status, redact_results
-from group_hygiene.restore.restorable import GroupResult, Kind, PartitionResult
+from group_hygiene.restore.restorable import GroupResult, PartitionResult, ResultKind
 from group_hygiene.status import build_status, connection_not_ready, redact_problem, redact_run
 from group_hygiene.status.redaction import OWN
 from tests.messages import insertions
@@ -133,7 +133,7 @@ def test_no_message_of_a_restore_but_of_the_group(reason: str, of_partition: boo
     place, saved = Partition("orders", 0), CommittedOffset(1)
     parts = (PartitionResult(place, saved, reason, _FOREIGN),) if of_partition else ()
     whole = reasons.PARTLY_RESTORED if of_partition else reason
-    result = GroupResult("g", Kind.WAITING, whole, _FOREIGN, None, parts)
+    result = GroupResult("g", ResultKind.WAITING, whole, _FOREIGN, None, parts)
     assert redact_results([result], "kafka", _CONNECTION) == [result]
     (shown,) = redact_results([result], "team", _CONNECTION)
     assert (shown.reason, shown.group, shown.partitions) == (result.reason, "g", parts)

@@ -10,7 +10,7 @@ import pytest
 
 from group_hygiene.evidence.relay import Relay
 from group_hygiene.network.egress import Egress, parse_egress
-from group_hygiene.spec.storage import Place
+from group_hygiene.spec.storage import HostPort
 
 
 @pytest.mark.parametrize("steps", range(8))
@@ -47,7 +47,7 @@ def test_both_ends_of_a_tunnel_are_closed_though_one_takes_nothing() -> None:
 
         store = await asyncio.start_server(pour, "127.0.0.1", 0)
         port = store.sockets[0].getsockname()[1]
-        async with Relay((Place("127.0.0.1", port),), parse_egress(["127.0.0.0/8"])) as relay:
+        async with Relay((HostPort("127.0.0.1", port),), parse_egress(["127.0.0.0/8"])) as relay:
             client = socket.create_connection(("127.0.0.1", int(relay.url.rpartition(":")[2])))
             client.sendall(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n".encode())
             source = await arrived.get()

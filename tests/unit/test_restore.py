@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset
-from group_hygiene.model.entries import Outcome, OutcomeType
+from group_hygiene.model.entries import HistoryEntry, OutcomeType
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.restore.grouprestore import RESULTS_MAX, build_restore_status, deletion_time, parse_restore
 from group_hygiene.restore.restorable import (
     GroupResult,
-    Kind,
     OutOfRange,
     PartitionResult,
     RestoreRequest,
+    ResultKind,
     choose,
     concerns,
     decide,
@@ -269,7 +269,7 @@ def test_the_later_backup_of_one_second() -> None:
 def test_only_a_missing_offset_proves_a_deletion(present: CommittedOffset | None, proves: bool) -> None:
     """A later offset that a restore replaces on request was there: no deletion had taken it."""
     partition = PartitionResult(PLACE, SAVED, reasons.VERIFIED, commit=SAVED, present=present)
-    result = GroupResult("billing", Kind.RESTORED, reasons.RESTORED, "", NOW, (partition,))
+    result = GroupResult("billing", ResultKind.RESTORED, reasons.RESTORED, "", NOW, (partition,))
     saved = backup()
     assert proves_deletion(saved, [saved], result, was_there=True) is proves
 
@@ -338,7 +338,7 @@ def test_lost_topics(now: str | Fault, expected: list[str]) -> None:
     assert lost_topics(saved, {"a-x-changelog": now}) == expected
     unknown = lost_topics(saved, {"a-x-changelog": Fault("REQUEST_TIMED_OUT", "no answer in time")})
     assert unknown == Fault("REQUEST_TIMED_OUT", "topic a-x-changelog: no answer in time")
-    message = warned(result(Kind.RESTORED), expected).message
+    message = warned(result(ResultKind.RESTORED), expected).message
     assert ("its state is gone" in message) == bool(expected)
 
 
@@ -387,7 +387,7 @@ def test_a_command_follows_nothing() -> None:
     assert not RestoreRequest(id="b", groups=("a",)).follows("a")
 
 
-_EARLIER = Outcome(
+_EARLIER = HistoryEntry(
     group="a",
     id="o.1",
     at=NOW,
@@ -421,7 +421,7 @@ def test_the_status_says_that_an_earlier_object_ran(groups: list[str], ready: st
 
 def test_an_unreadable_outcome_counts_as_one() -> None:
     """Of an earlier object: it may have restored the group."""
-    assert ran_before("a", {"a": None}).kind is Kind.REFUSED
+    assert ran_before("a", {"a": None}).kind is ResultKind.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -457,23 +457,23 @@ def test_object_is_refused(spec: dict[str, Any]) -> None:
         parse_restore(an_object(spec))
 
 
-def result(kind: Kind, name: str = "a") -> GroupResult:
+def result(kind: ResultKind, name: str = "a") -> GroupResult:
     return GroupResult(name, kind, f"Because{kind}", "why")
 
 
 @pytest.mark.parametrize(
     ("results", "conditions", "reason", "over"),
     [
-        pytest.param([result(Kind.RESTORED)], {"Ready": "True"}, "Restored", True, id="restored"),
+        pytest.param([result(ResultKind.RESTORED)], {"Ready": "True"}, "Restored", True, id="restored"),
         pytest.param(
-            [result(Kind.REFUSED), result(Kind.WAITING, "b")],
+            [result(ResultKind.REFUSED), result(ResultKind.WAITING, "b")],
             {"Ready": "False", "Reconciling": "True"},
             "BecauseWaiting",
             False,
             id="waiting",
         ),
         pytest.param(
-            [result(Kind.RESTORED), result(Kind.PARTLY, "b")],
+            [result(ResultKind.RESTORED), result(ResultKind.PARTLY, "b")],
             {"Ready": "False", "Stalled": "True"},
             "BecausePartly",
             True,
@@ -508,7 +508,7 @@ def test_status_says_how_it_stands(
 
 def test_status_is_bounded_and_goes_on() -> None:
     """At most 100 results, those that need somebody first; times of the first try and of a transition stay."""
-    many = [result(Kind.RESTORED, f"g-{number:03}") for number in range(150)] + [result(Kind.WAITING, "z")]
+    many = [result(ResultKind.RESTORED, f"g-{number:03}") for number in range(150)] + [result(ResultKind.WAITING, "z")]
     status = build_restore_status(an_object({}), many, NOW)
     assert status["counts"] == {"groups": 151, "restored": 150, "partly": 0, "refused": 0, "waiting": 1}
     assert (len(status["results"]), status["truncated"]) == (RESULTS_MAX, True)

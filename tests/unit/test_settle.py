@@ -17,11 +17,22 @@ from msgspec import structs
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Intent, Mark, OutcomeType, Removal
-from group_hygiene.model.entries import Outcome as OutcomeEntry
+from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile import recovery
 from group_hygiene.reconcile.recovery import Remains
-from group_hygiene.reconcile.settle import ROWS, UNCLEAR, Done, Facts, Found, Open, Request, State, Target, settle
+from group_hygiene.reconcile.settle import (
+    ROWS,
+    UNCLEAR,
+    DeletionFacts,
+    DeletionState,
+    Done,
+    Open,
+    Presence,
+    RequestState,
+    Target,
+    settle,
+)
 from tests.unit.make import NOW
 
 INTENT = Intent(
@@ -44,7 +55,7 @@ TARGETS: dict[Target, dict[str, Any]] = {
     Target.TOPICS: {"topics": ("a", "b")},
 }
 BACKUP = ("backup", "g", "id", "0")
-_DOUBT = (State.IN_DOUBT, State.DOUBT_OVER)
+_DOUBT = (DeletionState.IN_DOUBT, DeletionState.DOUBT_OVER)
 _FIELDS = ("group", "id", "type", "policy", "policy_uid", "generation", "expires", "topics", "partitions", "writer")
 
 
@@ -54,24 +65,26 @@ def in_doubt(intent: Intent) -> OutcomeEntry:
     return OutcomeEntry(at=NOW, what=what, reason=reasons.INTERRUPTED, message="interrupted", **fields)
 
 
-def facts(state: State, target: Target, request: Request, found: Found) -> Facts:
+def facts(state: DeletionState, target: Target, request: RequestState, found: Presence) -> DeletionFacts:
     deletion: Intent | OutcomeEntry = structs.replace(INTENT, **TARGETS[target])
     if state in _DOUBT:
         deletion = in_doubt(cast("Intent", deletion))
     answer = Outcome("g", OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, "answered")
-    if request is Request.CONFIRMED:
+    if request is RequestState.CONFIRMED:
         answer = Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted", deletion.topics)
-    topics = {Found.GONE: deletion.topics, Found.SOME_TOPICS: deletion.topics[:1]}.get(found, ())
+    topics = {Presence.GONE: deletion.topics, Presence.SOME_TOPICS: deletion.topics[:1]}.get(found, ())
     now = NOW + timedelta(minutes=1)
-    return Facts(deletion, state, request, found, now, answer, topics, left=4, backup=[BACKUP])
+    return DeletionFacts(deletion, state, request, found, now, answer, topics, left=4, backup=[BACKUP])
 
 
-ALL = [facts(*each) for each in product(State, Target, Request, Found)]
+ALL = [facts(*each) for each in product(DeletionState, Target, RequestState, Presence)]
 
 
 def test_each_combination_of_facts_meets_exactly_one_row() -> None:
     """And each row is met by some."""
-    met = [[row for row in ROWS if row.is_met(*each)] for each in product(State, Target, Request, Found)]
+    met = [
+        [row for row in ROWS if row.is_met(*each)] for each in product(DeletionState, Target, RequestState, Presence)
+    ]
     assert {len(rows) for rows in met} == {1}
     assert {rows[0].name for rows in met} == {row.name for row in ROWS}
     assert len({row.name for row in ROWS}) == len(ROWS)
@@ -86,10 +99,10 @@ def test_a_backup_goes_only_if_nothing_was_deleted() -> None:
     results = [(each, settle(each)) for each in ALL]
     useless = [each for each, result in results if isinstance(result, Done) and "backup" in removed(result)]
     assert {(each.state, each.request) for each in useless} == {
-        (State.INTENT, Request.NOT_SENT),
-        (State.INTENT, Request.REFUSED),
+        (DeletionState.INTENT, RequestState.NOT_SENT),
+        (DeletionState.INTENT, RequestState.REFUSED),
     }
-    assert Target.SHARE not in {each.target for each in useless if each.request is Request.REFUSED}
+    assert Target.SHARE not in {each.target for each in useless if each.request is RequestState.REFUSED}
 
 
 def test_an_intent_ends_only_with_its_outcome() -> None:
@@ -99,7 +112,7 @@ def test_an_intent_ends_only_with_its_outcome() -> None:
         if isinstance(result, Done):
             assert result.changes[0] is result.entry
             assert (result.entry.group, result.entry.id) == (case.deletion.group, case.deletion.id)
-            assert ("intent" in removed(result)) is (case.state is State.INTENT)
+            assert ("intent" in removed(result)) is (case.state is DeletionState.INTENT)
 
 
 @pytest.mark.parametrize("waiting", [0, 1_500])
@@ -126,17 +139,20 @@ def test_what_is_not_known_is_open() -> None:
         _claims_no_more_than_is_known(case, settle(case))
 
 
-def _claims_no_more_than_is_known(case: Facts, result: Done | Open) -> None:
-    proven = case.request in (Request.NOT_SENT, Request.REFUSED, Request.CONFIRMED) and case.state not in _DOUBT
-    if case.found is Found.UNKNOWN and not proven:
+def _claims_no_more_than_is_known(case: DeletionFacts, result: Done | Open) -> None:
+    proven = (
+        case.request in (RequestState.NOT_SENT, RequestState.REFUSED, RequestState.CONFIRMED)
+        and case.state not in _DOUBT
+    )
+    if case.found is Presence.UNKNOWN and not proven:
         assert isinstance(result, Open)
     if isinstance(result, Open) or proven:
         return
     if result.outcome.kind is OutcomeKind.DELETED:
-        assert case.found in (Found.GONE, Found.SOME_TOPICS, Found.RESTORED)
+        assert case.found in (Presence.GONE, Presence.SOME_TOPICS, Presence.RESTORED)
         assert set(result.entry.topics) == set(case.topics)
     elif case.state not in _DOUBT:
-        assert case.request is Request.UNKNOWN
+        assert case.request is RequestState.UNKNOWN
         assert (result.entry.type, result.entry.writer) == (case.deletion.type, "operator")
 
 
@@ -153,7 +169,7 @@ def test_a_mark_ends_with_what_was_deleted(topics: tuple[str, ...], left: dict[s
     marked = {"a": NOW - timedelta(hours=1), "b": NOW, "c": NOW + timedelta(hours=1)} if topics else {}
     since, due = NOW - timedelta(hours=1), NOW + timedelta(hours=1)
     mark = Mark(policy_uid="uid-1", group="g", policy="p", digest="d", since=since, due=due, topics=marked)
-    case = facts(State.INTENT, Target.TOPICS if topics else Target.GROUP, Request.UNKNOWN, Found.GONE)
+    case = facts(DeletionState.INTENT, Target.TOPICS if topics else Target.GROUP, RequestState.UNKNOWN, Presence.GONE)
     result = settle(replace(case, topics=topics, mark=mark))
     assert isinstance(result, Done)
     if left is None:
@@ -178,16 +194,16 @@ class World:
     intent: Intent
     sent: int
     is_sender: bool = True
-    request: Request | None = None
+    request: RequestState | None = None
     done: int = 0
-    left: Found = Found.THERE
+    left: Presence = Presence.THERE
     log: list[Sequence[Change]] = field(default_factory=list)
 
     def carry_out(self) -> None:
         """The broker carries out the next request, at once or late."""
         if self.done < self.sent:
             self.done += 1
-            self.left = Found.GONE if self.is_deleted else Found.PART
+            self.left = Presence.GONE if self.is_deleted else Presence.PART
 
     @property
     def is_deleted(self) -> bool:
@@ -197,26 +213,26 @@ class World:
         """This process gets its answer, or finds that another one was first; it writes the outcome, and ends."""
         if self.request is not None or (self.done and not self.is_deleted):
             return
-        self.request = Request.NOT_SENT
+        self.request = RequestState.NOT_SENT
         if self.is_sender and self.sent:
-            self.request = Request.CONFIRMED if self.done else Request.REFUSED
+            self.request = RequestState.CONFIRMED if self.done else RequestState.REFUSED
             self.sent = self.done
         contents = read(self.log)
         is_ours = contents.intents.get("g") == self.intent and "g" not in contents.contested
-        target = facts(State.INTENT, Target.GROUP, self.request, self.left)
-        state = State.INTENT if is_ours else State.CONTESTED
+        target = facts(DeletionState.INTENT, Target.GROUP, self.request, self.left)
+        state = DeletionState.INTENT if is_ours else DeletionState.CONTESTED
         result = settle(replace(target, deletion=self.intent, state=state))
         if isinstance(result, Done):
             self.log.append(result.changes)
 
     def come_back(self) -> None:
         """Consumers join again."""
-        self.left = {Found.GONE: Found.THERE, Found.PART: Found.PART_IN_USE}.get(self.left, self.left)
+        self.left = {Presence.GONE: Presence.THERE, Presence.PART: Presence.PART_IN_USE}.get(self.left, self.left)
 
     def restore(self) -> None:
         """A restore finds offsets missing, and proves it in the ledger."""
-        if self.left is not Found.THERE:
-            self.left = Found.THERE
+        if self.left is not Presence.THERE:
+            self.left = Presence.THERE
             entry = in_doubt(self.intent)
             changes = {"id": "a-restore", "what": OutcomeType.RESTORED, "type": "", "backup": "id"}
             self.log.append([structs.replace(entry, **changes)])
@@ -237,7 +253,7 @@ def read(log: Sequence[Sequence[Change]]) -> Contents:
     return contents
 
 
-def resolved(log: Sequence[Sequence[Change]], left: Found, over: bool) -> Done | Open | None:
+def resolved(log: Sequence[Sequence[Change]], left: Presence, over: bool) -> Done | Open | None:
     """What a process finds that read this part of the log. None = no deletion is open."""
     contents = read(log)
     deletion = (contents.unresolved | contents.intents).get("g")
@@ -247,7 +263,7 @@ def resolved(log: Sequence[Sequence[Change]], left: Found, over: bool) -> Done |
     context: Any = SimpleNamespace(
         journal=SimpleNamespace(contents=contents), memory=SimpleNamespace(unrecorded={}, unsent={}), clock=clock
     )
-    topics = frozenset(deletion.topics) if left is Found.GONE else frozenset[str]()
+    topics = frozenset(deletion.topics) if left is Presence.GONE else frozenset[str]()
     return settle(recovery._facts(context, deletion, Remains(left, topics, 4), over))
 
 
@@ -286,13 +302,13 @@ def test_any_part_of_the_log_gives_the_same_answer_or_none(
             assert intent.id not in {each.id for each in deleted}
             assert (is_sender, world.done) == (True, 0)
             # Brokers erase start offsets before they refuse.
-            assert (intent.type, world.request) != ("Share", Request.REFUSED)
+            assert (intent.type, world.request) != ("Share", RequestState.REFUSED)
 
 
 def test_an_answer_that_proves_nothing_is_no_answer() -> None:
     """Right after the request, only a group that is gone counts as deleted; a later run may find more."""
     for case in (each for each in ALL if each.request in UNCLEAR):
-        now, later = settle(case), settle(replace(case, request=Request.UNKNOWN))
+        now, later = settle(case), settle(replace(case, request=RequestState.UNKNOWN))
         if isinstance(now, Done):
             assert isinstance(later, Done)
             assert now.outcome.kind is later.outcome.kind

@@ -14,7 +14,7 @@ from msgspec import structs
 from group_hygiene.alerts.state import assess
 from group_hygiene.decide.pattern_notes import PatternNote
 from group_hygiene.decide.plan import EVIDENCE, SHOWN, Verdicts, make_plan
-from group_hygiene.decide.plan import Conditions as PlanConditions
+from group_hygiene.decide.plan import RunConditions as PlanConditions
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import NEVER
 from group_hygiene.model.groups import Bounds, CommittedOffset, GroupState, GroupType, Partition
@@ -24,7 +24,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Coverage
 from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
 from group_hygiene.restore.grouprestore import build_restore_status
-from group_hygiene.restore.restorable import GroupResult, Kind
+from group_hygiene.restore.restorable import GroupResult, ResultKind
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
@@ -301,7 +301,7 @@ def test_a_name_stays_on_its_line(name: str, shown: str) -> None:
     """`kubectl describe` prints a status as it is: no name begins a line of its own, or looks like another."""
     status = _status(delete(enforce=True), [match(name), refused(name + "2", message=name)], outcomes=[_kept(name)])
     restored = build_restore_status(
-        {"metadata": {"generation": 1}}, [GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, name)], NOW
+        {"metadata": {"generation": 1}}, [GroupResult(name, ResultKind.REFUSED, reasons.NO_BACKUP, name)], NOW
     )
     assert [entry["group"] for entry in (status["sample"][0], restored["results"][0])] == [shown, shown]
     assert [text for text in _texts([status, restored]) if not text.isprintable()] == []

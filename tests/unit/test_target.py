@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import read_settings
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.connection import Connection
@@ -36,7 +36,7 @@ def test_a_login_is_not_sent_to_brokers_that_only_a_manifest_names(tmp_path: Pat
     """The author of a pull request could name brokers of their own. The user's brokers take precedence."""
     properties = tmp_path / "client.properties"
     properties.write_text(login)
-    target = Target(command_config=properties)
+    target = ChosenCluster(command_config=properties)
     with pytest.raises(UsageError, match=r"add bootstrap\.servers to .*client\.properties, or give --bootstrap-server"):
         read_settings(target, _FILE)
     if login is not _IAM:
@@ -51,7 +51,9 @@ def test_properties_without_a_login_reach_the_brokers_of_a_manifest(tmp_path: Pa
     """They contain no secret."""
     properties = tmp_path / "client.properties"
     properties.write_text(text)
-    assert read_settings(Target(command_config=properties), _FILE)[1].bootstrap_servers == ("from-the-file:9092",)
+    assert read_settings(ChosenCluster(command_config=properties), _FILE)[1].bootstrap_servers == (
+        "from-the-file:9092",
+    )
 
 
 def test_tokens_go_only_to_brokers_of_aws_and_those_that_the_user_names(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_tokens_go_only_to_brokers_of_aws_and_those_that_the_user_names(tmp_path
     properties = tmp_path / "client.properties"
     properties.write_text(_IAM)
     servers = ("boot-x.c1.kafka-serverless.eu-west-1.amazonaws.com:9098", "Kafka.Example.com.:9098")
-    _, settings = read_settings(Target(bootstrap_servers=servers, command_config=properties), None)
+    _, settings = read_settings(ChosenCluster(bootstrap_servers=servers, command_config=properties), None)
     assert settings.sasl is not None
     assert settings.sasl.msk is not None
     hosts = settings.sasl.msk.hosts

@@ -8,12 +8,12 @@ import sys
 # Each class is new, so that its annotations are read now; the interpreter changes threads as often as it can.
 _SCRIPT = """
 import sys, threading
-from group_hygiene.spec.fields import Part, convert
+from group_hygiene.spec.fields import SpecPart, convert
 
 sys.setswitchinterval(1e-6)
 for number in range(300):
-    inner = type(f"Inner{number}", (Part,), {"__annotations__": {"a": str}}, frozen=True)
-    outer = type(f"Outer{number}", (Part,), {"__annotations__": {"x": inner, "y": dict[str, inner]}}, frozen=True)
+    inner = type(f"Inner{number}", (SpecPart,), {"__annotations__": {"a": str}}, frozen=True)
+    outer = type(f"Outer{number}", (SpecPart,), {"__annotations__": {"x": inner, "y": dict[str, inner]}}, frozen=True)
     begin = threading.Barrier(3)
 
     def work():

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from group_hygiene.controller import unserved as module
-from group_hygiene.controller.app import Operator, Options
+from group_hygiene.controller.app import Operator, OperatorOptions
 from group_hygiene.controller.guard import Grants
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Objects
 from group_hygiene.controller.unserved import Unserved
@@ -117,7 +117,7 @@ def test_a_restore_that_ended_is_deleted(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_an_edit_wakes_no_connection_that_grants_nothing(access: list[Any], woken: bool) -> None:
     """Nor does one of an object that named it before. The status of the object is checked in any case."""
-    operator = Operator(Options())
+    operator = Operator(OperatorOptions())
     asked: Any = SimpleNamespace(names=[], check=lambda plural, key: asked.names.append(key))
     grants = Grants(cast("Any", None), SystemClock())
     operator._services = cast("Any", SimpleNamespace(unserved=asked, grants=grants))

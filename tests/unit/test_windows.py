@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.fields import convert
-from group_hygiene.spec.windows import Day, Window, next_open
+from group_hygiene.spec.windows import Weekday, Window, next_open
 
 BERLIN = "Europe/Berlin"
 ZONES = [
@@ -24,7 +24,7 @@ ZONES = [
 MINUTES = st.integers(0, 24 * 60 - 1).map(lambda minute: f"{minute // 60:02}:{minute % 60:02}")
 WINDOWS = st.builds(
     lambda days, start, end, zone: window(start, end, *days, zone=zone),
-    st.sets(st.sampled_from(Day)),
+    st.sets(st.sampled_from(Weekday)),
     MINUTES,
     MINUTES,
     st.sampled_from(ZONES),
@@ -76,7 +76,7 @@ def is_open(one: Window, now: datetime) -> bool:
     zone = ZoneInfo(one.time_zone)
     for back in (0, 1, 2):
         day = now.astimezone(zone).replace(tzinfo=None, fold=0) - timedelta(days=back)
-        if one.days and list(Day)[day.weekday()] not in one.days:
+        if one.days and list(Weekday)[day.weekday()] not in one.days:
             continue
         opens = day.replace(hour=int(one.start[:2]), minute=int(one.start[3:]), second=0, microsecond=0)
         closes = day.replace(hour=int(one.end[:2]), minute=int(one.end[3:]), second=0, microsecond=0)

@@ -25,8 +25,8 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.authorities import system_authorities, trusting
 from group_hygiene.network.egress import Egress
 from group_hygiene.network.gate import Gate
-from group_hygiene.network.post import Answer, Request, send
-from group_hygiene.spec.receivers import Kind, Receiver
+from group_hygiene.network.post import HttpAnswer, HttpRequest, send
+from group_hygiene.spec.receivers import Receiver, ReceiverKind
 from group_hygiene.spec.secret import Hidden, SecretRef
 
 SECONDS = 10.0
@@ -42,7 +42,7 @@ class Endpoint:
     """url: the target of the POST. ca: PEM, None = the system's authorities. digest: see Receiver.digest."""
 
     name: str
-    kind: Kind
+    kind: ReceiverKind
     url: Hidden
     token: Hidden | None = None
     hmac: Hidden | None = None
@@ -76,7 +76,7 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
             trusting(ca.reveal(), "ca")
         except SecretProblem:
             raise _invalid(receiver.ca, "is no certificate in PEM") from None
-    if receiver.kind is Kind.ALERTMANAGER and not parts.path.rstrip("/").endswith(_PATH):
+    if receiver.kind is ReceiverKind.ALERTMANAGER and not parts.path.rstrip("/").endswith(_PATH):
         text = urlunsplit(parts._replace(path=parts.path.rstrip("/") + _PATH))
     trusted = None if ca is None else ca.reveal()
     return Endpoint(receiver.name, receiver.kind, Hidden(text), token, key, trusted, receiver.digest)
@@ -100,7 +100,7 @@ def _invalid(ref: SecretRef | None, what: str) -> SecretProblem | SpecError:
     return SecretProblem(f"key {ref.key!r} of Secret {ref.name} {what}", reasons.SECRET_INVALID)
 
 
-class Result(NamedTuple):
+class PostResult(NamedTuple):
     """The result of a POST. failure: without URL and token; None = the receiver answered 2xx.
 
     retry_after: the seconds that the receiver asks to wait before the next try. too_large: it takes only shorter
@@ -113,7 +113,7 @@ class Result(NamedTuple):
     unanswered: bool = False
 
 
-async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress) -> Result:
+async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress) -> PostResult:
     """Send a body of `messages.body`. Raises only CancelledError."""
     url = endpoint.url.reveal()
     headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT}
@@ -125,7 +125,7 @@ async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress
     try:
         # Not aiohttp's own context, which has the system's authorities of this process's start.
         context = system_authorities() if endpoint.ca is None else trusting(endpoint.ca, "ca")
-        return _result(await send(Request(url, content, headers, gate, context, SECONDS)), now)
+        return _result(await send(HttpRequest(url, content, headers, gate, context, SECONDS)), now)
     except aiohttp.ConnectionTimeoutError:
         why = f"it can't be connected to within {SECONDS:.0f} s"
     except TimeoutError:
@@ -143,16 +143,16 @@ async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress
         # Their texts contain addresses and headers.
         why = f"the request failed ({type(error).__name__})"
     if gate.refused is not None:
-        return Result(Refusal(reasons.RECEIVER_REFUSED, f"its host resolves to {gate.refused}"))
-    return Result(Refusal(reasons.RECEIVER_FAILED, why), unanswered=unanswered)
+        return PostResult(Refusal(reasons.RECEIVER_REFUSED, f"its host resolves to {gate.refused}"))
+    return PostResult(Refusal(reasons.RECEIVER_FAILED, why), unanswered=unanswered)
 
 
-def _result(answer: Answer, now: datetime) -> Result:
+def _result(answer: HttpAnswer, now: datetime) -> PostResult:
     if 200 <= answer.status < 300:
-        return Result(None)
+        return PostResult(None)
     hint = ", and redirects are not followed" if 300 <= answer.status < 400 else ""
     failure = Refusal(reasons.RECEIVER_FAILED, f"it answers {answer.status}{hint}")
-    return Result(
+    return PostResult(
         failure,
         _wait(answer.headers.get("Retry-After", ""), now),
         too_large=answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

@@ -22,7 +22,7 @@ from group_hygiene.alerts.state import DETAIL_MAX, NAME_MAX, AlertType, Item, St
 from group_hygiene.model.naming import printable
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import Action
-from group_hygiene.spec.receivers import Kind
+from group_hygiene.spec.receivers import ReceiverKind
 
 # Bytes of a message. Many proxies and receivers take 1 MB, nginx by default. Slack truncates a text at 40,000
 # characters.
@@ -43,12 +43,14 @@ class Instruction(NamedTuple):
     link: str
 
 
-def fitting(kind: Kind, items: Iterable[Item], now: datetime, limit: int = MESSAGE_MAX) -> tuple[bytes, list[Item]]:
+def fitting(
+    kind: ReceiverKind, items: Iterable[Item], now: datetime, limit: int = MESSAGE_MAX
+) -> tuple[bytes, list[Item]]:
     """The body of a message of at most `limit` bytes, and which of the first items it has; without items, none.
 
     An alert that is too long for a message of its own is sent without its groups.
     """
-    limit = min(limit, _SLACK_MAX) if kind is Kind.SLACK else limit
+    limit = min(limit, _SLACK_MAX) if kind is ReceiverKind.SLACK else limit
     taken: list[Item] = []
     left = limit
     for item in items:
@@ -62,11 +64,11 @@ def fitting(kind: Kind, items: Iterable[Item], now: datetime, limit: int = MESSA
     return body(kind, taken, now), taken
 
 
-def body(kind: Kind, items: Sequence[Item], now: datetime) -> bytes:
+def body(kind: ReceiverKind, items: Sequence[Item], now: datetime) -> bytes:
     """One message that holds all of `items`, as the body of one POST; JSON in UTF-8."""
-    if kind is Kind.ALERTMANAGER:
+    if kind is ReceiverKind.ALERTMANAGER:
         content: Any = [alert for item in items for alert in _alerts(item, now)]
-    elif kind is Kind.SLACK:
+    elif kind is ReceiverKind.SLACK:
         content = {"text": "\n".join(map(_slack, items))}
     else:
         content = _webhook(items, now)

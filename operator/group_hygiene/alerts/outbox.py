@@ -32,7 +32,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Delivered, Firing, Key, PolicyAlerts, Removal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.policy import Policy
-from group_hygiene.spec.receivers import Kind
+from group_hygiene.spec.receivers import ReceiverKind
 
 # How long the ledger retains an entry. It is written again when half of that is over.
 _RETENTION = timedelta(days=60)
@@ -196,7 +196,7 @@ class Outbox:
                 entry = self._entries.get(item.uid)
                 if entry is None:
                     continue
-                if item.status is Status.FIRING and place.kind is Kind.ALERTMANAGER:
+                if item.status is Status.FIRING and place.kind is ReceiverKind.ALERTMANAGER:
                     self._renewed[lane.receiver, item.uid, item.type] = message.at
                 state = received(entry.delivered.get(lane.receiver) or self._nothing(lane.receiver), item)
                 state = state._replace(unconfirmed=not confirmed)
@@ -241,7 +241,7 @@ class Outbox:
     def _is_due(self, receiver: str, uid: str, alert_type: str, now: datetime) -> bool:
         """Whether to send an alert again to an Alertmanager."""
         place = self._places[receiver]
-        if not isinstance(place, Endpoint) or place.kind is not Kind.ALERTMANAGER:
+        if not isinstance(place, Endpoint) or place.kind is not ReceiverKind.ALERTMANAGER:
             return False
         at = self._renewed.get((receiver, uid, alert_type))
         return at is None or now - at >= validity(self._policies.get(uid)) / 2

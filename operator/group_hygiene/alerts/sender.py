@@ -15,13 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from group_hygiene.alerts.delivery import Result, post
+from group_hygiene.alerts.delivery import PostResult, post
 from group_hygiene.alerts.messages import MESSAGE_MAX
 from group_hygiene.alerts.outbox import Lane, Message, Outbox
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.egress import Egress
-from group_hygiene.spec.receivers import Kind
+from group_hygiene.spec.receivers import ReceiverKind
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Sender:
                     limit = len(message.content) // 2
                     continue
                 # Each message in Slack is one more for its readers.
-                repeats = message.to.kind is Kind.SLACK and result.unanswered
+                repeats = message.to.kind is ReceiverKind.SLACK and result.unanswered
                 failed, unanswered = failed + 1, unanswered + repeats
                 if result.failure is None or (repeats and unanswered == _UNANSWERED_MAX):
                     self.outbox.delivered(lane, message, confirmed=result.failure is None)
@@ -138,13 +138,13 @@ class Sender:
         except Exception:
             log.exception("%s: error while making a message", self._name(lane))
 
-    async def _post(self, lane: Lane, message: Message) -> Result:
+    async def _post(self, lane: Lane, message: Message) -> PostResult:
         try:
             result = await post(message.to, message.content, message.at, self._context.egress)
         except Exception as error:
             # Its text may hold a URL or a token.
             log.error("%s: unexpected %s", self._name(lane), type(error).__name__)
-            result = Result(Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: a bug in the operator"))
+            result = PostResult(Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: a bug in the operator"))
         self._context.count(message.to.kind, result.failure is None)
         if result.failure is None:
             log.info("%s: sent %d alerts", self._name(lane), len(message.items))

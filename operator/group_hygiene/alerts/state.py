@@ -55,7 +55,7 @@ class AlertType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AlertFinding:
     """The current groups for one type of alert.
 
     groups: digest -> name; a new digest changes the alert. named: the groups that a message shows instead, if they
@@ -82,7 +82,7 @@ class Situation:
 
     uid: str
     at: datetime
-    findings: tuple[Finding, ...]
+    findings: tuple[AlertFinding, ...]
     deleted: Notice | None = None
     unknown: frozenset[bytes] = frozenset()
     judged: frozenset[bytes] | None = None
@@ -113,10 +113,10 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
 
     policy = plan.policy
     deleted = tuple(outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED)
-    findings: list[Finding] = []
+    findings: list[AlertFinding] = []
     if policy.action is Action.ALERT or policy.mode is not Mode.ENFORCE:
         matched = {digest_of(group): group for group in plan.due or plan.matched}
-        findings.append(Finding(AlertType.GROUPS_MATCHED, matched, at_least=policy.alert.groups_at_least))
+        findings.append(AlertFinding(AlertType.GROUPS_MATCHED, matched, at_least=policy.alert.groups_at_least))
     gone = set(deleted)
     waiting = {group: plan.due_time(group) for group in plan.marked if group not in gone}
     dates = {group: due for group, due in waiting.items() if due is not None}
@@ -125,12 +125,12 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
     marked = {digest_of(group, due.isoformat()): group for group, due in newest.items()}
     skipped = skipped_by_latest(plan.verdicts[group] for group in dates if group in plan.verdicts)
     first_due = min(dates.values(), default=None)
-    findings.append(Finding(AlertType.GROUPS_MARKED, marked, detail=skipped, first_due=first_due))
+    findings.append(AlertFinding(AlertType.GROUPS_MARKED, marked, detail=skipped, first_due=first_due))
     if plan.refusal is not None:
         # Another reason changes the alert; another number in its message does not.
         why = {digest_of(plan.refusal.reason): plan.refusal.reason}
         detail = f"{plan.refusal.reason}: {plan.refusal.message}"[: DETAIL_MAX + 1]
-        findings.append(Finding(AlertType.DELETION_BLOCKED, why, named=plan.due, detail=detail))
+        findings.append(AlertFinding(AlertType.DELETION_BLOCKED, why, named=plan.due, detail=detail))
     return Situation(
         policy.uid,
         snapshot.taken_at,
@@ -235,7 +235,7 @@ def advance(before: Mapping[str, Firing], situation: Situation) -> dict[str, Fir
     return {str(alert_type): firing for alert_type, firing in after.items() if firing is not None}
 
 
-def _advance(before: Firing | None, finding: Finding, situation: Situation) -> Firing | None:
+def _advance(before: Firing | None, finding: AlertFinding, situation: Situation) -> Firing | None:
     known = frozenset() if before is None else unpacked(before.digests)
     held: list[bytes] = []
     if finding.type is AlertType.GROUPS_MATCHED:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from group_hygiene.cli.options import YAML_FILE, Duration, Past, Since, file_option, output_option
+from group_hygiene.cli.options import YAML_FILE, DurationType, Past, SinceType, file_option, output_option
 from group_hygiene.cli.spark_options import spark_options
 
 
@@ -16,7 +16,7 @@ from group_hygiene.cli.spark_options import spark_options
 @click.option(
     "--from",
     "start",
-    type=Since(),
+    type=SinceType(),
     metavar="TIME",
     help="Start: a day (2026-10-01), a time, or a duration before --to (30d).  [default: all]",
 )
@@ -25,7 +25,7 @@ from group_hygiene.cli.spark_options import spark_options
 )
 @click.option(
     "--step",
-    type=Duration(),
+    type=DurationType(),
     metavar="DURATION",
     default="1d",
     show_default=True,
@@ -39,7 +39,7 @@ from group_hygiene.cli.spark_options import spark_options
 )
 @click.option(
     "--offsets-retention",
-    type=Duration(),
+    type=DurationType(),
     metavar="DURATION",
     help="offsets.retention.minutes of the brokers; required for expiresWithin and for the reason ExpiresFirst.",
 )
@@ -77,7 +77,7 @@ def backtest(output: str, **given: Any) -> int:
 )
 @click.option(
     "--offsets-retention",
-    type=Duration(),
+    type=DurationType(),
     metavar="DURATION",
     default="7d",
     show_default=True,

@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 import click
 
 from group_hygiene.cli.options import (
-    Duration,
+    ChosenCluster,
+    DurationType,
     Expression,
-    Moment,
+    MomentType,
     Names,
     Pattern,
     PlanOptions,
-    Target,
     Text,
     activity_option,
     file_option,
@@ -96,7 +96,7 @@ class ListOptions:
 @output_option
 @target_options
 @grouped("chosen", ListOptions)
-def list_(target: Target, output: str, chosen: ListOptions, every: timedelta | None) -> int:
+def list_(target: ChosenCluster, output: str, chosen: ListOptions, every: timedelta | None) -> int:
     """List the groups of a cluster with their state and type. In any state, and of all types.
 
     \b
@@ -124,7 +124,7 @@ def list_(target: Target, output: str, chosen: ListOptions, every: timedelta | N
 @click.option("--offsets", is_flag=True, help="Show each partition: committed, start, end, lag.")
 @output_option
 @target_options
-def describe(target: Target, output: str, names: tuple[str, ...], members: bool, offsets: bool) -> int:
+def describe(target: ChosenCluster, output: str, names: tuple[str, ...], members: bool, offsets: bool) -> int:
     """Show groups in detail. Coordinator, state, type, assignor, epoch and number of members.
 
     \b
@@ -145,7 +145,7 @@ def describe(target: Target, output: str, names: tuple[str, ...], members: bool,
 @click.argument("names", type=Text(), metavar="GROUP...", nargs=-1, required=True)
 @output_option
 @target_options
-def offsets(target: Target, output: str, names: tuple[str, ...]) -> int:
+def offsets(target: ChosenCluster, output: str, names: tuple[str, ...]) -> int:
     """Show committed offsets and lag of groups. With start and end offsets of the partitions.
 
     The list has the partitions with a committed offset and those that are assigned to a member; - means no value.
@@ -175,7 +175,7 @@ def offsets(target: Target, output: str, names: tuple[str, ...]) -> int:
 @target_options
 @grouped("options", PlanOptions)
 def plan(
-    target: Target,
+    target: ChosenCluster,
     output: str,
     files: tuple[str, ...],
     activity: ActivitySpec | None,
@@ -214,7 +214,9 @@ def plan(
 @activity_option
 @output_option
 @target_options
-def explain(target: Target, output: str, name: str, files: tuple[str, ...], activity: ActivitySpec | None) -> int:
+def explain(
+    target: ChosenCluster, output: str, name: str, files: tuple[str, ...], activity: ActivitySpec | None
+) -> int:
     """Show why policies match one group or not. With its last use, and the check that decided.
 
     \b
@@ -232,7 +234,7 @@ def explain(target: Target, output: str, name: str, files: tuple[str, ...], acti
 
 @click.command()
 @click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
-@click.option("--since", type=Duration(), metavar="DURATION", help="Only entries of the last 7d, 12h, ...")
+@click.option("--since", type=DurationType(), metavar="DURATION", help="Only entries of the last 7d, 12h, ...")
 @click.option(
     "--policy", metavar="NAMESPACE/NAME", help="Only entries of this GroupPolicy: marks, deletions, restores."
 )
@@ -240,7 +242,7 @@ def explain(target: Target, output: str, name: str, files: tuple[str, ...], acti
 @output_option
 @target_options
 def history(
-    target: Target,
+    target: ChosenCluster,
     output: str,
     names: tuple[str, ...],
     since: timedelta | None,
@@ -281,7 +283,9 @@ class KeepOptions:
 
 @click.command()
 @groups_argument
-@click.option("--for", "period", type=Duration(), metavar="DURATION", help="Duration of the request: 30d, 12h, 1d12h.")
+@click.option(
+    "--for", "period", type=DurationType(), metavar="DURATION", help="Duration of the request: 30d, 12h, 1d12h."
+)
 @click.option("--why", type=Text(), metavar="TEXT", help="Reason, for later readers.")
 @click.option("--by", type=Text(), metavar="NAME", help="Author of the request. Default: the user of this computer.")
 @click.option("--replace", is_flag=True, help="Replace an existing request that lasts longer.")
@@ -298,7 +302,12 @@ class KeepOptions:
 @target_options
 @grouped("terms", KeepOptions)
 def keep(
-    target: Target, output: str, names: tuple[str, ...], ledger_topic: str | None, remove: bool, terms: KeepOptions
+    target: ChosenCluster,
+    output: str,
+    names: tuple[str, ...],
+    ledger_topic: str | None,
+    remove: bool,
+    terms: KeepOptions,
 ) -> int:
     """Protect groups from all policies for a while.
 
@@ -325,7 +334,7 @@ def keep(
     if terms.period is None or terms.why is None or not terms.why.strip():
         raise click.UsageError("--for and --why must be given")
     by = terms.by or user_name()
-    request = keep_requests.Terms(terms.period, terms.why, by, terms.replace, terms.ignore_not_found)
+    request = keep_requests.KeepTerms(terms.period, terms.why, by, terms.replace, terms.ignore_not_found)
     return out.show(keep_requests.keep(target, names, request, ledger_topic, terms.create_ledger), output)
 
 
@@ -344,13 +353,13 @@ class RestoreOptions:
 @click.command()
 @groups_argument
 @click.option(
-    "--at", type=Moment(), metavar="TIME", help="Restore the newest backup that is not newer. Default: the newest."
+    "--at", type=MomentType(), metavar="TIME", help="Restore the newest backup that is not newer. Default: the newest."
 )
 @click.option(
     "--policy", metavar="NAMESPACE/NAME", help="Restore all groups that this GroupPolicy deleted since --deleted-after."
 )
 @click.option(
-    "--deleted-after", type=Moment(), metavar="TIME", help="Required with --policy: groups deleted since then."
+    "--deleted-after", type=MomentType(), metavar="TIME", help="Required with --policy: groups deleted since then."
 )
 @click.option(
     "--out-of-range",
@@ -374,7 +383,7 @@ class RestoreOptions:
 @target_options
 @grouped("wanted", RestoreOptions)
 def restore(
-    target: Target,
+    target: ChosenCluster,
     output: str,
     names: tuple[str, ...],
     preview: bool,

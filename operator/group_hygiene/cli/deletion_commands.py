@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from group_hygiene.cli.options import (
-    Duration,
-    Target,
+    ChosenCluster,
+    DurationType,
     Text,
     connection_file_option,
     grouped,
@@ -48,7 +48,7 @@ def _delete_options(command: F) -> F:
         groups_argument,
         click.option(
             "--unused-for",
-            type=Duration(at_least="10m", at_most="30d"),
+            type=DurationType(at_least="10m", at_most="30d"),
             metavar="DURATION",
             default="1h",
             show_default=True,
@@ -58,7 +58,7 @@ def _delete_options(command: F) -> F:
         click.option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay."),
         click.option(
             "--backup-retention",
-            type=Duration(at_least="1h", at_most="365d"),
+            type=DurationType(at_least="1h", at_most="365d"),
             metavar="DURATION",
             default="30d",
             show_default=True,
@@ -96,7 +96,7 @@ def _delete_options(command: F) -> F:
 
 @click.command()
 @_delete_options
-def delete(target: Target, output: str, chosen: DeleteOptions) -> int:
+def delete(target: ChosenCluster, output: str, chosen: DeleteOptions) -> int:
     """Delete groups that no client uses, with a backup. The checks are those of a GroupPolicy, without a grace period.
 
     Not deleted are groups in use, protected groups, groups that a user asked to keep, and groups that were used lately,
@@ -127,7 +127,7 @@ def delete(target: Target, output: str, chosen: DeleteOptions) -> int:
     help="A topic whose committed offsets to delete; repeatable.",
 )
 @_delete_options
-def delete_offsets(target: Target, output: str, chosen: DeleteOptions, topics: tuple[str, ...]) -> int:
+def delete_offsets(target: ChosenCluster, output: str, chosen: DeleteOptions, topics: tuple[str, ...]) -> int:
     """Delete offsets of topics that a group in use no longer reads, with a backup. The group and other offsets stay.
 
     A group is refused unless it is Stable, no member subscribes to one of the topics or is assigned a partition of it,
@@ -148,7 +148,7 @@ def delete_offsets(target: Target, output: str, chosen: DeleteOptions, topics: t
     return _delete(target, output, chosen, topics)
 
 
-def _delete(target: Target, output: str, chosen: DeleteOptions, topics: Sequence[str]) -> int:
+def _delete(target: ChosenCluster, output: str, chosen: DeleteOptions, topics: Sequence[str]) -> int:
     from group_hygiene.cli import deletions
     from group_hygiene.cli import output as out
     from group_hygiene.reconcile import DeletionRequest

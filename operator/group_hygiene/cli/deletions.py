@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from group_hygiene.cli.deletion_commands import DeleteOptions
 from group_hygiene.cli.history import Opening, open_executor
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Column, Report, Table, note, printable, working
 from group_hygiene.cli.plans import protection_errors
 from group_hygiene.cli.target import Session, open_session, read_connection_file
@@ -36,7 +36,7 @@ class _Result(NamedTuple):
 
 
 def delete(
-    target: Target, chosen: DeleteOptions, request: DeletionRequest, confirm: Callable[[Sequence[str]], None]
+    target: ChosenCluster, chosen: DeleteOptions, request: DeletionRequest, confirm: Callable[[Sequence[str]], None]
 ) -> Report:
     """Delete, or for a preview only show the result. confirm: called with the groups to delete; raises to stop."""
     preview = chosen.preview

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from group_hygiene.cli.doctor_findings import Area, Finding, failed, report_of, run_check
-from group_hygiene.cli.doctor_kafka import Cluster, examine_kafka
+from group_hygiene.cli.doctor_kafka import CheckedCluster, examine_kafka
 from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes, examine_kubernetes
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Report, working
 from group_hygiene.cli.target import Session, read_settings
 from group_hygiene.errors import AuthenticationFailed, ConnectError, TLSFailed
@@ -19,13 +19,17 @@ from group_hygiene.reconcile import Memory
 from group_hygiene.spec.connection import ActivitySpec, Connection, cluster_of
 
 
-def examine(target: Target, document: Connection | None, activity: ActivitySpec | None, account: Account) -> Report:
+def examine(
+    target: ChosenCluster, document: Connection | None, activity: ActivitySpec | None, account: Account
+) -> Report:
     """Check one cluster. document: a KafkaConnection of a file. activity: instead of the connection's."""
     findings: list[Finding] = []
     if target.connection is None:
         connection, settings = read_settings(target, document)
         findings += _kafka(
-            Cluster(connection, settings, activity, memory=Memory(cluster_id=connection.cluster_id)), target, account
+            CheckedCluster(connection, settings, activity, memory=Memory(cluster_id=connection.cluster_id)),
+            target,
+            account,
         )
     else:
         with working("checking the API server"):
@@ -33,7 +37,7 @@ def examine(target: Target, document: Connection | None, activity: ActivitySpec 
             findings += examine_kubernetes(known)
         if known.connection is not None and known.settings is not None:
             memory = Memory(cluster_id=cluster_of(known.obj))
-            cluster = Cluster(known.connection, known.settings, activity, known, memory)
+            cluster = CheckedCluster(known.connection, known.settings, activity, known, memory)
             findings += _kafka(cluster, target, account)
         elif known.connection is not None:
             advice = "fix the failures above, and run doctor again"
@@ -41,14 +45,14 @@ def examine(target: Target, document: Connection | None, activity: ActivitySpec 
     return report_of(findings)
 
 
-def _kafka(cluster: Cluster, target: Target, account: Account) -> Sequence[Finding]:
+def _kafka(cluster: CheckedCluster, target: ChosenCluster, account: Account) -> Sequence[Finding]:
     if target.timeout is not None:
         cluster.connection = replace(cluster.connection, timeout=target.timeout)
         cluster.settings = replace(cluster.settings, timeout=target.timeout)
     return list(run_check(Area.KAFKA, "Kafka", lambda: _connected(cluster, account)))
 
 
-def _connected(cluster: Cluster, account: Account) -> Iterator[Finding]:
+def _connected(cluster: CheckedCluster, account: Account) -> Iterator[Finding]:
     try:
         with working(f"connecting to {', '.join(cluster.settings.bootstrap_servers)}"):
             client = connect(cluster.settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from group_hygiene.cli.options import (
-    Target,
+    ChosenCluster,
     activity_option,
     connection_file_option,
     short_output_option,
@@ -31,7 +31,7 @@ from group_hygiene.spec.connection import ActivitySpec
 @short_output_option
 @target_options
 def doctor(
-    target: Target,
+    target: ChosenCluster,
     connection_file: str | None,
     service_account: str | None,
     operator_namespace: str | None,

@@ -13,7 +13,7 @@ from group_hygiene.cli.pages import with_addresses
 from group_hygiene.errors import HygieneError
 
 
-class Result(StrEnum):
+class CheckResult(StrEnum):
     """Warning: the operator works, but something should be better, or could not be checked."""
 
     OK = "Ok"
@@ -38,21 +38,21 @@ class Finding(NamedTuple):
 
     area: Area
     check: str
-    result: Result
+    result: CheckResult
     found: str
     advice: str = ""
 
 
 def ok(area: Area, check: str, found: str) -> Finding:
-    return Finding(area, check, Result.OK, with_addresses(found))
+    return Finding(area, check, CheckResult.OK, with_addresses(found))
 
 
 def warning(area: Area, check: str, found: str, advice: str) -> Finding:
-    return Finding(area, check, Result.WARNING, found, with_addresses(advice))
+    return Finding(area, check, CheckResult.WARNING, found, with_addresses(advice))
 
 
 def failed(area: Area, check: str, found: str, advice: str) -> Finding:
-    return Finding(area, check, Result.FAILED, found, with_addresses(advice))
+    return Finding(area, check, CheckResult.FAILED, found, with_addresses(advice))
 
 
 def run_check(area: Area, check: str, examine: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
@@ -71,7 +71,7 @@ def run_check(area: Area, check: str, examine: Callable[[], Iterable[Finding]]) 
 def report_of(findings: Sequence[Finding]) -> Report:
     """All findings in order, and the exit code of the first failure."""
     lines = [f"{MARKS[f.result]} {f.check}: {f.found}" + (f" → {f.advice}" if f.advice else "") for f in findings]
-    code = next((each.area.value for each in findings if each.result is Result.FAILED), 0)
+    code = next((each.area.value for each in findings if each.result is CheckResult.FAILED), 0)
     checks = [
         {
             "area": finding.area.name.capitalize(),

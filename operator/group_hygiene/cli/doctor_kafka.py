@@ -36,7 +36,7 @@ from group_hygiene.reconcile import (
     observe,
     open_journal,
 )
-from group_hygiene.reconcile.preconditions import Case, Moment, refusals
+from group_hygiene.reconcile.preconditions import Moment, ProofInput, refusals
 from group_hygiene.reconcile.uses import read_ends
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
 from group_hygiene.spec.durations import timestamp
@@ -61,7 +61,7 @@ _KAFKA, _PERMISSIONS, _CLOCK = Area.KAFKA, Area.PERMISSIONS, Area.CLOCK
 
 
 @dataclass
-class Cluster:
+class CheckedCluster:
     """The cluster to check. activity: instead of the connection's. known: what Kubernetes has; None = it was not read.
 
     memory: what the ledger has, once it was read.
@@ -87,7 +87,7 @@ class Cluster:
         return any(policy.action in actions for policy in self.enforced)
 
 
-def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
+def examine_kafka(session: Session, cluster: CheckedCluster) -> Iterator[Finding]:
     """Run the checks, each after those that it depends on."""
     yield ok(_KAFKA, "TLS and SASL", _login(cluster.settings))
     if service := service_of(cluster.settings.bootstrap_servers):
@@ -129,7 +129,7 @@ def _login(settings: Settings) -> str:
     return f"{way}, " + ("with a client certificate" if certified else "without a login")
 
 
-def _brokers(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:
+def _brokers(session: Session, cluster: CheckedCluster, metadata: ClusterMetadata) -> Iterator[Finding]:
     answers = brokers.versions(session.client, metadata, session.deadline())
     for broker, answer in answers.items():
         if isinstance(answer, Fault):
@@ -148,7 +148,7 @@ def _brokers(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> I
         yield failed(_KAFKA, "cluster id", changed.message, f"docs/reasons.md, {changed.reason}")
 
 
-def _permissions(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:
+def _permissions(session: Session, cluster: CheckedCluster, metadata: ClusterMetadata) -> Iterator[Finding]:
     """The permissions in docs/kafka-permissions.md, and the effect of each that is missing."""
     client = session.client
     found = [
@@ -217,7 +217,7 @@ def _hidden_topics(session: Session, metadata: ClusterMetadata, attested: bool) 
         yield failed(_PERMISSIONS, "topics", found, f"grant it on all topics ({_DOC})")
 
 
-def _topic_permissions(session: Session, cluster: Cluster) -> Iterator[Finding]:
+def _topic_permissions(session: Session, cluster: CheckedCluster) -> Iterator[Finding]:
     allowed = permissions.on_topics(session.client, session.deadline())
     if isinstance(allowed, Fault):
         yield warning(_PERMISSIONS, "topics", f"permissions on topics could not be read: {allowed}", _DOC)
@@ -252,7 +252,7 @@ def _topic_permissions(session: Session, cluster: Cluster) -> Iterator[Finding]:
     yield from _ledger_permissions(session, cluster, allowed)
 
 
-def _ledger_permissions(session: Session, cluster: Cluster, allowed: Mapping[str, Allowed]) -> Iterator[Finding]:
+def _ledger_permissions(session: Session, cluster: CheckedCluster, allowed: Mapping[str, Allowed]) -> Iterator[Finding]:
     """Permissions on the ledger's topic: a failure if a policy deletes, else a warning."""
     topic = cluster.connection.ledger.topic
     needed = (Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS)
@@ -270,7 +270,7 @@ def _ledger_permissions(session: Session, cluster: Cluster, allowed: Mapping[str
         yield finding(_PERMISSIONS, "ledger's topic", found, f"grant it ({_DOC})")
 
 
-def _group_permissions(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:
+def _group_permissions(session: Session, cluster: CheckedCluster, metadata: ClusterMetadata) -> Iterator[Finding]:
     """Permissions on up to 200 groups of the list; if it is empty, on a name that no group has.
 
     The request makes brokers create `__consumer_offsets` if it does not exist.
@@ -314,7 +314,7 @@ def group_findings(answers: Mapping[str, Allowed | Fault], deletes: bool) -> Ite
         yield warning(_PERMISSIONS, "groups", found, f"grant it while you restore ({_DOC})")
 
 
-def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
+def _ledger(session: Session, cluster: CheckedCluster) -> Iterator[Finding]:
     """Read the ledger to its end, as the operator does before each run; never claim or write it."""
     known, spec = cluster.known, cluster.connection.ledger
     writer = f"{COMMAND_WRITER}doctor"
@@ -346,7 +346,7 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
         yield warning(Area.LEDGER, "ledger's replicas", few.message, f"docs/reasons.md, {few.reason}")
     # Only policies in mode Enforce and receivers make the operator write the ledger.
     needed = known is None or bool(cluster.enforced or cluster.connection.receivers)
-    case = Case(
+    case = ProofInput(
         client=session.client, memory=cluster.memory, deadline=session.deadline(), settings=settings, writes=True
     )
     for refusal in refusals(case, Moment.OPENING):
@@ -379,7 +379,7 @@ def _contents(session: Session, topic: str, contents: Contents) -> Iterator[Find
     yield ok(Area.LEDGER, "ledger", f"topic {topic}, {owned}: {counted}")
 
 
-def _scan(session: Session, cluster: Cluster) -> Iterator[Finding]:
+def _scan(session: Session, cluster: CheckedCluster) -> Iterator[Finding]:
     """A scan without policies, as the operator's: what forbids deletions in it."""
     memory = cluster.memory
     journal = Journal(memory.ledger, memory.contents, {})
@@ -396,7 +396,7 @@ def _scan(session: Session, cluster: Cluster) -> Iterator[Finding]:
             yield warning(Area.CONNECTION, "patterns", line, "docs/patterns.md")
 
 
-def _evidence(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:
+def _evidence(session: Session, cluster: CheckedCluster, metadata: ClusterMetadata) -> Iterator[Finding]:
     """Check the tables as a run of a policy with idleFor does."""
     tables = open_tables(session, cluster.activity)
     if tables is None:
@@ -420,7 +420,7 @@ def _evidence(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> 
 
 
 def _clock(
-    session: Session, cluster: Cluster, metadata: ClusterMetadata, ends: Mapping[int, int] | Fault
+    session: Session, cluster: CheckedCluster, metadata: ClusterMetadata, ends: Mapping[int, int] | Fault
 ) -> Iterator[Finding]:
     """Whether records of the offsets log or the ledger have timestamps in the future, or those that were written to the
     log since `ends` have old ones.

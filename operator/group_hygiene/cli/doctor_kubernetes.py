@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from group_hygiene.alerts.delivery import read_endpoint
 from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import API_ADVICE
 from group_hygiene.controller import inspection
 from group_hygiene.controller.api import Api, load_config
@@ -72,7 +72,7 @@ class Kubernetes:
     api: Api
     inspection: inspection.Inspection
 
-    def __init__(self, target: Target, name: str, account: Account) -> None:
+    def __init__(self, target: ChosenCluster, name: str, account: Account) -> None:
         self.namespace, self.name, self.account, self._target = target.namespace, name, account, target
         self.reached, self.ahead = False, timedelta()
         self.obj: Object = {}

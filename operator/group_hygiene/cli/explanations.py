@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable
 from group_hygiene.cli.plans import Scan, assumption, expiry, judged, last_use, scan_clusters
 from group_hygiene.decide import checks
@@ -55,7 +55,7 @@ class _Explained:
 
 
 def explain(
-    target: Target, name: str, files: Sequence[str], activity: ActivitySpec | None = None, verbose: bool = False
+    target: ChosenCluster, name: str, files: Sequence[str], activity: ActivitySpec | None = None, verbose: bool = False
 ) -> Report:
     """The result of each check of each policy in the files for one group. verbose: tables have all of them."""
     scans = scan_clusters(target, files, activity, lambda policy: _only(policy, name), full=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from group_hygiene.cli import layout
-from group_hygiene.cli.layout import Found, Position
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.layout import NamedGroups, Position
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Report, printable, working
 from group_hygiene.cli.target import Session, open_session
 from group_hygiene.errors import Unreachable
@@ -38,7 +38,7 @@ _NOTHING_READ = _Read({}, {}, (), ())
 
 
 def list_groups(
-    target: Target,
+    target: ChosenCluster,
     states: Collection[GroupState],
     types: Collection[GroupType],
     fits: Callable[[str], bool],
@@ -63,7 +63,7 @@ def list_groups(
             coordinators = {group.id: group.coordinator for group in groups}
             by_type = {group.id: group.type for group in groups}
             answers = kafka_groups.describe_groups(session.client, by_type, coordinators, session.deadline())
-            found = Found(cluster, answers, coordinators, ())
+            found = NamedGroups(cluster, answers, coordinators, ())
             read = _positions(session, found)
             unread = _errors(found, read)
     errors = [f"groups may be missing: {problem}" for problem in incomplete(cluster, listing, after)]
@@ -107,7 +107,7 @@ def unknown_states(listing: Listing, groups: Sequence[Group]) -> list[str]:
     return [f"group {printable(g.id)}: its state is not known: {faults[g.id]}" for g in groups if g.id in faults]
 
 
-def describe(target: Target, names: Sequence[str], members: bool, with_offsets: bool) -> Report:
+def describe(target: ChosenCluster, names: Sequence[str], members: bool, with_offsets: bool) -> Report:
     """Each named group, with its members and partitions on request."""
     with open_session(target) as session, working("describing groups"):
         found = _find(session, names)
@@ -127,7 +127,7 @@ def describe(target: Target, names: Sequence[str], members: bool, with_offsets: 
     return Report(document, list(found.readable), tables, notes, errors)
 
 
-def offsets(target: Target, names: Sequence[str]) -> Report:
+def offsets(target: ChosenCluster, names: Sequence[str]) -> Report:
     """The partitions of each named group."""
     with open_session(target) as session, working("reading offsets"):
         found = _find(session, names)
@@ -158,7 +158,7 @@ def exist(session: Session, names: Sequence[str]) -> dict[str, bool | Fault]:
     }
 
 
-def _find(session: Session, names: Sequence[str]) -> Found:
+def _find(session: Session, names: Sequence[str]) -> NamedGroups:
     """Describe the named groups. The request depends on a group's type, which only a list shows."""
     cluster, deadlines = _cluster(session), session.stage_deadlines(2)
     listing = kafka_groups.list_groups(session.client, cluster, next(deadlines))
@@ -177,7 +177,7 @@ def _find(session: Session, names: Sequence[str]) -> Found:
             answer = _no_such_group(doubts)
         descriptions[name] = answer
     notes = [*listing.notes, *(f"not every group could be listed: {doubt}" for doubt in doubts)]
-    return Found(cluster, descriptions, coordinators, notes)
+    return NamedGroups(cluster, descriptions, coordinators, notes)
 
 
 def _absent(described: Description | Fault, listed: bool) -> bool:
@@ -193,7 +193,7 @@ def _no_such_group(doubts: Sequence[str]) -> Fault:
     )
 
 
-def _positions(session: Session, found: Found) -> _Read:
+def _positions(session: Session, found: NamedGroups) -> _Read:
     client, deadlines = session.client, session.stage_deadlines(6)
     committing = {n: found.coordinators[n] for n, d in found.readable.items() if d.group.type is not GroupType.SHARE}
     committed = kafka_offsets.committed_offsets(client, committing, next(deadlines))
@@ -251,7 +251,7 @@ def _positions(session: Session, found: Found) -> _Read:
     return _Read(positions, faults, notes, errors)
 
 
-def _errors(found: Found, read: _Read) -> list[str]:
+def _errors(found: NamedGroups, read: _Read) -> list[str]:
     of_groups = {name: d for name, d in found.descriptions.items() if isinstance(d, Fault)} | dict(read.faults)
     errors = [
         f"group {printable(name)}: {fault.message if fault.code == _GONE else fault}"

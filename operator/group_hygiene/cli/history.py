@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.cli.target import Session, open_session
 from group_hygiene.errors import LedgerProblem
@@ -18,7 +18,7 @@ from group_hygiene.ledger.codec import group_of
 from group_hygiene.ledger.settings import COMMAND_LINE, COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, whole
-from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome
+from group_hygiene.model.entries import Entry, HistoryEntry, KeepRequest, Key, Mark
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile import Context, Executor, LedgerNeed, Memory, open_journal, recover_commands
 from group_hygiene.spec.durations import timestamp
@@ -79,7 +79,7 @@ class CommandGuard:
 
 
 @contextmanager
-def open_cluster_and_ledger(target: Target, opening: Opening) -> Iterator[tuple[Session, Executor]]:
+def open_cluster_and_ledger(target: ChosenCluster, opening: Opening) -> Iterator[tuple[Session, Executor]]:
     """The cluster and its ledger; see `open_executor`. Raises HygieneError."""
     with open_session(target) as session:
         yield session, open_executor(session, opening)
@@ -127,7 +127,7 @@ def open_executor(session: Session, opening: Opening) -> Executor:
 
 
 def history(
-    target: Target, groups: Sequence[str], since: timedelta | None, topic: str | None, policy: str | None = None
+    target: ChosenCluster, groups: Sequence[str], since: timedelta | None, topic: str | None, policy: str | None = None
 ) -> Report:
     """The events of the groups (none = all), newest first; keep requests in their current state.
 
@@ -168,7 +168,7 @@ def history(
 
 def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
     parts: dict[tuple[str, str], list[Backup]] = {}
-    outcomes: list[Outcome] = []
+    outcomes: list[HistoryEntry] = []
     # The time when each mark is due; None for marks that have ended, which only outcomes name.
     marks: dict[tuple[datetime, str, str], datetime | None] = {}
     topics: dict[tuple[datetime, str, str], list[str]] = {}
@@ -179,7 +179,7 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
                 topics[entry.since, entry.group, entry.policy] = sorted(entry.topics)
             case KeepRequest():
                 yield _Event(entry.at, entry.group, "KeepRequested", None, entry.by, entry.until, message=entry.why)
-            case Outcome():
+            case HistoryEntry():
                 outcomes.append(entry)
             case Backup():
                 parts.setdefault((entry.group, entry.id), []).append(entry)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from group_hygiene.cli.groups import exist
 from group_hygiene.cli.history import Opening, open_cluster_and_ledger, open_executor
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Column, Report, Table, printable, working
 from group_hygiene.cli.target import Session
 from group_hygiene.errors import LedgerProblem, Unreachable
@@ -34,7 +34,7 @@ _EXISTS = {True: "yes", False: "no", None: None}
 _KEEP = (*map(Column, ("GROUP", "PROTECTED-UNTIL", "FOR", "BY", "WHY")), Column("EXISTS", wide=True))
 
 
-class Terms(NamedTuple):
+class KeepTerms(NamedTuple):
     """Duration, reason and author of a request. replace: also replace a request that lasts longer.
 
     ignore_not_found: a group that does not exist is a note, not an error.
@@ -47,7 +47,9 @@ class Terms(NamedTuple):
     ignore_not_found: bool = False
 
 
-def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None, create_ledger: bool) -> Report:
+def keep(
+    target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, topic: str | None, create_ledger: bool
+) -> Report:
     """Write a request for each group in one transaction, which replaces earlier ones, and read them back.
 
     Its time is the broker's. A request that lasts longer is an error and stays: another user may rely on it.
@@ -223,7 +225,7 @@ def _deleted_meanwhile(journal: Journal, before: Mapping[str, Deletions]) -> dic
     return {name: effect for name, effect in effects.items() if effect}
 
 
-def remove(target: Target, groups: Sequence[str], topic: str | None) -> Report:
+def remove(target: ChosenCluster, groups: Sequence[str], topic: str | None) -> Report:
     """Withdraw the requests for these groups; a group without one is a note, not an error."""
     with open_cluster_and_ledger(target, Opening(LedgerNeed.WRITE, topic)) as (session, executor):
         keeps = executor.context.journal.contents.keeps

@@ -11,11 +11,11 @@ import msgspec
 from group_hygiene.cli.output import Cell, Column, Report, Table
 from group_hygiene.model.groups import Fault, Group, Partition
 from group_hygiene.model.snapshot import Cluster, Description, Member
-from group_hygiene.spec.catalogue import Entry, catalogue
+from group_hygiene.spec.catalogue import CatalogueEntry, catalogue
 from group_hygiene.spec.owners import Owners
 
 _LAG = Column("LAG", number=True)
-_CATALOGUE: Mapping[Column, Callable[[Entry], Cell]] = {
+_CATALOGUE: Mapping[Column, Callable[[CatalogueEntry], Cell]] = {
     Column("PROGRAM"): lambda e: e.program,
     Column("GROUPS"): lambda e: ", ".join(e.groups) or "given by users",
     Column("COMMITS"): lambda e: e.commits,
@@ -37,7 +37,7 @@ _MEMBERS: Mapping[Column, Callable[[tuple[str, Member]], Cell]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NamedGroups:
     """The groups that a user named: the description of each, or its fault; and notes on all of them."""
 
     cluster: Cluster
@@ -121,7 +121,7 @@ def listed(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:
     return _identity(group) | known | {"coordinator": _broker(cluster, group.coordinator)}
 
 
-def groups_table(found: Found, positions: Positions | None = None) -> Table:
+def groups_table(found: NamedGroups, positions: Positions | None = None) -> Table:
     """positions: for the column LAG, None = without it."""
     columns: dict[Column, Callable[[Description], Cell]] = {
         Column("GROUP"): lambda d: d.group.id,
@@ -138,7 +138,7 @@ def groups_table(found: Found, positions: Positions | None = None) -> Table:
     return Table.of(found.readable.values(), columns)
 
 
-def described(found: Found, name: str, description: Description, positions: Positions) -> dict[str, Any]:
+def described(found: NamedGroups, name: str, description: Description, positions: Positions) -> dict[str, Any]:
     """One described group as JSON; `lag` and `partitions` only if its positions were requested and could be read."""
     return (
         _identity(description.group)
@@ -157,7 +157,7 @@ def of_partitions(positions: Sequence[Position]) -> dict[str, Any]:
     return {"lag": total_lag(positions), "partitions": [partition(position) for position in positions]}
 
 
-def members_table(found: Found) -> Table:
+def members_table(found: NamedGroups) -> Table:
     members = [(name, member) for name, d in found.readable.items() for member in _by_id(d.members)]
     return Table.of(members, _MEMBERS, () if members else ["no members"])
 

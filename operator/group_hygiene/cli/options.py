@@ -38,7 +38,7 @@ _WATCH_EVERY = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ChosenCluster:
     """The cluster that the user specified: by addresses and properties, or by a KafkaConnection's name.
 
     cluster: the one of several in `command_config`.
@@ -107,7 +107,7 @@ class Servers(click.ParamType[tuple[str, ...]]):
         return servers
 
 
-class Duration(click.ParamType[timedelta]):
+class DurationType(click.ParamType[timedelta]):
     """A duration as in the custom resources: 30d, 1d12h, 90m."""
 
     name = "duration"
@@ -163,7 +163,7 @@ def _beginning(text: str) -> str:
     return f"{shown[:_SHOWN]}..." if len(text) > _SHOWN or len(shown) > _SHOWN else shown
 
 
-class Activity(click.ParamType[ActivitySpec]):
+class ActivityType(click.ParamType[ActivitySpec]):
     """The folder of a pipeline's tables, local or in an object store."""
 
     name = "uri"
@@ -286,7 +286,7 @@ _TARGET_OPTIONS = (
     ),
     click.option(
         "--timeout",
-        type=Duration("1s", "10m"),
+        type=DurationType("1s", "10m"),
         help="Maximum time for connecting, and for each read of the cluster, from 1s to 10m.  "
         "[default: the connection's, else 30s]",
     ),
@@ -332,7 +332,7 @@ def target_options(command: F) -> F:
             raise click.UsageError("--namespace must only be given with --connection", command_context)
         if connection is None and (context, kubeconfig) != (None, None):
             raise click.UsageError("--context and --kubeconfig must only be given with --connection", command_context)
-        target = Target(
+        target = ChosenCluster(
             bootstrap_server or (),
             command_config,
             connection,
@@ -449,7 +449,7 @@ def watch_options(command: F) -> F:
     )
     interval = click.option(
         "--interval",
-        type=Duration("1s", "1d"),
+        type=DurationType("1s", "1d"),
         metavar="DURATION",
         help="With --watch: time between two reads of the cluster, from 1s to 1d.  [default: 10s]",
     )
@@ -460,7 +460,7 @@ def activity_option(command: F) -> F:
     """Add `--activity`; the command gets it as `activity`, None = the connection's."""
     return click.option(
         "--activity",
-        type=Activity(),
+        type=ActivityType(),
         metavar="URI",
         help="Folder with the tables of `group-hygiene pipeline`, for idleFor and expiresWithin: a local path, or "
         "s3://, gs://, az:// or abfss:// with credentials in the environment (AWS_ACCESS_KEY_ID, ...). Default: "
@@ -487,7 +487,7 @@ def flattened(lists: Iterable[tuple[E, ...]]) -> frozenset[E]:
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-class Moment(click.ParamType[datetime]):
+class MomentType(click.ParamType[datetime]):
     """A point in time in RFC 3339 format, with a time zone."""
 
     name = "time"
@@ -506,8 +506,8 @@ class Moment(click.ParamType[datetime]):
         return moment
 
 
-class Past(Moment):
-    """A point in time like `Moment`, or a day (its start in UTC). Returns it in UTC."""
+class Past(MomentType):
+    """A point in time like `MomentType`, or a day (its start in UTC). Returns it in UTC."""
 
     def __init__(self, others: str = ", or a day like 2030-01-31") -> None:
         self._others = others
@@ -521,14 +521,14 @@ class Past(Moment):
             self.fail(f"{text!r} can't be converted to UTC", param, ctx)
 
 
-class Since(click.ParamType[datetime | timedelta]):
+class SinceType(click.ParamType[datetime | timedelta]):
     """A point in time like `Past`, or a duration: 30d."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | timedelta:
         if isinstance(value, timedelta) or re.fullmatch(r"[0-9]+[dhmsw].*", str(value)):
-            return Duration().convert(value, param, ctx)
+            return DurationType().convert(value, param, ctx)
         return Past(", a day like 2030-01-31, or a duration like 30d").convert(value, param, ctx)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from group_hygiene.cli.options import Duration, Target, connection_file_option, target_options
+from group_hygiene.cli.options import ChosenCluster, DurationType, connection_file_option, target_options
 from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,7 +42,7 @@ def _read_options(command: F) -> F:
             ),
             click.option(
                 "--every",
-                type=Duration(),
+                type=DurationType(),
                 metavar="DURATION",
                 default="30s",
                 show_default=True,
@@ -75,7 +75,7 @@ def _retention_options(command: F) -> F:
         ("--keep-history", "90d", "Retention of commits and group records in the tables: 90d, 720h."),
     ):
         command = click.option(
-            name, type=Duration(), metavar="DURATION", default=default, show_default=True, help=what
+            name, type=DurationType(), metavar="DURATION", default=default, show_default=True, help=what
         )(command)
     return command
 
@@ -84,7 +84,7 @@ def _retention_options(command: F) -> F:
 @_read_options
 @spark_options
 @target_options
-def ingest(target: Target, **given: Any) -> int:
+def ingest(target: ChosenCluster, **given: Any) -> int:
     """Read new records of the offsets log. Writes the tables commits, group_states and quarantine.
 
     \b
@@ -131,7 +131,7 @@ def maintain(**given: Any) -> int:
 @_read_options
 @spark_options
 @target_options
-def run(target: Target, **given: Any) -> int:
+def run(target: ChosenCluster, **given: Any) -> int:
     """Run ingest, activity and maintain in one session.
 
     \b
@@ -144,7 +144,7 @@ def run(target: Target, **given: Any) -> int:
     return _run(("ingest", "activity", "maintain"), target, given)
 
 
-def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -> int:
+def _run(names: tuple[str, ...], target: ChosenCluster | None, given: dict[str, Any]) -> int:
     with needs_spark():
         from group_hygiene.pipeline import jobs
         from group_hygiene.pipeline.maintain import Retention

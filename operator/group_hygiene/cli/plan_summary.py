@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from group_hygiene.decide.plan import Conditions, Plan, max_deletions
+from group_hygiene.decide.plan import Plan, RunConditions, max_deletions
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.verdicts import Verdict
@@ -63,7 +63,7 @@ def programs_line(names: Iterable[str]) -> str:
     return f"by their ids they look like: {found}" if found else ""
 
 
-def first_clean_up(made: Plan, conditions: Conditions) -> list[str]:
+def first_clean_up(made: Plan, conditions: RunConditions) -> list[str]:
     """How long the deletion of all that match takes, and limits with which it takes as few runs as possible, as YAML.
 
     Not stricter than the usual limits. Empty if one run is enough, or if something else than limits prevents deletions.

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from group_hygiene.cli.manifests import Manifests, read_manifests
-from group_hygiene.cli.options import PlanOptions, Target
+from group_hygiene.cli.options import ChosenCluster, PlanOptions
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up, owner_line, pattern_line, programs_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
-from group_hygiene.decide.plan import FAILURES, Conditions, Plan, Verdicts, make_plan, max_deletions
+from group_hygiene.decide.plan import FAILURES, Plan, RunConditions, Verdicts, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.ledger.settings import LedgerSettings
@@ -82,12 +82,12 @@ class _Planned:
     made: Plan
     first: Sequence[str]
     snapshot: Snapshot
-    conditions: Conditions
+    conditions: RunConditions
     patterns: Sequence[Mapping[str, Any]]
     owners: Sequence[Mapping[str, Any]]
 
 
-def plan(target: Target, files: Sequence[str], activity: ActivitySpec | None, options: PlanOptions) -> Report:
+def plan(target: ChosenCluster, files: Sequence[str], activity: ActivitySpec | None, options: PlanOptions) -> Report:
     """The effect that each policy in the files would have now. activity: instead of the connection's."""
     if options.validate_only:
         return _validated(target, files)
@@ -102,7 +102,7 @@ def plan(target: Target, files: Sequence[str], activity: ActivitySpec | None, op
     return Report(document, matched, tables, scans.notes, scans.errors, exit_code)
 
 
-def _validated(target: Target, files: Sequence[str]) -> Report:
+def _validated(target: ChosenCluster, files: Sequence[str]) -> Report:
     """The objects of the files. Raises UsageError if one is not valid, or if there is none."""
     manifests = read_manifests(files, target.namespace, policy_needed=False)
     if not manifests.titles:
@@ -131,7 +131,7 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
 
 
 def scan_clusters(
-    target: Target,
+    target: ChosenCluster,
     files: Sequence[str],
     activity: ActivitySpec | None = None,
     narrowed: Callable[[Policy], Policy] = lambda policy: policy,
@@ -200,7 +200,7 @@ def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[
     return admitted, errors
 
 
-def _unknown_access(target: Target, manifests: Manifests) -> list[Policy]:
+def _unknown_access(target: ChosenCluster, manifests: Manifests) -> list[Policy]:
     """Policies of other namespaces than their KafkaConnection's, whose spec.access is not known here."""
     asked = target.namespace, target.connection
     return [
@@ -210,7 +210,7 @@ def _unknown_access(target: Target, manifests: Manifests) -> list[Policy]:
     ]
 
 
-def _by_connection(target: Target, manifests: Manifests) -> dict[tuple[str, str], list[Policy]]:
+def _by_connection(target: ChosenCluster, manifests: Manifests) -> dict[tuple[str, str], list[Policy]]:
     """The policies that would run, by their KafkaConnection; with --connection, only those of that connection.
 
     Raises UsageError if the policies refer to several connections but the options specify one cluster, which would be
@@ -254,7 +254,7 @@ def _misnamed(manifests: Manifests) -> dict[str, str]:
     }
 
 
-def _first_notes(target: Target, manifests: Manifests) -> list[str]:
+def _first_notes(target: ChosenCluster, manifests: Manifests) -> list[str]:
     """Notes that need no scan of a cluster."""
     notes = [f"{kind}: ignored, not a GroupPolicy or KafkaConnection" for kind in sorted(manifests.skipped)]
     for policy in manifests.policies:
@@ -265,7 +265,7 @@ def _first_notes(target: Target, manifests: Manifests) -> list[str]:
     return notes
 
 
-def _first_errors(target: Target, manifests: Manifests) -> list[str]:
+def _first_errors(target: ChosenCluster, manifests: Manifests) -> list[str]:
     advice = "is not known here: add the KafkaConnection to the files, or give --connection"
     misnamed = _misnamed(manifests).values() if target.connection is None else ()
     return [*misnamed] + [

@@ -40,7 +40,7 @@ _INTERRUPTED = 130
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 
-class Program(click.Group):
+class CommandLine(click.Group):
     """A click.Group whose commands return their exit code, and whose usage errors exit 1: 2 is `plan`'s own."""
 
     def main(
@@ -105,7 +105,7 @@ class Program(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, prog_name="group-hygiene")
 @click.option("-n", "--namespace", metavar="NAME", help="The option of the command with this name.")
 def main(namespace: str | None) -> None:
@@ -227,7 +227,9 @@ def operator(
     configure(log_format, log_level)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     # A namespace that is given twice would be listed twice.
-    options = app.Options(activity=activity, egress=egress, namespaces=tuple(dict.fromkeys(namespaces)), **given)
+    options = app.OperatorOptions(
+        activity=activity, egress=egress, namespaces=tuple(dict.fromkeys(namespaces)), **given
+    )
     if log_format == "text":
         app.run(options)
         return 0

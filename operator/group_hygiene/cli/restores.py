@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from group_hygiene.cli.history import Opening, open_cluster_and_ledger
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.model import reasons
 from group_hygiene.reconcile import LedgerNeed
-from group_hygiene.restore.restorable import GroupResult, Kind, PartitionResult, RestoreRequest
+from group_hygiene.restore.restorable import GroupResult, PartitionResult, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.durations import timestamp
 
@@ -32,20 +32,22 @@ _PARTITIONS: Mapping[Column, Callable[[tuple[str, PartitionResult]], Cell]] = {
 }
 
 
-def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic: str | None) -> Report:
+def restore_groups(target: ChosenCluster, request: RestoreRequest, preview: bool, topic: str | None) -> Report:
     """Restore, or with `preview` only show the result."""
     # Also from the ledger of another topic, such as that of a former installation.
     opening = Opening(LedgerNeed.SHOW if preview else LedgerNeed.WRITE, topic, any_topic=True)
     with open_cluster_and_ledger(target, opening) as (_, executor), working("restoring"):
         results = restore(executor, request, preview)
-    failed = [f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not Kind.RESTORED]
+    failed = [
+        f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not ResultKind.RESTORED
+    ]
     errors = [*failed]
     if not results:
         errors.append(f"the ledger has no backup of a group that {request.policy} deleted since then")
     document = {"preview": preview, "groups": [_document(result) for result in results], "errors": errors}
     partitions = [(result.group, partition) for result in results for partition in result.partitions]
     tables = [Table.of(results, _GROUPS), Table.of(partitions, _PARTITIONS)]
-    restored = [r.group for r in results if r.kind is Kind.RESTORED]
+    restored = [r.group for r in results if r.kind is ResultKind.RESTORED]
     return Report(document, restored, tables, (), errors, in_rows=failed)
 
 

@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import note, working
 from group_hygiene.errors import ApiError, Forbidden, NotFound, SecretProblem, UsageError
 from group_hygiene.evidence.reader import Tables
@@ -104,7 +104,7 @@ class Session:
 
 
 @contextmanager
-def open_session(target: Target, document: Connection | None = None, claims: bool = False) -> Iterator[Session]:
+def open_session(target: ChosenCluster, document: Connection | None = None, claims: bool = False) -> Iterator[Session]:
     """Connect by `target`, or else by the KafkaConnection `document` of a file; closes the client at the end.
 
     `claims`: the session reads objects that name groups, if `target` is in Kubernetes. Raises HygieneError.
@@ -186,7 +186,7 @@ def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Refusa
         return Refusal(reasons.EVIDENCE_UNREADABLE, str(error))
 
 
-def names_cluster(target: Target) -> bool:
+def names_cluster(target: ChosenCluster) -> bool:
     """Whether the options alone specify a cluster. Raises UsageError for an invalid properties file."""
     if target.bootstrap_servers or target.connection is not None:
         return True
@@ -195,7 +195,7 @@ def names_cluster(target: Target) -> bool:
     )
 
 
-def read_settings(target: Target, document: Connection | None) -> tuple[Connection, Settings]:
+def read_settings(target: ChosenCluster, document: Connection | None) -> tuple[Connection, Settings]:
     """The connection and settings by options and files, without Kubernetes. Raises UsageError.
 
     The author of the KafkaConnection may be someone else, as in a pull request: a login goes only to brokers that the
@@ -340,7 +340,7 @@ def _others(api: Api, plural: str) -> str:
     return f"there is {shown}; -n names the namespace" if names else "-n names the namespace"
 
 
-def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:
+def _from_kubernetes(target: ChosenCluster, name: str) -> tuple[Api, Object, Connection, Settings]:
     namespace, api = target.namespace, open_api(target.context, target.kubeconfig)
     obj = read_object(api, CONNECTIONS, namespace, name)
     connection = parse_connection(obj)

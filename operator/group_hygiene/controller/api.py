@@ -18,7 +18,7 @@ import urllib3
 
 from group_hygiene import USER_AGENT
 from group_hygiene.controller.claims import ClaimReader
-from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, Object, Row, trimmed
+from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, ListedObject, Object, trimmed
 from group_hygiene.controller.requests import TIMEOUT_S, call, read_rows
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem
 from group_hygiene.model import reasons
@@ -115,7 +115,7 @@ class Api:
             for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]
         ]
 
-    def list_rows(self, plural: str, namespaces: Collection[str]) -> list[Row]:
+    def list_rows(self, plural: str, namespaces: Collection[str]) -> list[ListedObject]:
         """Of these namespaces ("" = of all), page by page: of each object what identifies it, and its version."""
         return [row for ask in self._lists(plural, list(filter(None, namespaces))) for row in read_rows(ask)]
 

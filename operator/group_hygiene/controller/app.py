@@ -22,7 +22,7 @@ import kopf
 from group_hygiene.controller.api import KINDS, SCHEMAS_S, Api, load_config, own_namespace
 from group_hygiene.controller.guard import Grants, parsed
 from group_hygiene.controller.health import Health
-from group_hygiene.controller.leader import DURATION_S, Leader
+from group_hygiene.controller.leader import DURATION_S, Candidate
 from group_hygiene.controller.loop import ConnectionLoop
 from group_hygiene.controller.objects import (
     CONNECTIONS,
@@ -60,7 +60,7 @@ STUCK_S = 900.0
 
 
 @dataclass(frozen=True)
-class Options:
+class OperatorOptions:
     """health_port: 0 = any free port. lease_namespace: None = the operator's own. lease_duration: in seconds.
 
     activity: where a pipeline's tables may be. egress: where alerts may be sent.
@@ -88,7 +88,7 @@ class _Backoffs:
 class Operator:
     """One operator process; `run` returns after a signal or `stop`, and raises when a part of it failed."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: OperatorOptions) -> None:
         self._options = options
         self._metrics = Metrics()
         self._objects = Objects(changed=self._on_change)
@@ -119,7 +119,7 @@ class Operator:
         of = namespace if self._options.namespaces else ""
         installation = await asyncio.to_thread(api.installation_id, of)
         # It has its own client, so that other requests do not delay it.
-        self._leader = Leader(Api(load_config(retries=False)), namespace, self._options.lease_duration)
+        self._leader = Candidate(Api(load_config(retries=False)), namespace, self._options.lease_duration)
         self._metrics.show_leadership(self._leads)
         self._metrics.show_watches(KINDS, self._watches.is_open)
         recorder, grants, clock, stopping = Recorder(api), Grants(api, SystemClock()), SystemClock(), threading.Event()
@@ -431,7 +431,7 @@ def _exit(code: int) -> NoReturn:
     os._exit(code)
 
 
-def run(options: Options) -> None:
+def run(options: OperatorOptions) -> None:
     """Run the operator until SIGTERM or SIGINT. Raises HygieneError."""
 
     memory.return_freed()

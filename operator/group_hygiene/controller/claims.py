@@ -19,7 +19,7 @@ import kubernetes.client
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from group_hygiene.controller.requests import PAGE, TIMEOUT_S, Listed, call, content
+from group_hygiene.controller.requests import PAGE, TIMEOUT_S, ListPage, call, content
 from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.errors import ApiError, Forbidden, NotFound
 from group_hygiene.model import reasons
@@ -37,7 +37,7 @@ _KAFKA_TRIGGERS = frozenset({"kafka", "apache-kafka"})
 _OVERRIDE = "consumer.override.group.id"
 
 
-class Limits(NamedTuple):
+class ClaimLimits(NamedTuple):
     """page_bytes: of one response of the API server; etcd limits an object to 1.5 MB by default.
 
     objects: the listed objects and those that they refer to. elements: of one list in an object. named_bytes: memory
@@ -54,7 +54,7 @@ class Limits(NamedTuple):
     seconds: float = 60.0
 
 
-_LIMITS = Limits()
+_LIMITS = ClaimLimits()
 # Memory to read a page, as a multiple of its bytes.
 _PAGE_COPIES = 4
 # Memory of a dictionary entry in addition to its texts.
@@ -108,7 +108,7 @@ class _Answer(NamedTuple):
 class ClaimReader:
     """Reads all claims of a Kubernetes cluster. Thread-safe: one thread reads for all threads that wait."""
 
-    def __init__(self, client: kubernetes.client.ApiClient, limits: Limits = _LIMITS) -> None:
+    def __init__(self, client: kubernetes.client.ApiClient, limits: ClaimLimits = _LIMITS) -> None:
         self._custom = kubernetes.client.CustomObjectsApi(client)
         self._apis = kubernetes.client.ApisApi(client)
         self._apps = kubernetes.client.AppsV1Api(client)
@@ -274,7 +274,7 @@ class ClaimReader:
 
 
 class _Budget:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ClaimLimits) -> None:
         self._left, self._limits = limits.objects, limits
         self._until = time.monotonic() + limits.seconds
 
@@ -398,7 +398,7 @@ def _shadow_link(reading: _Reading) -> None:
 
 
 # Created at import, as msgspec crashes if two threads read a type's annotations at once.
-_PAGE, _OBJECT = msgspec.json.Decoder(Listed[_Item]), msgspec.json.Decoder(Raw)
+_PAGE, _OBJECT = msgspec.json.Decoder(ListPage[_Item]), msgspec.json.Decoder(Raw)
 _LIST, _TEXT = msgspec.json.Decoder(list[Raw]), msgspec.json.Decoder(str)
 _TEXT_OR_NUMBER = msgspec.json.Decoder(str | int)
 

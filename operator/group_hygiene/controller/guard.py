@@ -88,7 +88,7 @@ class Grants:
 
 
 @dataclass(frozen=True)
-class Guard:
+class ObjectGuard:
     """The guard of one run of a policy, or of one restore. stopping: set when the process must end.
 
     objects: plural and object of the policy or restore and of the connection, as they were at the start. granted: the

@@ -31,7 +31,7 @@ class Server(NamedTuple):
     ahead: timedelta
 
 
-class Right(NamedTuple):
+class Permission(NamedTuple):
     """A permission that the operator needs. what_for: the effect if it is missing. namespace: empty = all."""
 
     verb: str
@@ -49,39 +49,41 @@ class Right(NamedTuple):
 
 def rights(
     namespace: str, lease_namespace: str, lease: str, secrets: Collection[str] = (), by_label: bool = False
-) -> tuple[Right, ...]:
+) -> tuple[Permission, ...]:
     """The permissions that the operator needs for the objects of that namespace.
 
     Roles in the namespace suffice, and so do ClusterRoles. secrets: the names of those that the connection refers to.
     by_label: whether the connection selects namespaces by their labels.
     """
 
-    def here(verb: str, group: str, resource: str, what_for: str) -> Right:
-        return Right(verb, group, resource, what_for, namespace=namespace)
+    def here(verb: str, group: str, resource: str, what_for: str) -> Permission:
+        return Permission(verb, group, resource, what_for, namespace=namespace)
 
     found = [here(verb, GROUP, plural, "it sees no policy") for plural in KINDS for verb in ("get", "list", "watch")]
     found += [here("patch", GROUP, f"{plural}/status", "no status is written") for plural in KINDS]
     found.append(here("delete", GROUP, "grouprestores", "none is deleted after its ttlSecondsAfterFinished"))
     found += [here(verb, *_EVENTS, "no Event is recorded") for verb in ("create", "get", "patch")]
-    found += [Right("get", "", "secrets", "it can't read credentials", name, namespace) for name in sorted(secrets)]
-    found.append(Right("get", *_NAMESPACES, "it does not start", "kube-system", "kube-system"))
-    found += [Right(verb, *_LEASES, "it never leads", lease, lease_namespace) for verb in ("get", "update")]
-    found.append(Right("create", *_LEASES, "it never leads", namespace=lease_namespace))
+    found += [
+        Permission("get", "", "secrets", "it can't read credentials", name, namespace) for name in sorted(secrets)
+    ]
+    found.append(Permission("get", *_NAMESPACES, "it does not start", "kube-system", "kube-system"))
+    found += [Permission(verb, *_LEASES, "it never leads", lease, lease_namespace) for verb in ("get", "update")]
+    found.append(Permission("create", *_LEASES, "it never leads", namespace=lease_namespace))
     if by_label:
         found.append(here("get", *_NAMESPACES, "no namespace is admitted by its labels"))
     return tuple(found)
 
 
-def claim_rights(kinds: Collection[tuple[str, str]]) -> tuple[Right, ...]:
+def claim_rights(kinds: Collection[tuple[str, str]]) -> tuple[Permission, ...]:
     """The permissions, in all namespaces, for these custom resources (API group, plural) of other products.
 
     Without one of them no group is deleted.
     """
-    found = tuple(Right("list", *kind, "no group is deleted (ClaimedByResource)") for kind in kinds)
+    found = tuple(Permission("list", *kind, "no group is deleted (ClaimedByResource)") for kind in kinds)
     if not any(group == KEDA for group, _ in kinds):
         return found
     why = "no group is deleted if KEDA takes a group's id from a workload's environment (ClaimedByResource)"
-    return found + tuple(Right("get", "apps", plural, why) for plural in ("deployments", "statefulsets"))
+    return found + tuple(Permission("get", "apps", plural, why) for plural in ("deployments", "statefulsets"))
 
 
 class Inspection:
@@ -117,7 +119,7 @@ class Inspection:
         except NotFound:
             return ""
 
-    def may(self, right: Right, account: str = "") -> bool:
+    def may(self, right: Permission, account: str = "") -> bool:
         """Whether the user has this permission. account: check this ServiceAccount, `namespace/name`, instead.
 
         Only some users may check other accounts.

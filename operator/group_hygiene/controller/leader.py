@@ -29,7 +29,7 @@ DURATION_S = 30
 _MAX_TRANSITIONS = 2**31 - 1
 
 
-class Leader:
+class Candidate:
     """One process's part in the election. `acquire`, then at once `keep` until it raises; `release` at a clean end.
 
     Other processes wait for `duration` seconds without a renewal. The holder tries to renew after every sixth of that,

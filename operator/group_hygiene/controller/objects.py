@@ -83,7 +83,7 @@ _STATUS: Mapping[str, Any] = {
 _NOT_READ = ("results",)
 
 
-class Row(NamedTuple):
+class ListedObject(NamedTuple):
     """An object in a list of metadata."""
 
     key: Key
@@ -241,7 +241,9 @@ class Objects:
         """For `compare`: take it before the list."""
         return self._sequence
 
-    def compare(self, plural: str, rows: Iterable[Row], sequence: int) -> tuple[list[tuple[Key, str]], list[Row]]:
+    def compare(
+        self, plural: str, rows: Iterable[ListedObject], sequence: int
+    ) -> tuple[list[tuple[Key, str]], list[ListedObject]]:
         """Compare with a list that was read after `sequence`: the objects that are gone, with their uids, and the rows
         that are missing here, older here, or unusable although there is room now.
 
@@ -259,7 +261,7 @@ class Objects:
         late = [row for key, row in listed.items() if key in fitting or _is_newer(row, entries.get(key))]
         return gone, late
 
-    def lacks(self, plural: str, row: Row) -> bool:
+    def lacks(self, plural: str, row: ListedObject) -> bool:
         """Whether a row that was late still is, or the object has no room yet."""
         with self._lock:
             entry = self._entries[plural].get(row.key)
@@ -387,7 +389,7 @@ def key_of(obj: Mapping[str, Any]) -> Key:
     return obj["metadata"]["namespace"], obj["metadata"]["name"]
 
 
-def _is_newer(row: Row, entry: _Entry | None) -> bool:
+def _is_newer(row: ListedObject, entry: _Entry | None) -> bool:
     """Whether a list shows a later version of an object than the store, or one that it lacks."""
     return entry is None or entry.uid != row.uid or _is_later(row.version, entry.version)
 

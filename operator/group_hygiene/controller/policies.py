@@ -20,7 +20,7 @@ from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object
 from group_hygiene.controller.schedule import Schedule
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
-from group_hygiene.decide.plan import Conditions, Plan, due_groups, make_plan, outside_window
+from group_hygiene.decide.plan import Plan, RunConditions, due_groups, make_plan, outside_window
 from group_hygiene.errors import ApiError, HygieneError
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.refusal import Refusal
@@ -121,7 +121,7 @@ def decide(
 
 
 def _due_elsewhere(
-    groups: Mapping[str, frozenset[str]], namespaces: Mapping[str, str], owner: str, conditions: Conditions
+    groups: Mapping[str, frozenset[str]], namespaces: Mapping[str, str], owner: str, conditions: RunConditions
 ) -> Mapping[str, frozenset[str]]:
     """Policy uid -> the due groups that count with its own, its own among them, against the connection's maxPercent.
 

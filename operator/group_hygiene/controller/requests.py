@@ -12,7 +12,7 @@ import msgspec
 import urllib3
 from kubernetes.client.exceptions import ApiException
 
-from group_hygiene.controller.objects import Row
+from group_hygiene.controller.objects import ListedObject
 from group_hygiene.errors import ApiError, Conflict, Forbidden, NotFound, Refused
 from group_hygiene.model.naming import message_shown
 
@@ -41,7 +41,7 @@ class _ListMetadata(msgspec.Struct):
     following: str = msgspec.field(name="continue", default="")
 
 
-class Listed(msgspec.Struct, Generic[Item]):
+class ListPage(msgspec.Struct, Generic[Item]):
     """A page of a list."""
 
     metadata: _ListMetadata
@@ -60,7 +60,7 @@ class _Identified(msgspec.Struct):
 
 
 # Created at import, as msgspec crashes if two threads read a type's annotations at once.
-_ROWS = msgspec.json.Decoder(Listed[_Identified])
+_ROWS = msgspec.json.Decoder(ListPage[_Identified])
 
 
 def call(request: Callable[[], T]) -> T:
@@ -87,7 +87,7 @@ def content(response: Any, limit: int) -> bytes | None:
     return None if len(data) > limit else data
 
 
-def read_rows(ask: Callable[..., Any]) -> Iterator[Row]:
+def read_rows(ask: Callable[..., Any]) -> Iterator[ListedObject]:
     """A list of objects, page by page: of each only what identifies it and its version. Raises ApiError."""
     following, size = "", PAGE.objects
     while True:
@@ -105,7 +105,7 @@ def read_rows(ask: Callable[..., Any]) -> Iterator[Row]:
         except (msgspec.DecodeError, RecursionError) as error:
             raise ApiError("a list of the API server can't be decoded") from error
         for each in listed.items:
-            yield Row((each.metadata.namespace, each.metadata.name), each.metadata.uid, each.metadata.version)
+            yield ListedObject((each.metadata.namespace, each.metadata.name), each.metadata.uid, each.metadata.version)
         following, size = listed.metadata.following, min(size * 2, PAGE.objects)
         if not following:
             return

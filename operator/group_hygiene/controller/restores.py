@@ -19,7 +19,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
 from group_hygiene.restore.grouprestore import build_restore_status, parse_restore, redact_results
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest
-from group_hygiene.restore.restoration import Saved, Turn, read_saved, restore
+from group_hygiene.restore.restoration import RestoreTurn, SavedEntries, read_saved, restore
 from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import Connection, admit_object
 from group_hygiene.status import connection_not_ready, redact_problem
@@ -127,7 +127,7 @@ class Restores:
             if one_by_one:
                 saved = self._read(context, [asked])
             with runs.about(restore=f"{metadata['namespace']}/{metadata['name']}"):
-                turn = Turn(budget, self._results_of(asked.obj, generation))
+                turn = RestoreTurn(budget, self._results_of(asked.obj, generation))
                 results = saved if isinstance(saved, Refusal) else self._try(context, asked, guard, saved, turn)
                 shown: Sequence[GroupResult] | Refusal
                 if isinstance(results, Refusal):
@@ -144,7 +144,7 @@ class Restores:
                 self._report(asked.obj, shown)
                 self._finished.add(metadata["uid"])
 
-    def _read(self, context: reconcile.Context, restores: Sequence[Asked]) -> Saved | Refusal:
+    def _read(self, context: reconcile.Context, restores: Sequence[Asked]) -> SavedEntries | Refusal:
         """The backups for all of them, in one pass over the ledger. A Refusal = nothing can be restored now."""
         journal = context.journal
         if journal.problem is not None:
@@ -192,7 +192,7 @@ class Restores:
         self._waiting[obj["metadata"]["uid"]] = _Waiting(at, pause, generation)
 
     def _try(
-        self, context: reconcile.Context, asked: Asked, guard: reconcile.Guard, saved: Saved, turn: Turn
+        self, context: reconcile.Context, asked: Asked, guard: reconcile.Guard, saved: SavedEntries, turn: RestoreTurn
     ) -> Sequence[GroupResult] | Refusal:
         what, executor = f"a restore of connection {self._key}", reconcile.Executor(context, guard)
         try:

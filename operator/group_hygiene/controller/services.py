@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.guard import Granted, Grants, Guard, Leadership
+from group_hygiene.controller.guard import Granted, Grants, Leadership, ObjectGuard
 from group_hygiene.controller.objects import CONNECTIONS, Object, Objects
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.unserved import Unserved
@@ -27,7 +27,7 @@ class Lease(Leadership, Protocol):
         """Whether this process still holds the Lease, read again from the API server. Raises ApiError."""
 
 
-class Progress:
+class RoundProgress:
     """When the work on connections last made progress."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Services:
     stopping: threading.Event = field(default_factory=threading.Event)
     activity: Allowed = field(default_factory=Allowed)
     egress: Egress = field(default_factory=Egress)
-    progress: Progress = field(default_factory=Progress)
+    progress: RoundProgress = field(default_factory=RoundProgress)
 
     def leads(self) -> bool:
         return self.leadership.seconds_left() > 0
@@ -80,7 +80,7 @@ class Services:
                 found.append(obj)
         return found
 
-    def guard(self, plural: str, obj: Object, connection: Object, granted: Granted) -> Guard:
+    def guard(self, plural: str, obj: Object, connection: Object, granted: Granted) -> ObjectGuard:
         """The guard of one run of a policy, or of one restore. plural, obj: of the policy or restore."""
         objects = ((plural, obj), (CONNECTIONS, connection))
-        return Guard(self.api, self.leadership, self.stopping, objects, granted, self.progress.made)
+        return ObjectGuard(self.api, self.leadership, self.stopping, objects, granted, self.progress.made)

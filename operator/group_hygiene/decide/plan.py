@@ -217,7 +217,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class RunConditions:
     """The conditions of the cluster and the connection for all deletions of a run.
 
     limits: the connection's own. total: groups of the whole cluster, from one unfiltered list; None = not known.
@@ -251,7 +251,7 @@ def make_plan(
     policy: Policy,
     verdicts: Verdicts,
     marks: Mapping[str, Mark],
-    conditions: Conditions,
+    conditions: RunConditions,
     now: datetime,
 ) -> Plan:
     """Mark matches, order due groups, ask each of VETOES, and decide.
@@ -293,7 +293,7 @@ def make_plan(
 def _marking(
     policy: Policy,
     verdicts: Mapping[str, Verdict],
-    conditions: Conditions,
+    conditions: RunConditions,
     marks: Mapping[str, Mark],
     valid_marks: Mapping[str, Mark],
 ) -> frozenset[str]:
@@ -308,13 +308,13 @@ def _marking(
     )
 
 
-def _was_shown(policy: Policy, mark: Mark, conditions: Conditions) -> bool:
+def _was_shown(policy: Policy, mark: Mark, conditions: RunConditions) -> bool:
     """Whether users could see a part of the mark."""
     return any(map(conditions.has_shown, mark.topics.values() if policy.by_topic else (mark.since,)))
 
 
 def _updated_mark(
-    policy: Policy, mark: Mark, verdict: Verdict | None, new: datetime | None, conditions: Conditions
+    policy: Policy, mark: Mark, verdict: Verdict | None, new: datetime | None, conditions: RunConditions
 ) -> Mark:
     """The mark after this run. A topic that no longer matches, for which the group committed after it was marked, or
     whose mark was never shown, is removed; if it matches, it gets a new date.
@@ -400,7 +400,7 @@ def grace_elapsed(policy: Policy, mark: Mark | None, now: datetime) -> bool:
     return mark.since <= now and now >= max(mark.due, mark.since + policy.grace_period)
 
 
-def _mark_refusal(policy: Policy, verdict: Verdict | None, conditions: Conditions, mark: Mark) -> Refusal | None:
+def _mark_refusal(policy: Policy, verdict: Verdict | None, conditions: RunConditions, mark: Mark) -> Refusal | None:
     """Why a mark ends; None = it stays, or a new one takes its place.
 
     Missing evidence ends no mark, and neither does a scan of another cluster.
@@ -435,24 +435,24 @@ def not_known(verdict: Verdict) -> bool:
     )
 
 
-def max_deletions(limits: Limits, conditions: Conditions) -> int:
+def max_deletions(limits: Limits, conditions: RunConditions) -> int:
     """The most groups that this run may delete. limits: the policy's."""
     return limits.stricter(conditions.limits).max_per_run
 
 
-def forbidden(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def forbidden(limits: Limits, due: Collection[str], conditions: RunConditions) -> Refusal | None:
     """Hidden topics, a ledger that can't be written, a wrong clock: nothing may be deleted now."""
     return next(iter(conditions.refusals), None)
 
 
-def scan_incomplete(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def scan_incomplete(limits: Limits, due: Collection[str], conditions: RunConditions) -> Refusal | None:
     """A broker that did not answer may have other data about due groups."""
     if conditions.complete:
         return None
     return Refusal(reasons.SNAPSHOT_INCOMPLETE, "groups may be missing from the answers of the brokers")
 
 
-def total_unknown(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def total_unknown(limits: Limits, due: Collection[str], conditions: RunConditions) -> Refusal | None:
     """Without the number of all groups there is no percentage."""
     if conditions.total is not None:
         return None
@@ -461,12 +461,12 @@ def total_unknown(limits: Limits, due: Collection[str], conditions: Conditions) 
     )
 
 
-def too_many_of_policy(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def too_many_of_policy(limits: Limits, due: Collection[str], conditions: RunConditions) -> Refusal | None:
     """A policy that suddenly matches a large share of the cluster is more likely a mistake."""
     return _too_many(len(due), conditions.total or 0, limits.max_percent, "maxPercent of the policy")
 
 
-def too_many_of_connection(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def too_many_of_connection(limits: Limits, due: Collection[str], conditions: RunConditions) -> Refusal | None:
     """The limit of the connection holds for all its policies together."""
     if conditions.limits is None:
         return None
@@ -474,7 +474,7 @@ def too_many_of_connection(limits: Limits, due: Collection[str], conditions: Con
     return _too_many(together, conditions.total or 0, most, "limits.maxPercent of the KafkaConnection")
 
 
-def cluster_too_small(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def cluster_too_small(limits: Limits, due: Collection[str], conditions: RunConditions) -> Refusal | None:
     """A cluster with hardly any group is more likely another one, or one that lost its groups."""
     least, total = conditions.limits.min_groups if conditions.limits else 0, conditions.total or 0
     if total >= least:
@@ -495,7 +495,7 @@ def outside_window(policy: Policy, now: datetime) -> Refusal | None:
 
 
 # Due groups are deleted if none of these refuses; the first Refusal counts. Those after `total_unknown` need the total.
-VETOES: tuple[Callable[[Limits, Collection[str], Conditions], Refusal | None], ...] = (
+VETOES: tuple[Callable[[Limits, Collection[str], RunConditions], Refusal | None], ...] = (
     forbidden,
     scan_incomplete,
     total_unknown,
@@ -505,7 +505,7 @@ VETOES: tuple[Callable[[Limits, Collection[str], Conditions], Refusal | None], .
 )
 
 
-def _marks_refusal(policy: Policy, verdicts: Mapping[str, Verdict], conditions: Conditions) -> Refusal | None:
+def _marks_refusal(policy: Policy, verdicts: Mapping[str, Verdict], conditions: RunConditions) -> Refusal | None:
     """Why no match is marked."""
     if not policy.enforced or not any(verdict.matches for verdict in verdicts.values()):
         return None

@@ -92,7 +92,7 @@ class _Unreadable(Exception):
     """Its arguments are the reason and the message of a Refusal."""
 
 
-class Covered(NamedTuple):
+class CoveredPartition(NamedTuple):
     """One partition of `__consumer_offsets`: at `read_at`, the tables had every record before offset `to`.
 
     topic_id: of the log that was read (KIP-516), None below 2.8. complete_since: see Activity. leader_epoch: of the
@@ -116,7 +116,7 @@ class Reading:
     cluster: str
     table: str
     version: int
-    covered: Mapping[int, Covered]
+    covered: Mapping[int, CoveredPartition]
     groups: Mapping[str, Activity] = field(default_factory=dict)
 
 
@@ -152,7 +152,7 @@ class Tables:
                 return asyncio.run(self._read_confined(store, groups, left, older))
         except TimeoutError:
             return Refusal(reasons.EVIDENCE_UNREADABLE, f"the tables did not answer within {seconds:.0f} s")
-        except child.TooMuch as error:
+        except child.ChildFailed as error:
             return _too_much(str(error))
         except memory.TooMuch as error:
             return Refusal(reasons.EVIDENCE_UNREADABLE, str(error))
@@ -439,21 +439,21 @@ def _by_topic(offsets: Sequence[Mapping[str, Any]], after: Mapping[str, Any]) ->
     }
 
 
-def _covered(rows: Sequence[Mapping[str, Any]]) -> dict[int, Covered]:
+def _covered(rows: Sequence[Mapping[str, Any]]) -> dict[int, CoveredPartition]:
     """By partition, without those that were not completely read yet; of several rows, the one that covers least."""
-    covered: dict[int, Covered] = {}
+    covered: dict[int, CoveredPartition] = {}
     for row in sorted(rows, key=lambda row: row["covered_to"], reverse=True):
         if row["read_at"] is None:
             continue
         since = None if row["complete_since"] is None else _time(row["complete_since"])
-        covered[row["log_partition"]] = Covered(
+        covered[row["log_partition"]] = CoveredPartition(
             row["topic_id"] or None, row["covered_to"], _time(row["read_at"]), since, row["leader_epoch"]
         )
     return covered
 
 
 def _activity(
-    row: Mapping[str, Any], covered: Mapping[int, Covered], by_topic: Mapping[str, Commits] | None = None
+    row: Mapping[str, Any], covered: Mapping[int, CoveredPartition], by_topic: Mapping[str, Commits] | None = None
 ) -> Activity:
     place = covered[row["log_partition"]]
     known = {"first_seen", "last_commit", "oldest_commit", "empty_since", "last_commit_after", "state_after"}

@@ -13,7 +13,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from group_hygiene.network.egress import Egress, TooManyLookUps, look_up
-from group_hygiene.spec.storage import Place
+from group_hygiene.spec.storage import HostPort
 
 # Of all responses, for one read.
 _BYTES_MAX = 1 << 30
@@ -24,7 +24,7 @@ _CONNECT_S = 5.0
 class Relay:
     """Runs while it is entered. problem: why it refused or ended a connection; contains no address."""
 
-    def __init__(self, places: Collection[Place], egress: Egress) -> None:
+    def __init__(self, places: Collection[HostPort], egress: Egress) -> None:
         self._places, self._egress = places, egress
         self._left = _BYTES_MAX
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,7 +90,7 @@ class Relay:
                 with suppress(OSError):
                     await end.wait_closed()
 
-    async def _connect(self, place: Place) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, place: HostPort) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Resolve the host, check each address and connect. Raises OSError."""
         if place not in self._places:
             self.problem = "it redirects to another host, and redirects are not followed"
@@ -120,7 +120,7 @@ class Relay:
             await sink.drain()
 
 
-async def _addresses(place: Place) -> list[tuple[object, object, object, object, tuple[str, int]]]:
+async def _addresses(place: HostPort) -> list[tuple[object, object, object, object, tuple[str, int]]]:
     try:
         return await look_up(place.host, place.port)
     except TooManyLookUps:
@@ -129,9 +129,9 @@ async def _addresses(place: Place) -> list[tuple[object, object, object, object,
         raise OSError("invalid host name") from error
 
 
-def _place(target: str, tunnel: bool) -> Place:
+def _place(target: str, tunnel: bool) -> HostPort:
     """Parse the target of a request to a proxy (RFC 9112: authority form or absolute form). Raises ValueError."""
     parts = urlsplit(f"//{target}" if tunnel else target)
     if not parts.hostname or (not tunnel and parts.scheme != "http"):
         raise ValueError("invalid request target")
-    return Place(parts.hostname.rstrip("."), parts.port or (443 if tunnel else 80))
+    return HostPort(parts.hostname.rstrip("."), parts.port or (443 if tunnel else 80))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from group_hygiene.evidence.reader import Covered, Reading, Tables
+from group_hygiene.evidence.reader import CoveredPartition, Reading, Tables
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.leader_epochs import epoch_ends
@@ -63,7 +63,7 @@ class TableEvidence:
 
     groups: Mapping[str, Activity | Refusal]
     coverage: Coverage
-    mark: entries.Covered | None = None
+    mark: entries.LargestCoverage | None = None
     covered: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -128,7 +128,7 @@ def _epoch_ends(run: Run, reading: Reading, partitions: int, deadline: Deadline)
 
 
 def refusals_by_partition(
-    reading: Reading, log: Log, before: entries.Covered | None, max_age: timedelta, now: datetime
+    reading: Reading, log: Log, before: entries.LargestCoverage | None, max_age: timedelta, now: datetime
 ) -> dict[int, Refusal]:
     """Why the tables may not be used, by partition of the log. Partitions that they may be used for are absent.
 
@@ -175,13 +175,13 @@ def activity_of(group: str, reading: Reading, log: Log, refusals: Mapping[int, R
 
 
 def next_mark(
-    reading: Reading, log: Log, before: entries.Covered | None, uid: str, now: datetime
-) -> entries.Covered | None:
+    reading: Reading, log: Log, before: entries.LargestCoverage | None, uid: str, now: datetime
+) -> entries.LargestCoverage | None:
     """The furthest that the tables ever reached, this read included; None = they are of another cluster."""
     if reading.cluster != log.cluster:
         return None
     here, known = _reached(reading, log), _known(log, before)
-    return entries.Covered(
+    return entries.LargestCoverage(
         connection_uid=uid,
         topic_id=log.topic_id,
         to={p: max(known.get(p, 0), here.get(p, 0)) for p in sorted({*known, *here})},
@@ -192,7 +192,7 @@ def next_mark(
     )
 
 
-def _older(reading: Reading, log: Log, before: entries.Covered) -> bool:
+def _older(reading: Reading, log: Log, before: entries.LargestCoverage) -> bool:
     """Whether its version is lower than before, unless it reaches further than ever: then a pipeline continued from an
     older copy. A table that reaches only as far as before may be that older copy.
     """
@@ -208,16 +208,16 @@ def _reached(reading: Reading, log: Log) -> dict[int, int]:
     return {p: place.to for p, place in reading.covered.items() if _same_log(place, log) and p < log.partitions}
 
 
-def _known(log: Log, before: entries.Covered | None) -> Mapping[int, int]:
+def _known(log: Log, before: entries.LargestCoverage | None) -> Mapping[int, int]:
     """The same at an earlier read; empty if the topic was recreated since."""
     return before.to if before is not None and _uuid(before.topic_id) == _uuid(log.topic_id) else {}
 
 
 def _refusal_of(
     partition: int,
-    place: Covered | None,
+    place: CoveredPartition | None,
     log: Log,
-    before: entries.Covered | None,
+    before: entries.LargestCoverage | None,
     max_age: timedelta,
     now: datetime,
 ) -> Refusal | None:
@@ -238,7 +238,7 @@ def _refusal_of(
     return _cut_off(topic, place, log.epoch_ends.get(partition)) or _old(topic, place, max_age, now)
 
 
-def _cut_off(topic: str, place: Covered, end: int | Fault | None) -> Refusal | None:
+def _cut_off(topic: str, place: CoveredPartition, end: int | Fault | None) -> Refusal | None:
     """An unclean leader election may lose records that were read; other records then get their offsets."""
     if place.leader_epoch == NO_LEADER_EPOCH:
         return None
@@ -261,7 +261,7 @@ def _cut_off(topic: str, place: Covered, end: int | Fault | None) -> Refusal | N
     return None
 
 
-def _old(topic: str, place: Covered, max_age: timedelta, now: datetime) -> Refusal | None:
+def _old(topic: str, place: CoveredPartition, max_age: timedelta, now: datetime) -> Refusal | None:
     age = now - place.read_at
     if age < -_SKEW_MAX:
         return Refusal(
@@ -278,7 +278,7 @@ def _old(topic: str, place: Covered, max_age: timedelta, now: datetime) -> Refus
     return None
 
 
-def _same_log(place: Covered, log: Log) -> bool:
+def _same_log(place: CoveredPartition, log: Log) -> bool:
     return log.topic_id is None or place.topic_id is None or _uuid(place.topic_id) == _uuid(log.topic_id)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, GroupState, decode, group_of
+from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, StateRecord, decode, group_of
 from group_hygiene.kafka.partition import Fetched, Marker, Record
 from group_hygiene.kafka.tail import read_to_end
 from group_hygiene.model.groups import CommittedOffset, Fault, Partition
@@ -34,7 +34,7 @@ class GroupLog:
     """
 
     def __init__(self) -> None:
-        self.first: Commit | GroupState | None = None
+        self.first: Commit | StateRecord | None = None
         # The places whose offsets were deleted, and whether anything of the group was.
         self.gone: set[Partition] = set()
         self.is_gone = False
@@ -44,13 +44,13 @@ class GroupLog:
         self._late: dict[Partition, CommittedOffset] = {}
         self._open = self._records = 0
 
-    def take(self, record: Commit | GroupState, producer: int | None) -> None:
+    def take(self, record: Commit | StateRecord, producer: int | None) -> None:
         """producer: of its transaction."""
         self.first = self.first or record
         self._records += 1
         if record.gone:
             self.is_gone, self._open = True, len(self._pending)
-        if isinstance(record, GroupState):
+        if isinstance(record, StateRecord):
             return
         place = Partition(record.topic, record.partition)
         if record.offset is None:
@@ -81,7 +81,7 @@ class LateCommits:
         client: Client,
         leaders: Mapping[int, tuple[int, int]],
         starts: Mapping[str, Mapping[int, int]],
-        matters: Callable[[Commit | GroupState], bool] = lambda record: True,
+        matters: Callable[[Commit | StateRecord], bool] = lambda record: True,
     ) -> None:
         """leaders: as in `Cluster`; set again once they moved. starts: group -> partition of the log -> offset.
 
@@ -97,7 +97,7 @@ class LateCommits:
         faults = read_to_end(self._client, self.leaders, self._positions, self._take, deadline)
         return next(iter(faults.values()), None)
 
-    def first(self, group: str) -> Commit | GroupState | None:
+    def first(self, group: str) -> Commit | StateRecord | None:
         """A record of the group; None = there is none."""
         return next((log.first for log in self._of(group)), None)
 

@@ -13,7 +13,7 @@ from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
 from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.offsets import end_offsets, last_stable_offsets, start_offsets
-from group_hygiene.kafka.partition import Leader, fetch_time
+from group_hygiene.kafka.partition import PartitionLeader, fetch_time
 from group_hygiene.model.groups import NO_LEADER_EPOCH, NO_SUCH_TOPIC, Fault, Partition
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,7 +61,7 @@ def read_log_bounds(client: Client, deadline: Deadline) -> LogBounds | Fault:
     starts, written, ends = found
     undecided: dict[int, datetime] = {}
     for index in (index for index, end in ends.items() if end < written[index]):
-        time_ms = fetch_time(Leader(client, Partition(OFFSETS_TOPIC, index)), ends[index], deadline)
+        time_ms = fetch_time(PartitionLeader(client, Partition(OFFSETS_TOPIC, index)), ends[index], deadline)
         if isinstance(time_ms, Fault):
             return time_ms
         if time_ms is not None:

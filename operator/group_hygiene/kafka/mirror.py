@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from group_hygiene.kafka.client import TOO_MUCH, Client, Deadline
 from group_hygiene.kafka.cluster import partition_counts, topic_ids
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
-from group_hygiene.kafka.partition import Batch, Leader, fetch
+from group_hygiene.kafka.partition import Batch, PartitionLeader, fetch
 from group_hygiene.model.groups import Fault, Partition
 
 # A quarter of a million ids: each takes this many bytes beside its characters.
@@ -66,7 +66,7 @@ class Checkpoints:
 
     def _read(self, client: Client, key: tuple[str, Partition], end: int, deadline: Deadline) -> Fault | None:
         _, place = key
-        leader, (position, last) = Leader(client, place), self._positions.get(key, (0, None))
+        leader, (position, last) = PartitionLeader(client, place), self._positions.get(key, (0, None))
         if last is None or position > end:
             start = start_offsets(client, [place], deadline)[place]
             if isinstance(start, Fault):

@@ -19,7 +19,7 @@ from group_hygiene.spec.connection import OAuth
 
 if TYPE_CHECKING:
     from group_hygiene.network.gate import Gate
-    from group_hygiene.network.post import Request
+    from group_hygiene.network.post import HttpRequest
 
 _RENEW_BEFORE_S = 30.0
 _TIMEOUT_MAX_S = 10.0
@@ -93,14 +93,14 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
             raise AuthenticationFailed(f"the token endpoint {self._shown} answers without a token") from error
         return answer.access_token, answer.expires_in
 
-    def _request(self, gate: Gate | None) -> Request:
+    def _request(self, gate: Gate | None) -> HttpRequest:
         from yarl import URL
 
-        from group_hygiene.network.post import Request
+        from group_hygiene.network.post import HttpRequest
 
         oauth = self._oauth
         credentials = f"{oauth.client_id}:{oauth.client_secret.reveal()}".encode()
-        return Request(
+        return HttpRequest(
             URL(self._url, encoded=True),
             {"grant_type": "client_credentials", **({"scope": oauth.scope} if oauth.scope else {})},
             {

@@ -48,7 +48,7 @@ class Commit(NamedTuple):
         return not self.gone
 
 
-class Client(NamedTuple):
+class MemberClient(NamedTuple):
     """A member's client as its broker saw it. Texts are cut to TEXT_MAX bytes; host: like 10.1.2.3.
 
     instance_id: of a static member. rack_id: of the KIP-848 family only.
@@ -60,7 +60,7 @@ class Client(NamedTuple):
     rack_id: str | None = None
 
 
-class GroupState(NamedTuple):
+class StateRecord(NamedTuple):
     """Any other record of a group. gone: it is a tombstone, which has no other fields than `member_id`.
 
     kind: see `RECORD_TYPES`; `classic` is a whole group, `*-epoch` an epoch bump, `*-member` one member of the group.
@@ -77,7 +77,7 @@ class GroupState(NamedTuple):
     member_id: str | None = None
     members: int | None = None
     state_ms: int | None = None
-    clients: tuple[Client, ...] = ()
+    clients: tuple[MemberClient, ...] = ()
 
     @property
     def by_client(self) -> bool:
@@ -99,7 +99,7 @@ def group_of(key: bytes | None) -> str:
         raise BrokenRecord(f"its bytes do not fit their layout: {error}") from error
 
 
-def decode(key: bytes | None, value: bytes | None) -> Commit | GroupState:
+def decode(key: bytes | None, value: bytes | None) -> Commit | StateRecord:
     """Decode one record; no value = a tombstone. Raises only BrokenRecord.
 
     Transaction markers (control batches) are no such records: the caller omits them.
@@ -255,7 +255,7 @@ _RECORD_TYPES = {
 RECORD_TYPES = tuple(kind.name for kind in _RECORD_TYPES.values())
 
 
-def _group_state(number: int, key: bytes, value: bytes | None) -> GroupState:
+def _group_state(number: int, key: bytes, value: bytes | None) -> StateRecord:
     kind = _RECORD_TYPES.get(number)
     if kind is None:
         raise BrokenRecord(f"the key is of type {number}, which is not known")
@@ -265,7 +265,7 @@ def _group_state(number: int, key: bytes, value: bytes | None) -> GroupState:
     reader.end()
     member = second if kind.second == "member" else None
     if value is None:
-        return GroupState(group, kind.name, gone=True, member_id=member)
+        return StateRecord(group, kind.name, gone=True, member_id=member)
     version = _INT16.unpack_from(value)[0]
     if kind is _CLASSIC:
         return _classic(group, version, value)
@@ -275,14 +275,14 @@ def _group_state(number: int, key: bytes, value: bytes | None) -> GroupState:
     generation = _INT32.unpack_from(value, 2)[0] if kind.counts else None
     fields = Reader(value, 2, flexible=True)
     clients = (_client({name: fields.text_or_null() for name in kind.client}),) if kind.client else ()
-    return GroupState(group, kind.name, gone=False, generation=generation, member_id=member, clients=clients)
+    return StateRecord(group, kind.name, gone=False, generation=generation, member_id=member, clients=clients)
 
 
-def _client(fields: Mapping[str, str | None]) -> Client:
+def _client(fields: Mapping[str, str | None]) -> MemberClient:
     shown = {name: text and text.encode()[:TEXT_MAX].decode(errors="ignore") for name, text in fields.items()}
     client_id, host = shown.pop("client_id") or "", shown.pop("host")
     # Java writes an address as `name/address`, mostly without the name.
-    return Client(client_id, host and host.removeprefix("/"), **shown)
+    return MemberClient(client_id, host and host.removeprefix("/"), **shown)
 
 
 def _check(value: bytes, layouts: Sequence[Layout]) -> None:
@@ -298,7 +298,7 @@ def _check(value: bytes, layouts: Sequence[Layout]) -> None:
     raise last
 
 
-def _classic(group: str, version: int, value: bytes) -> GroupState:
+def _classic(group: str, version: int, value: bytes) -> StateRecord:
     """GroupMetadataValue."""
     if not 0 <= version <= 4:
         raise BrokenRecord(f"the value of a classic group is of version {version}, which is not known")
@@ -309,7 +309,7 @@ def _classic(group: str, version: int, value: bytes) -> GroupState:
     reader.skip_field("text?")
     since = reader.number(8) if version >= 2 else -1
     rest = (*[4] * (version >= 1), 4, "bytes", "bytes")
-    members, clients = reader.count(), list[Client]()
+    members, clients = reader.count(), list[MemberClient]()
     for _ in range(members):
         reader.skip_field("text")
         names = _CLASSIC_CLIENT if version >= 3 else _CLASSIC_CLIENT[1:]
@@ -319,7 +319,7 @@ def _classic(group: str, version: int, value: bytes) -> GroupState:
         reader.skip(rest)
     reader.tagged()
     reader.end()
-    return GroupState(
+    return StateRecord(
         *(group, "classic", False, protocol_type, generation),
         members=members,
         state_ms=None if since == -1 else since,

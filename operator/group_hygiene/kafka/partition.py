@@ -75,7 +75,7 @@ class Batch(NamedTuple):
     checksum: int
 
 
-class Hidden(NamedTuple):
+class UnreadableBatch(NamedTuple):
     """A batch whose records can't be read: its first offset, and why."""
 
     offset: int
@@ -95,7 +95,7 @@ class Fetched(NamedTuple):
     position: int
     stable: int
     end: int
-    hidden: list[Hidden]
+    hidden: list[UnreadableBatch]
     markers: list[Marker]
     start: int
     last: Batch | None
@@ -134,7 +134,7 @@ class BatchHeaders(NamedTuple):
     end: int
 
 
-class Leader:
+class PartitionLeader:
     """Sends requests to the leader of one partition, and looks it up again when it moved."""
 
     def __init__(self, client: Client, partition: Partition, known: dict[int, int] | None = None) -> None:
@@ -177,7 +177,7 @@ class Leader:
         return Fault("LEADER_NOT_AVAILABLE", f"{self.partition} has no leader", retriable=True)
 
 
-def fetch(leader: Leader, position: int, deadline: Deadline, last: Batch | None = None) -> Fetched | Fault:
+def fetch(leader: PartitionLeader, position: int, deadline: Deadline, last: Batch | None = None) -> Fetched | Fault:
     """The committed records from `position` on, as many as one answer holds.
 
     No record, and the same position before `stable`: there are no records up to `stable`, as after compaction. The
@@ -188,7 +188,7 @@ def fetch(leader: Leader, position: int, deadline: Deadline, last: Batch | None 
 
 
 def fetch_readable(
-    leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0, last: Batch | None = None
+    leader: PartitionLeader, position: int, deadline: Deadline, wait_ms: int = 0, last: Batch | None = None
 ) -> Fetched | Fault:
     """As `fetch`, but a batch that can't be read is in `hidden`, and only its records are missing.
 
@@ -213,7 +213,7 @@ def fetch_readable(
     return fetched
 
 
-def fetch_raw(leader: Leader, position: int, deadline: Deadline, little: bool = False) -> RawFetched | Fault:
+def fetch_raw(leader: PartitionLeader, position: int, deadline: Deadline, little: bool = False) -> RawFetched | Fault:
     """The batches from the one with `position` on, with their aborted transactions, as many as one answer holds.
 
     No byte: there is no record up to `stable`, as after compaction. little: as many as a small answer holds.
@@ -311,7 +311,7 @@ def fetch_batch_headers(
     )
 
 
-def fetch_time(leader: Leader, position: int, deadline: Deadline) -> int | Fault | None:
+def fetch_time(leader: PartitionLeader, position: int, deadline: Deadline) -> int | Fault | None:
     """The time of the first record from `position` on, committed or not, in ms since the epoch; None = there is none.
 
     From the header of its batch, without unpacking: by the producer's clock, or the broker's if the topic has
@@ -426,7 +426,7 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
     """skip: without the first batch."""
     start, last = position, None
     records: list[Record] = []
-    hidden: list[Hidden] = []
+    hidden: list[UnreadableBatch] = []
     markers: list[Marker] = []
     size = 0
     for batch, committed, damage in islice(_batches(data, oldest=2), int(skip), None):
@@ -451,7 +451,7 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
             except (ValueError, IndexError) as error:
                 why = str(error)
         if why:
-            hidden.append(Hidden(batch.base_offset, why))
+            hidden.append(UnreadableBatch(batch.base_offset, why))
         position = max(position + bool(damage), then)
         last = _identity(batch)
         if unpacking.is_enough(size):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, GroupState, decode, group_of
+from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, StateRecord, decode, group_of
 from group_hygiene.kafka.partition import Fetched, Marker, Record, fetch_all
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model.groups import Fault
@@ -73,7 +73,7 @@ class Found(NamedTuple):
     offset: int
     time_ms: int
     # None: its value can't be read.
-    record: Commit | GroupState | None
+    record: Commit | StateRecord | None
 
 
 class Tail:
@@ -110,7 +110,7 @@ class Tail:
         self,
         wanted: Callable[[str], bool],
         deadline: Deadline,
-        matters: Callable[[Commit | GroupState], bool] = lambda record: True,
+        matters: Callable[[Commit | StateRecord], bool] = lambda record: True,
     ) -> None:
         """Read to the current end. Remembers the last record of each wanted group in each partition, if it matters."""
         self.faults = read_to_end(
@@ -157,7 +157,7 @@ class Tail:
         index: int,
         answer: Fetched,
         wanted: Callable[[str], bool],
-        matters: Callable[[Commit | GroupState], bool],
+        matters: Callable[[Commit | StateRecord], bool],
     ) -> Fault | None:
         epoch = self.leaders[index][1]
         rows: list[Record | Marker] = [*answer.records, *answer.markers]
@@ -185,7 +185,7 @@ class Tail:
         if len(group) > _ID_MAX or len(self.programs) >= _PROGRAMS_MAX:
             return
         record = _decoded(row)
-        clients = record.clients if isinstance(record, GroupState) else ()
+        clients = record.clients if isinstance(record, StateRecord) else ()
         if (found := program_of([client.client_id for client in clients])) is not None:
             self.programs[group] = found
 
@@ -210,7 +210,7 @@ def _partition_of(group: str, partitions: int) -> int:
     return _short_partition_of(group, partitions) if len(group) <= _ID_MAX else partition_of(group, partitions)
 
 
-def _decoded(row: Record) -> Commit | GroupState | None:
+def _decoded(row: Record) -> Commit | StateRecord | None:
     try:
         return decode(row.key, row.value)
     except BrokenRecord:

@@ -16,13 +16,13 @@ from msgspec import inspect
 
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import (
-    Covered,
     Entry,
+    HistoryEntry,
     Intent,
     KeepRequest,
     Key,
+    LargestCoverage,
     Mark,
-    Outcome,
     Owner,
     PolicyAlerts,
     ScanClock,
@@ -48,17 +48,28 @@ _ENTRY_TYPES = (
     Watch,
     ScanClock,
     Seen,
-    Covered,
+    LargestCoverage,
     Mark,
     KeepRequest,
     Intent,
     Backup,
-    Outcome,
+    HistoryEntry,
     PolicyAlerts,
     UsedBy,
 )
 _ANY = msgspec.json.Decoder(
-    Owner | Watch | ScanClock | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | PolicyAlerts | UsedBy
+    Owner
+    | Watch
+    | ScanClock
+    | Seen
+    | LargestCoverage
+    | Mark
+    | KeepRequest
+    | Intent
+    | Backup
+    | HistoryEntry
+    | PolicyAlerts
+    | UsedBy
 )
 # The fields of each kind that contain times, at any depth.
 _TIMES_IN: dict[type[msgspec.Struct], tuple[str, ...]] = {
@@ -131,4 +142,4 @@ def expires(entry: Any) -> datetime | None:
     """Until when an entry is retained; None = until another entry ends it."""
     if isinstance(entry, KeepRequest):
         return entry.until
-    return entry.expires if isinstance(entry, Backup | Outcome | Covered | PolicyAlerts) else None
+    return entry.expires if isinstance(entry, Backup | HistoryEntry | LargestCoverage | PolicyAlerts) else None

@@ -12,13 +12,13 @@ from group_hygiene.ledger.codec import Unreadable, decode, decode_key, group_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import (
     Change,
-    Covered,
     Entry,
+    HistoryEntry,
     Intent,
     KeepRequest,
     Key,
+    LargestCoverage,
     Mark,
-    Outcome,
     OutcomeType,
     Owner,
     PolicyAlerts,
@@ -64,7 +64,7 @@ class Contents:
 
     owner: Owner | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
-    covered: dict[str, Covered] = field(default_factory=dict)
+    covered: dict[str, LargestCoverage] = field(default_factory=dict)
     clocks: dict[str, ScanClock] = field(default_factory=dict)
     seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
     marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
@@ -74,8 +74,8 @@ class Contents:
     intents: dict[str, Intent] = field(default_factory=dict)
     deletions: dict[str, Deletion] = field(default_factory=dict)
     offset_deletions: dict[str, dict[str, Deletion]] = field(default_factory=dict)
-    unresolved: dict[str, Outcome] = field(default_factory=dict)
-    unfinished: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    unresolved: dict[str, HistoryEntry] = field(default_factory=dict)
+    unfinished: dict[str, dict[str, HistoryEntry]] = field(default_factory=dict)
     restored: dict[str, datetime] = field(default_factory=dict)
     # Compaction may remove the replaced intent, but not within the seconds in which its process may act on it.
     contested: set[str] = field(default_factory=set, compare=False)
@@ -139,7 +139,7 @@ class Contents:
     def _set(self, key: Key, entry: Entry | None) -> None:
         """Put the entry under its key; None = remove what is there."""
         match key, entry:
-            case _, Outcome():
+            case _, HistoryEntry():
                 self._put_outcome(entry)
             case ("outcome", group, id_, OutcomeType.NOT_DELETED), None:
                 self._resolve(group, id_)
@@ -159,7 +159,7 @@ class Contents:
                     self.contested.discard(path[0])
                 _put(getattr(self, _PLACES[kind][0]), path, entry)
 
-    def _put_outcome(self, outcome: Outcome) -> None:
+    def _put_outcome(self, outcome: HistoryEntry) -> None:
         group = outcome.group
         match outcome.what:
             case OutcomeType.NOT_DELETED:
@@ -222,7 +222,7 @@ def _put(entries: dict[Any, Any], path: Sequence[object], entry: Entry | None) -
         entries[name] = entry
 
 
-def _remember(deletions: dict[str, Deletion], name: str, outcome: Outcome) -> None:
+def _remember(deletions: dict[str, Deletion], name: str, outcome: HistoryEntry) -> None:
     known = deletions.get(name)
     if known is None or known.at <= outcome.at:
         deletions[name] = Deletion(

@@ -14,12 +14,12 @@ from group_hygiene.errors import LedgerFenced, LedgerProblem
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.offsets import start_offsets
-from group_hygiene.kafka.partition import Batch, Fetched, Leader, Record, fetch_readable
+from group_hygiene.kafka.partition import Batch, Fetched, PartitionLeader, Record, fetch_readable
 from group_hygiene.ledger import topic as ledger_topic
 from group_hygiene.ledger.codec import Unreadable, decode, decode_key, encode_key, encode_value, expires
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.settings import COMMAND_LINE, LedgerSettings
-from group_hygiene.ledger.writer import MOVED, Pair, State, Writer, Written
+from group_hygiene.ledger.writer import MOVED, Pair, ProducerState, Writer, Written
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, Entry, Key, Owner, Removal
@@ -80,14 +80,16 @@ class Ledger:
     after the topic was recreated, or a batch can be read that could not be read before.
     """
 
-    def __init__(self, client: Client, settings: LedgerSettings, topic: ledger_topic.Topic, cluster: str) -> None:
+    def __init__(
+        self, client: Client, settings: LedgerSettings, topic: ledger_topic.TopicMetadata, cluster: str
+    ) -> None:
         """cluster: the id of the Kafka cluster."""
         self.contents = Contents()
         self._client = client
         self._settings = settings
         self._topic, self._cluster = topic, cluster
         self._known = settings.known
-        self._leader = Leader(client, Partition(settings.topic, 0))
+        self._leader = PartitionLeader(client, Partition(settings.topic, 0))
         self._writer = Writer(self._leader, settings.writer, settings.transaction_timeout)
         # Where the next read begins; None = at the first record. Each read proves that the batch before is still there.
         self._position: int | None = None
@@ -126,7 +128,7 @@ class Ledger:
         until: how long to wait for open transactions. check: called with each record. Raises LedgerProblem, also if
         another client's open transaction hides later records, and LedgerFenced.
         """
-        if self._writer.state is State.UNKNOWN:
+        if self._writer.state is ProducerState.UNKNOWN:
             self._begin(deadline)
         topic = ledger_topic.find(self._client, self._settings.topic, deadline)
         if isinstance(topic, Fault):
@@ -139,7 +141,7 @@ class Ledger:
         other = stale or topic.id != self._topic.id or not self._continue(deadline, until, check)
         self._topic = topic
         if other:
-            if self._writer.state is State.READY:
+            if self._writer.state is ProducerState.READY:
                 # What the broker knew of this producer may be gone, too.
                 self._begin(deadline)
             self._forget()
@@ -247,9 +249,9 @@ class Ledger:
             )
 
     def _get_ready(self, deadline: Deadline) -> None:
-        if self._writer.state is State.NEW:
+        if self._writer.state is ProducerState.NEW:
             raise RuntimeError("a ledger must be claimed before it is written")
-        if self._writer.state is State.UNKNOWN:
+        if self._writer.state is ProducerState.UNKNOWN:
             self.read_on(deadline)
 
     def _write(self, pairs: Sequence[Pair], deadline: Deadline) -> Written | None:
@@ -471,7 +473,7 @@ class Ledger:
         self._owner_problem = ""
 
     def _fail(self, fault: Fault) -> NoReturn:
-        if self._writer.state is State.FENCED:
+        if self._writer.state is ProducerState.FENCED:
             raise LedgerFenced(
                 f"another process writes the ledger in the topic {self._settings.topic} now, as {self._settings.writer}"
                 ": is there a second operator for this connection?"

@@ -47,7 +47,7 @@ CreateTopic = Callable[[Client, str, int, Mapping[str, str], Deadline, bool], Fa
 log = logging.getLogger(__name__)
 
 
-class Topic(NamedTuple):
+class TopicMetadata(NamedTuple):
     """A topic in a broker's metadata. id: changes when the topic is recreated (KIP-516), empty below 2.8.
 
     replicas: of the partition that has the fewest.
@@ -58,7 +58,7 @@ class Topic(NamedTuple):
     replicas: int
 
 
-def find(client: Client, name: str, deadline: Deadline) -> Topic | Fault | None:
+def find(client: Client, name: str, deadline: Deadline) -> TopicMetadata | Fault | None:
     """The topic; None = it does not exist."""
     answer = _metadata(client, name, deadline)
     if isinstance(answer, Fault):
@@ -69,10 +69,12 @@ def find(client: Client, name: str, deadline: Deadline) -> Topic | Fault | None:
     if topic.error_code:
         return _topic_fault(topic.error_code, "DESCRIBE", name)
     replicas = min((len(partition.replica_nodes) for partition in topic.partitions), default=0)
-    return Topic(str(topic.topic_id or ""), len(topic.partitions), replicas)
+    return TopicMetadata(str(topic.topic_id or ""), len(topic.partitions), replicas)
 
 
-def create(client: Client, name: str, replication_factor: int, deadline: Deadline, send: CreateTopic) -> Topic | Fault:
+def create(
+    client: Client, name: str, replication_factor: int, deadline: Deadline, send: CreateTopic
+) -> TopicMetadata | Fault:
     """Create the topic, and wait until a broker's metadata has it.
 
     A cluster that has fewer brokers than `replication_factor` gets as many replicas as it has brokers, but only while
@@ -104,7 +106,7 @@ def may_create(
     return _create(client, name, replication_factor, deadline, send, validate_only=True)
 
 
-def check(client: Client, name: str, topic: Topic, deadline: Deadline) -> str | Fault:
+def check(client: Client, name: str, topic: TopicMetadata, deadline: Deadline) -> str | Fault:
     """The wrong settings of the topic with the required values; empty = all are right.
 
     Numbers that brokers hide count as right.

@@ -19,7 +19,7 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 from kafka.record import MemoryRecordsBuilder, default_records
 
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
-from group_hygiene.kafka.partition import Leader
+from group_hygiene.kafka.partition import PartitionLeader
 from group_hygiene.model.groups import Fault
 
 Pair = tuple[bytes, bytes | None]
@@ -53,7 +53,7 @@ class Written(NamedTuple):
     time: int
 
 
-class State(Enum):
+class ProducerState(Enum):
     """The state of this writer's producer id and of its last transaction."""
 
     NEW = "it has no producer id yet"
@@ -65,7 +65,7 @@ class State(Enum):
 class Writer:
     """The only writer with a transactional id, until another one begins. For one thread."""
 
-    def __init__(self, leader: Leader, transactional_id: str, timeout: float) -> None:
+    def __init__(self, leader: PartitionLeader, transactional_id: str, timeout: float) -> None:
         """timeout: seconds after which the coordinator aborts a transaction that was left open."""
         self._leader = leader
         self._client: Client = leader.client
@@ -74,14 +74,14 @@ class Writer:
         self._coordinator: int | None = None
         self._producer = (-1, -1)
         self._sequence = 0
-        self.state = State.NEW
+        self.state = ProducerState.NEW
 
     def begin(self, deadline: Deadline) -> Fault | None:
         """Become the writer: the broker fences the previous one and aborts its open transaction.
 
         In state UNKNOWN, ends the last transaction as the same writer. A fenced writer stays fenced.
         """
-        if self.state is State.UNKNOWN:
+        if self.state is ProducerState.UNKNOWN:
             fault = self._end(False, deadline)
             # Nothing to abort: the commit had succeeded, or the id has expired.
             if fault is not None and fault.code not in ("INVALID_TXN_STATE", _EXPIRED):
@@ -91,7 +91,7 @@ class Writer:
             return self._failed(answer)
         self._producer = (answer.producer_id, answer.producer_epoch)
         self._sequence = 0
-        self.state = State.READY
+        self.state = ProducerState.READY
         return None
 
     def write(self, records: Sequence[Pair], deadline: Deadline, at: int | None = None) -> Written | Fault:
@@ -100,21 +100,21 @@ class Writer:
         at: the offset at which the records must begin, without other records in between; else the transaction is
         aborted, and the Fault's code is MOVED.
         """
-        if self.state is not State.READY:
+        if self.state is not ProducerState.READY:
             return Fault("INVALID_TXN_STATE", self.state.value)
-        self.state = State.UNKNOWN
+        self.state = ProducerState.UNKNOWN
         written = self._send(records, deadline)
         if isinstance(written, Fault) and written.code == _EXPIRED:
             fault = self.begin(deadline)
             if fault is not None:
                 return fault
-            self.state = State.UNKNOWN
+            self.state = ProducerState.UNKNOWN
             written = self._send(records, deadline)
         if isinstance(written, Written) and at is not None and written.start != at:
             fault = self._end(False, deadline)
             if fault is not None:
                 return self._failed(fault)
-            self.state = State.READY
+            self.state = ProducerState.READY
             return Fault(MOVED, "others wrote meanwhile")
         if isinstance(written, Fault):
             # Abort now: otherwise readers wait until the coordinator aborts it.
@@ -124,7 +124,7 @@ class Writer:
         fault = self._end(True, deadline)
         if fault is not None:
             return self._failed(fault)
-        self.state = State.READY
+        self.state = ProducerState.READY
         return written
 
     def _send(self, records: Sequence[Pair], deadline: Deadline) -> Written | Fault:
@@ -269,7 +269,7 @@ class Writer:
 
     def _failed(self, fault: Fault) -> Fault:
         if fault.code in _FENCED:
-            self.state = State.FENCED
+            self.state = ProducerState.FENCED
         return fault
 
 

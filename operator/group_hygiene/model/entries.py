@@ -137,7 +137,7 @@ class Seen(Entry, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="
         return ("seen", self.connection_uid, self.group)
 
 
-class Covered(Entry, frozen=True, kw_only=True, gc=False, tag="covered"):
+class LargestCoverage(Entry, frozen=True, kw_only=True, gc=False, tag="covered"):
     """The largest coverage of the pipeline's tables that a connection has seen: older tables must not replace them.
 
     to: partition of `__consumer_offsets` -> the log offset up to which they had every record. topic_id: of that log,
@@ -257,7 +257,7 @@ class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
         return ("intent", self.group)
 
 
-class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
+class HistoryEntry(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
     """History: an action on a group, or why there was none. id: of the deletion or restore, else unique.
 
     topics: those whose offsets were or should have been deleted; empty = the whole group.
@@ -296,7 +296,7 @@ class Firing(NamedTuple):
 
     since: the time of its latest change. digests: of its groups, see `alerts.state`. total: how many groups.
     reported, new: how many it had at its latest change, and how many of these were new. groups: the names of some, new
-    ones first, each with its last client in words ("" = not known). detail, first_due: see `alerts.state.Finding`.
+    ones first, each with its last client in words ("" = not known). detail, first_due: see `alerts.state.AlertFinding`.
     """
 
     since: Time

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from group_hygiene.model.entries import Outcome
+from group_hygiene.model.entries import HistoryEntry
 from group_hygiene.model.evidence import Deletion
 
 # The deletions of a group in the ledger: of the whole group, of offsets by topic, and `Contents.unfinished`.
-Deletions = tuple[Deletion | None, Mapping[str, Deletion], Mapping[str, Outcome]]
+Deletions = tuple[Deletion | None, Mapping[str, Deletion], Mapping[str, HistoryEntry]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ _lookups = threading.BoundedSemaphore(_LOOKUPS_MAX)
 _shares: dict[str, threading.BoundedSemaphore] = {}
 
 
-class Refused(OSError):
+class AddressRefused(OSError):
     """The address is not allowed. The text names its category, not the address."""
 
 

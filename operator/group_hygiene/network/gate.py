@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from group_hygiene.network.egress import Egress, Refused, TooManyLookUps, look_up
+from group_hygiene.network.egress import AddressRefused, Egress, TooManyLookUps, look_up
 
 
 class Gate(AbstractResolver):
@@ -27,7 +27,7 @@ class Gate(AbstractResolver):
     ) -> list[ResolveResult]:
         self.refused = self._egress.refusal_of_name(self._host)
         if self.refused is not None:
-            raise Refused(self.refused)
+            raise AddressRefused(self.refused)
         try:
             found = [_result(host, port, entry) for entry in await look_up(host, port, family)]
         except TooManyLookUps:
@@ -38,7 +38,7 @@ class Gate(AbstractResolver):
         if found and not allowed:
             # Only if all addresses are refused: an allowed one that is down is no refusal.
             self.refused = refusals[-1]
-            raise Refused(self.refused)
+            raise AddressRefused(self.refused)
         return allowed
 
     def socket(self, info: Any) -> socket.socket:
@@ -47,7 +47,7 @@ class Gate(AbstractResolver):
         refusal = self._egress.refusal(self._host, place[0])
         if refusal is not None:
             self.refused = refusal
-            raise Refused(refusal)
+            raise AddressRefused(refusal)
         made = socket.socket(family, kind, proto)
         made.setblocking(False)
         return made

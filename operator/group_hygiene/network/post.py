@@ -12,15 +12,15 @@ from yarl import URL
 from group_hygiene.network.gate import Gate
 
 
-class Answer(NamedTuple):
-    """body: at most one chunk longer than `Request.read`."""
+class HttpAnswer(NamedTuple):
+    """body: at most one chunk longer than `HttpRequest.read`."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """data: a body, or the fields of a form. gate: None = any address is allowed.
 
     seconds: for the whole request. read: bytes of the response to read.
@@ -35,7 +35,7 @@ class Request(NamedTuple):
     read: int = 0
 
 
-async def send(request: Request) -> Answer:
+async def send(request: HttpRequest) -> HttpAnswer:
     """Raises errors of aiohttp, TimeoutError, OSError and ValueError; their texts may contain addresses and headers.
 
     Redirects and proxies of the environment are ignored: either would bypass the check of the address. The limit is on
@@ -58,4 +58,4 @@ async def send(request: Request) -> Answer:
         body = b""
         while len(body) < request.read and (chunk := await answer.content.readany()):
             body += chunk
-        return Answer(answer.status, answer.headers, body)
+        return HttpAnswer(answer.status, answer.headers, body)

@@ -57,10 +57,10 @@ COMMITS = Table(
     _INDEXED,
 )
 
-# Clients of members: see offsets_log.Client. host: null also if the pipeline stores no hosts. null = no member.
+# Clients of members: see offsets_log.MemberClient. host: null also if the pipeline stores no hosts. null = no member.
 _CLIENTS = f"STRUCT({', '.join(f'{name} VARCHAR' for name in CLIENT)})[]"
 
-# Every other record of a group: see offsets_log.GroupState for the columns of each kind of record.
+# Every other record of a group: see offsets_log.StateRecord for the columns of each kind of record.
 GROUP_STATES = Table(
     "group_states",
     _schema(

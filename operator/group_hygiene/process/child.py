@@ -28,14 +28,14 @@ _STEP, _OBJECTS = 1 << 20, 3
 _FEED = 1 << 16
 
 
-class TooMuch(Exception):
+class ChildFailed(Exception):
     """The process ended early, by lack of memory or a crash of the library, or it returned too much."""
 
 
 async def run(function: str, request: bytes, environment: Mapping[str, str], seconds: float) -> bytearray:
     """The joined output of `function` ("module:name") for a request, from a process with this environment.
 
-    Raises TimeoutError, TooMuch, and memory.TooMuch if the answer does not fit into memory; the process has ended then.
+    Raises TimeoutError, ChildFailed, and memory.TooMuch if the answer does not fit into memory; the process has ended then.
     """
     module, name = function.split(":")
     code = f"from {module} import {name} as work; from {__name__} import serve; serve(work, {math.ceil(seconds)})"
@@ -61,7 +61,7 @@ async def run(function: str, request: bytes, environment: Mapping[str, str], sec
                 pass
             await process.wait()
     if status != 0:
-        raise TooMuch(f"exit status {status}")
+        raise ChildFailed(f"exit status {status}")
     return answer
 
 
@@ -98,7 +98,7 @@ async def _answer(pipe: asyncio.StreamReader | None) -> bytearray:
     while data := await pipe.read(1 << 16) if pipe is not None else b"":
         answer += data
         if len(answer) > _ANSWER_MAX:
-            raise TooMuch("its answer is too long")
+            raise ChildFailed("its answer is too long")
         if len(answer) >= next_check:
             next_check = len(answer) + _STEP
             memory.require(_OBJECTS * next_check, "an answer of the process that reads the tables")

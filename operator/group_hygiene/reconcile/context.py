@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from group_hygiene.decide import unchanged
-from group_hygiene.decide.plan import Conditions, Verdicts
+from group_hygiene.decide.plan import RunConditions, Verdicts
 from group_hygiene.decide.unchanged import ScanHistory
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka import brokers
@@ -22,7 +22,7 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Key, Outcome
+from group_hygiene.model.entries import Change, HistoryEntry, Key
 from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
 from group_hygiene.model.groups import INTERNAL_TOPICS, Bounds, Fault, Group, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
@@ -76,7 +76,7 @@ class Memory:
     first_seconds: float = 0.0
     reads: dict[str, float] = field(default_factory=dict)
     intents: dict[str, float] = field(default_factory=dict)
-    unrecorded: dict[str, Outcome] = field(default_factory=dict)
+    unrecorded: dict[str, HistoryEntry] = field(default_factory=dict)
     unsent: dict[str, tuple[GroupOutcome, Sequence[Key]]] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     last_records: dict[Partition, LastRecord] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Observation:
 
     snapshot: Snapshot
     verdicts: Mapping[str, Verdicts]
-    conditions: Conditions
+    conditions: RunConditions
     protections: Protections
     all_groups: Mapping[str, Group] | None
     topics: Refusal | None = None

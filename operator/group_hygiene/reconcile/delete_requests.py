@@ -14,7 +14,7 @@ from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.executor import Executor
-from group_hygiene.reconcile.settle import Request
+from group_hygiene.reconcile.settle import RequestState
 from group_hygiene.reconcile.vetoes import Ready
 
 _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
@@ -32,7 +32,7 @@ _GROUP_RECORDS = 8
 class Answer(NamedTuple):
     """What is known of the requests for one group. outcome: for the report, unless `settle` finds another one."""
 
-    request: Request
+    request: RequestState
     outcome: Outcome
 
 
@@ -44,7 +44,7 @@ def not_deleted(name: str, refusal: Refusal) -> Outcome:
 
 def refused(name: str, refusal: Refusal) -> Answer:
     """The answer if no request was carried out."""
-    return Answer(Request.REFUSED, not_deleted(name, refusal))
+    return Answer(RequestState.REFUSED, not_deleted(name, refusal))
 
 
 def delete_groups(executor: Executor, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Answer]:
@@ -101,15 +101,15 @@ def unclear_answer(name: str, fault: Fault) -> Answer:
     """The result of a request that the broker may have carried out, or may yet carry out."""
     if fault.code in _UNANSWERED:
         unknown = "no answer: a later run finds out whether it was deleted"
-        return Answer(Request.UNCLEAR, Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, unknown))
+        return Answer(RequestState.UNCLEAR, Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, unknown))
     message = f"{fault}: it may still be carried out, so its backup stays; a later run finds out"
-    return Answer(Request.UNCLEAR, Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, message))
+    return Answer(RequestState.UNCLEAR, Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, message))
 
 
 def result_of_group(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC) -> Answer:
     """The result that the answer to DeleteGroups proves. fault: None = no error."""
     if fault is None:
-        return Answer(Request.CONFIRMED, Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted"))
+        return Answer(RequestState.CONFIRMED, Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted"))
     if not _refuses(fault):
         return unclear_answer(name, fault)
     if fault.code == "NON_EMPTY_GROUP":
@@ -135,7 +135,7 @@ def result_of_offsets(name: str, answers: Mapping[Partition, Fault | None]) -> A
         failed = "; ".join(f"{place}: {fault}" for place, fault in list(left.items())[:_NAMES])
         message = f"offsets of {truncated_list(sorted(done), _NAMES)} deleted" + (f"; not of {failed}" if left else "")
         outcome = Outcome(name, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(done)))
-        return Answer(Request.CONFIRMED, outcome)
+        return Answer(RequestState.CONFIRMED, outcome)
     place, fault = next(iter(left.items()))
     if fault.code == "GROUP_SUBSCRIBED_TO_TOPIC":
         return refused(name, Refusal(reasons.SUBSCRIBED, f"a member subscribed to {place.topic} just now"))

@@ -44,10 +44,10 @@ from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.preconditions import MARGIN_S, NOT_LEADER, Moment
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
 from group_hygiene.reconcile.recovery import INTENT_S, Earlier, Remains, interrupted_before, is_used_since, read_remains
-from group_hygiene.reconcile.settle import UNCLEAR, Done, Facts, Found, Request, State, settle
+from group_hygiene.reconcile.settle import UNCLEAR, DeletionFacts, DeletionState, Done, Presence, RequestState, settle
 from group_hygiene.reconcile.uses import Since, Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
-from group_hygiene.reconcile.window import Window
+from group_hygiene.reconcile.window import DeletionWindow
 
 _UNSENT = Refusal(reasons.OFFSETS_UNKNOWN, NOT_SENT)
 
@@ -66,7 +66,7 @@ class _Run(NamedTuple):
         return self.executor.context
 
 
-class Saved(NamedTuple):
+class ToSave(NamedTuple):
     """The changes to write before a group is deleted. parts: of its backup. superseded: see `Earlier`."""
 
     intent: Intent
@@ -74,7 +74,7 @@ class Saved(NamedTuple):
     superseded: tuple[Key, ...]
 
 
-class Batch(NamedTuple):
+class BatchResult(NamedTuple):
     """The outcomes of a few groups. is_stuck: a request got no answer in time, or an outcome could not be written."""
 
     outcomes: list[Outcome]
@@ -122,12 +122,12 @@ def apply(executor: Executor, plan: Plan, observation: Observation, since: Since
     return outcomes
 
 
-def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
+def _delete_batch(run: _Run, batch: Sequence[str]) -> BatchResult:
     """Read these groups again; save, delete and record those that may be deleted."""
     context, earlier = run.context, run.earlier
     moved = leaders_moved(context, run.cluster, context.deadline())
     if moved is not None:
-        return Batch([not_deleted(name, moved) for name in batch])
+        return BatchResult([not_deleted(name, moved) for name in batch])
     # The deletion must follow the reads quickly, however few requests per second the connection allows.
     with context.client.burst():
         read = recheck(context, run.plan, run.cluster, batch, run.uses, context.deadline())
@@ -142,20 +142,20 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         outcomes = [not_deleted(name, refusal) for name, refusal in refused.items()]
         ready = [each for name, each in read.ready.items() if name not in refused]
         if not ready:
-            return Batch(outcomes)
+            return BatchResult(outcomes)
         seconds = min(INTENT_S, run.executor.seconds_left() - MARGIN_S)
         if seconds <= 0:
-            return Batch(outcomes + [not_deleted(each.group.id, NOT_LEADER) for each in ready])
+            return BatchResult(outcomes + [not_deleted(each.group.id, NOT_LEADER) for each in ready])
         now, until = context.clock.now(), Deadline(seconds)
         saved = {each.group.id: _saved(run, each, read.log_ends, now, seconds) for each in ready}
         intents = [each.intent for each in saved.values()]
-        window = Window(context, run.cluster, intents)
+        window = DeletionWindow(context, run.cluster, intents)
         backups = [part for each in saved.values() for part in each.parts]
         over = [Removal(key) for each in saved.values() for key in each.superseded]
         changes: list[Change] = [*backups, *over, *intents]
         problem = run.executor.record(changes, Deadline(seconds), _fresh(context, read))
         if problem is not None and problem.reason not in NOT_READ_BACK:
-            return Batch(outcomes + [not_deleted(name, problem) for name in saved])
+            return BatchResult(outcomes + [not_deleted(name, problem) for name in saved])
         if problem is not None:
             stops = dict.fromkeys(saved, problem)
             # Only intents that were read can be ended here.
@@ -171,7 +171,7 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
             window.close(Deadline(seconds), _deleted(read, answers, remains))
         done = _record_outcomes(run, saved, stops, answers, remains, window)
     unreadable = problem is not None and problem.reason == reasons.BACKUP_NOT_READABLE
-    return Batch(outcomes + done.outcomes, done.is_stuck or unreadable)
+    return BatchResult(outcomes + done.outcomes, done.is_stuck or unreadable)
 
 
 def _fresh(context: Context, read: Rechecked) -> Deadline:
@@ -208,10 +208,10 @@ def _deleted(
     """
     places: dict[str, Collection[Partition]] = {}
     for name, (_, outcome) in answers.items():
-        ready, left = read.ready[name], remains.get(name, Remains(Found.THERE))
+        ready, left = read.ready[name], remains.get(name, Remains(Presence.THERE))
         topics = outcome.topics if outcome.kind is OutcomeKind.DELETED else left.topics
         gone = [place for place in ready.offsets if not topics or place.topic in topics]
-        is_gone = outcome.kind is OutcomeKind.DELETED or left.found in (Found.GONE, Found.SOME_TOPICS)
+        is_gone = outcome.kind is OutcomeKind.DELETED or left.found in (Presence.GONE, Presence.SOME_TOPICS)
         if is_gone and ready.group.type is not GroupType.SHARE:
             places[name] = gone
     return places
@@ -219,12 +219,12 @@ def _deleted(
 
 def _record_outcomes(
     run: _Run,
-    saved: Mapping[str, Saved],
+    saved: Mapping[str, ToSave],
     stops: Mapping[str, Refusal],
     answers: Mapping[str, Answer],
     remains: Mapping[str, Remains],
-    window: Window,
-) -> Batch:
+    window: DeletionWindow,
+) -> BatchResult:
     """Write the outcomes of a batch. A deletion that may yet be carried out stays open: a later run resolves it.
 
     stops: why a group was not deleted although its intent is written. answers: of the groups whose requests were sent.
@@ -236,11 +236,11 @@ def _record_outcomes(
     done: list[Done] = []
     is_stuck = False
     for name, (intent, parts, _) in saved.items():
-        not_sent = Answer(Request.NOT_SENT, not_deleted(name, stops.get(name, _UNSENT)))
-        answer, left = answers.get(name, not_sent), remains.get(name, Remains(Found.UNKNOWN))
-        facts = Facts(
+        not_sent = Answer(RequestState.NOT_SENT, not_deleted(name, stops.get(name, _UNSENT)))
+        answer, left = answers.get(name, not_sent), remains.get(name, Remains(Presence.UNKNOWN))
+        facts = DeletionFacts(
             deletion=intent,
-            state=State.INTENT if _is_ours(context, intent) else State.CONTESTED,
+            state=DeletionState.INTENT if _is_ours(context, intent) else DeletionState.CONTESTED,
             request=answer.request,
             found=left.found,
             now=context.clock.now(),
@@ -270,7 +270,7 @@ def _record_outcomes(
         why = Refusal(reasons.INTERRUPTED, "deleted, but that could not be written: a later run writes it")
         outcomes = [not_deleted(each.group, why) if each.group in gone_now else each for each in outcomes]
         is_stuck |= bool(gone_now)
-    return Batch(outcomes, is_stuck)
+    return BatchResult(outcomes, is_stuck)
 
 
 def _adjust_batch(context: Context, size: int, late: bool) -> None:
@@ -279,7 +279,9 @@ def _adjust_batch(context: Context, size: int, late: bool) -> None:
     memory.batch = max(1, size // 2) if late else min(BATCH, max(memory.batch, 2 * size))
 
 
-def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved], window: Window) -> dict[str, Refusal]:
+def _final_checks(
+    run: _Run, read: Rechecked, saved: Mapping[str, ToSave], window: DeletionWindow
+) -> dict[str, Refusal]:
     """Groups that are not deleted although their intents are written, with the reasons.
 
     `group-hygiene keep` writes its request and then checks for an intent; the operator wrote the intent and now checks
@@ -325,7 +327,7 @@ def _asked_to_keep(run: _Run, name: str) -> Refusal | None:
     return Refusal(reasons.KEEP_REQUESTED, f"{asker} asked to keep it just now")
 
 
-def _saved(run: _Run, ready: Ready, log_ends: dict[int, int], now: datetime, seconds: float) -> Saved:
+def _saved(run: _Run, ready: Ready, log_ends: dict[int, int], now: datetime, seconds: float) -> ToSave:
     """The intent to delete one group within `seconds`, and its backup, with what only an interrupted deletion's has."""
     context, policy, name = run.context, run.plan.policy, ready.group.id
     rows: dict[str, list[SavedOffset]] = {}
@@ -371,9 +373,9 @@ def _saved(run: _Run, ready: Ready, log_ends: dict[int, int], now: datetime, sec
     )
     earlier = run.earlier.get(name)
     if earlier is None:
-        return Saved(intent, in_parts(backup), ())
+        return ToSave(intent, in_parts(backup), ())
     complete = replace(with_earlier(backup, earlier.backup), continues=earlier.backup.id)
-    return Saved(intent, in_parts(complete), earlier.superseded)
+    return ToSave(intent, in_parts(complete), earlier.superseded)
 
 
 def new_id(now: datetime) -> str:

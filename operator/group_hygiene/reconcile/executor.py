@@ -25,7 +25,7 @@ from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.reconcile.context import Context
-from group_hygiene.reconcile.preconditions import Case, Guard, Moment, refusals
+from group_hygiene.reconcile.preconditions import Guard, Moment, ProofInput, refusals
 
 __all__ = ["Executor", "Ledger", "may_create_ledger", "open_ledger"]
 
@@ -47,9 +47,9 @@ class Executor:
     def refusals(
         self, deadline: Deadline, *moments: Moment, snapshot: Snapshot | None = None, topics: Refusal | None = None
     ) -> Iterator[Refusal]:
-        """The refusals of all preconditions that don't hold. snapshot, topics: see `Case`."""
+        """The refusals of all preconditions that don't hold. snapshot, topics: see `ProofInput`."""
         context = self.context
-        case = Case(
+        case = ProofInput(
             client=context.client,
             memory=context.memory,
             deadline=deadline,

@@ -30,7 +30,7 @@ from group_hygiene.reconcile.delete_requests import (
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.recheck import partitions_of, pending_commits
-from group_hygiene.reconcile.settle import Request
+from group_hygiene.reconcile.settle import RequestState
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
 
 
@@ -68,7 +68,7 @@ def delete_large_group(
             answers = executor.delete_offsets(name, chunk, fresh, ready.coordinator)
             fault = next((fault for fault in answers.values() if fault is not None), None)
             result = result_of_offsets(name, answers)
-        if result.request is Request.REFUSED:
+        if result.request is RequestState.REFUSED:
             return _stopped(ready, left, Refusal(result.outcome.reason, result.outcome.message))
         if chunk is None:
             return result
@@ -147,4 +147,4 @@ def _stopped(ready: Ready, left: Offsets, refusal: Refusal) -> Answer:
         return refused(name, refusal)
     deleted = f"{whole - len(left)} of its {whole} committed offsets were deleted before: its backup has them"
     message = f"{refusal.message}; {deleted}"
-    return Answer(Request.PART, not_deleted(name, Refusal(refusal.reason, message)))
+    return Answer(RequestState.PART, not_deleted(name, Refusal(refusal.reason, message)))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import REQUESTED, Change, Mark, Outcome, OutcomeType, Removal
+from group_hygiene.model.entries import REQUESTED, Change, HistoryEntry, Mark, OutcomeType, Removal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.deletion import new_id
@@ -79,7 +79,7 @@ def note_marks(context: Context, plan: Plan) -> Refusal | None:
 
 def _unmarked(mark: Mark, why: Refusal, generation: int, now: datetime, expires: datetime) -> list[Change]:
     """The changes that end a mark: its removal and its outcome. generation: of the policy; 0 = it no longer exists."""
-    outcome = Outcome(
+    outcome = HistoryEntry(
         group=mark.group,
         id=new_id(now),
         at=now,

@@ -15,7 +15,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Memory
 from group_hygiene.reconcile.executor import Ledger, open_ledger
-from group_hygiene.reconcile.preconditions import Case, Moment, refusals
+from group_hygiene.reconcile.preconditions import Moment, ProofInput, refusals
 from group_hygiene.reconcile.recovery import has_unresolved
 from group_hygiene.spec.connection import Connection
 
@@ -68,7 +68,7 @@ def open_journal(
     mark of one of `policies` (their uids) or an unresolved deletion of this connection, even of a deleted policy.
     Raises LedgerFenced.
     """
-    case = Case(
+    case = ProofInput(
         client=client,
         memory=memory,
         deadline=deadline,

@@ -55,7 +55,7 @@ class Moment(Enum):
 
 
 @dataclass(kw_only=True)
-class Case:
+class ProofInput:
     """What proofs read. Of the optional fields, each moment has those that its preconditions need.
 
     memory: of the connection, with the ledger that is open. settings: of the ledger that the spec names. writes:
@@ -80,24 +80,24 @@ class Precondition(NamedTuple):
 
     name: str
     moments: tuple[Moment, ...]
-    prove: Callable[[Case], Refusal | None]
+    prove: Callable[[ProofInput], Refusal | None]
 
 
-def refusals(case: Case, *moments: Moment) -> Iterator[Refusal]:
+def refusals(case: ProofInput, *moments: Moment) -> Iterator[Refusal]:
     """The refusals of the preconditions of these moments, in order, each proved when it is asked for."""
     for precondition in PRECONDITIONS:
         if set(moments).intersection(precondition.moments) and (refusal := precondition.prove(case)) is not None:
             yield refusal
 
 
-def _cluster(case: Case) -> Refusal | None:
+def _cluster(case: ProofInput) -> Refusal | None:
     found = kafka_cluster.read_identity(case.client, case.deadline)
     if isinstance(found, Fault):
         return Refusal(reasons.LEDGER_UNAVAILABLE, f"the id of the cluster could not be read: {found}")
     return case.memory.other_cluster(found.id)
 
 
-def _ledger_topic(case: Case) -> Refusal | None:
+def _ledger_topic(case: ProofInput) -> Refusal | None:
     settings = _given(case.settings)
     known = case.memory.ledger_topic or settings.known_topic
     if known in (None, settings.topic):
@@ -109,7 +109,7 @@ def _ledger_topic(case: Case) -> Refusal | None:
     return Refusal(reasons.LEDGER_CHANGED, message)
 
 
-def _transactions(case: Case) -> Refusal | None:
+def _transactions(case: ProofInput) -> Refusal | None:
     if not case.writes:
         return None
     settings, cluster = _given(case.settings), kafka_cluster.read_identity(case.client, case.deadline)
@@ -122,11 +122,11 @@ def _transactions(case: Case) -> Refusal | None:
     return Refusal(reasons.LEDGER_UNAVAILABLE, f"the ledger can't be written: {problem.message}")
 
 
-def _ledger_settings(case: Case) -> Refusal | None:
+def _ledger_settings(case: ProofInput) -> Refusal | None:
     return _tried(_given(case.memory.ledger).check_settings, case.deadline)
 
 
-def _ledger_read(case: Case) -> Refusal | None:
+def _ledger_read(case: ProofInput) -> Refusal | None:
     return _tried(_given(case.memory.ledger).read_on, case.deadline)
 
 
@@ -138,37 +138,37 @@ def _tried(read: Callable[[Deadline], None], deadline: Deadline) -> Refusal | No
     return None
 
 
-def _ledger_records(case: Case) -> Refusal | None:
+def _ledger_records(case: ProofInput) -> Refusal | None:
     hidden = _given(case.journal).contents.hidden_summary
     return Refusal(reasons.RECORD_UNREADABLE, hidden) if hidden else None
 
 
-def _complete(case: Case) -> Refusal | None:
+def _complete(case: ProofInput) -> Refusal | None:
     snapshot = _given(case.snapshot)
     return None if snapshot.complete else snapshot.refusal
 
 
-def _partitions_used(case: Case) -> Refusal | None:
+def _partitions_used(case: ProofInput) -> Refusal | None:
     return grown_refusal(case.memory.grown)
 
 
-def _topics_visible(case: Case) -> Refusal | None:
+def _topics_visible(case: ProofInput) -> Refusal | None:
     # A backup would lack offsets of topics that the user may not DESCRIBE.
     visible = case.topics is None or case.topics.reason in (reasons.TOPICS_VISIBLE, reasons.TOPICS_ATTESTED)
     return None if visible else case.topics
 
 
-def _clocks(case: Case) -> Refusal | None:
+def _clocks(case: ProofInput) -> Refusal | None:
     journal = _given(case.journal)
     # Without anything written there is no broker's time yet; a deletion has written its intent.
     return journal.skew(_given(case.clock).now()) if journal.has_written else None
 
 
-def _unchanged(case: Case) -> Refusal | None:
+def _unchanged(case: ProofInput) -> Refusal | None:
     return None if case.guard is None else case.guard.refusal()
 
 
-def _leads(case: Case) -> Refusal | None:
+def _leads(case: ProofInput) -> Refusal | None:
     if case.guard is None or case.guard.seconds_left() >= MARGIN_S:
         return None
     return NOT_LEADER

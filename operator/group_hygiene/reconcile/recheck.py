@@ -18,7 +18,7 @@ from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.offsets_log import Commit
-from group_hygiene.kafka.offsets_log import GroupState as GroupRecord
+from group_hygiene.kafka.offsets_log import StateRecord as GroupRecord
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Protections

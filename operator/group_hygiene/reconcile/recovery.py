@@ -21,17 +21,17 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.settings import COMMAND_WRITER
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, saved_offsets, whole
+from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
 from group_hygiene.model.entries import Intent, Key
-from group_hygiene.model.entries import Outcome as OutcomeEntry
 from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Guard, Moment
-from group_hygiene.reconcile.settle import Done, Facts, Found, Request, State, settle
+from group_hygiene.reconcile.settle import DeletionFacts, DeletionState, Done, Presence, RequestState, settle
 from group_hygiene.reconcile.uses import find_growth
-from group_hygiene.reconcile.window import Window
+from group_hygiene.reconcile.window import DeletionWindow
 from group_hygiene.spec.policy import Policy
 
 Deletion = Intent | OutcomeEntry
@@ -131,12 +131,12 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
     by_group = journal.contents.unresolved | journal.contents.intents
     deletions = [each for each in by_group.values() if each.id in old]
     remains = read_remains(context, deletions, context.deadline(), parts=True)
-    if any(each.found is Found.GONE for each in remains.values()) and _is_grown(context):
+    if any(each.found is Presence.GONE for each in remains.values()) and _is_grown(context):
         # A broker that is asked for a group may look for it in another partition than the one that has it.
         return Counter()
     results = [settle(_facts(context, each, remains[each.group], each.id in over)) for each in deletions]
     done = [result for result in results if isinstance(result, Done)]
-    lost = {name for name, each in remains.items() if each.found in (Found.PART, Found.PART_IN_USE)}
+    lost = {name for name, each in remains.items() if each.found in (Presence.PART, Presence.PART_IN_USE)}
     lost |= {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
     done = _completed(context, deletions, done, lost)
     if not done:
@@ -168,7 +168,7 @@ def _completed(
     if not groups:
         return list(done)
     cluster = read_cluster(context.client, context.deadline(), context.connection.topics_attested)
-    window = Window(context, cluster, [each for each in deletions if each.group in groups])
+    window = DeletionWindow(context, cluster, [each for each in deletions if each.group in groups])
     window.close(
         context.deadline(),
         {each.group: () for each in deletions if each.group in groups and each.type != GroupType.SHARE},
@@ -179,32 +179,32 @@ def _completed(
     ]
 
 
-def _facts(context: Context, deletion: Deletion, remains: Remains, is_over: bool) -> Facts:
+def _facts(context: Context, deletion: Deletion, remains: Remains, is_over: bool) -> DeletionFacts:
     contents, found, memory = context.journal.contents, remains.found, context.memory
     known, unsent = memory.unrecorded.get(deletion.id), memory.unsent.get(deletion.id)
-    request: Request = Request.UNKNOWN
+    request: RequestState = RequestState.UNKNOWN
     answer: Outcome | None = None
     backup: Sequence[Key] = ()
     if known is not None:
         answer = Outcome(known.group, OutcomeKind.DELETED, known.reason, _UNWRITTEN, known.topics)
-        request = Request.CONFIRMED
+        request = RequestState.CONFIRMED
     elif unsent is not None and deletion.group not in contents.contested:
-        request, (answer, backup) = Request.NOT_SENT, unsent
+        request, (answer, backup) = RequestState.NOT_SENT, unsent
     if deletion.id in contents.restored:
         # One request deletes a group as a whole or not at all.
         if not deletion.partitions:
-            found = Found.RESTORED
-        elif found not in (Found.GONE, Found.UNKNOWN):
-            found = Found.PART_RESTORED
-    in_doubt = State.DOUBT_OVER if is_over else State.IN_DOUBT
-    return Facts(
+            found = Presence.RESTORED
+        elif found not in (Presence.GONE, Presence.UNKNOWN):
+            found = Presence.PART_RESTORED
+    in_doubt = DeletionState.DOUBT_OVER if is_over else DeletionState.IN_DOUBT
+    return DeletionFacts(
         deletion=deletion,
-        state=State.INTENT if isinstance(deletion, Intent) else in_doubt,
+        state=DeletionState.INTENT if isinstance(deletion, Intent) else in_doubt,
         request=request,
         found=found,
         now=context.clock.now(),
         answer=answer,
-        topics=remains.topics if found is Found.SOME_TOPICS else deletion.topics,
+        topics=remains.topics if found is Presence.SOME_TOPICS else deletion.topics,
         left=remains.left,
         backup=backup,
         mark=contents.marks.get(deletion.policy_uid, {}).get(deletion.group),
@@ -285,9 +285,9 @@ def is_used_since(backup: Backup, offsets: Offsets) -> bool:
 
 
 class Remains(NamedTuple):
-    """What Kafka has of a deletion's target. topics, left: see `Facts`."""
+    """What Kafka has of a deletion's target. topics, left: see `DeletionFacts`."""
 
-    found: Found
+    found: Presence
     topics: frozenset[str] = frozenset()
     left: int = 0
 
@@ -311,16 +311,16 @@ def read_remains(
         if topics:
             offsets = committed[deletion.group]
             if isinstance(offsets, Fault) or deletion.group in hidden:
-                return Remains(Found.UNKNOWN)
+                return Remains(Presence.UNKNOWN)
             gone = topics.difference(place.topic for place in offsets)
-            some = Found.SOME_TOPICS if gone else Found.THERE
-            return Remains(Found.GONE if gone == topics else some, gone)
+            some = Presence.SOME_TOPICS if gone else Presence.THERE
+            return Remains(Presence.GONE if gone == topics else some, gone)
         answer = existing[deletion.group]
         if answer is None or isinstance(answer, Fault):
-            return Remains(Found.GONE if answer is None else Found.UNKNOWN)
+            return Remains(Presence.GONE if answer is None else Presence.UNKNOWN)
         if parts and deletion.partitions:
             return _of_large_group(context, deletion, answer.group)
-        return Remains(Found.THERE)
+        return Remains(Presence.THERE)
 
     return {each.group: remains(each) for each in deletions}
 
@@ -340,13 +340,13 @@ def _of_large_group(context: Context, deletion: Deletion, group: Group) -> Remai
     backups = _backups(context, [group.id])
     committed = kafka_offsets.committed_offsets(context.client, {group.id: None}, context.deadline())[group.id]
     if isinstance(backups, Refusal) or isinstance(committed, Fault):
-        return Remains(Found.UNKNOWN)
+        return Remains(Presence.UNKNOWN)
     backup = _of_deletion(backups, group.id, deletion.id)
     if backup is not None:
         saved = saved_offsets(backup).keys()
         if saved <= committed.keys():
-            return Remains(Found.THERE)
+            return Remains(Presence.THERE)
         if _hidden(context, [group.id], {place.topic for place in saved}, context.deadline()):
-            return Remains(Found.UNKNOWN)
+            return Remains(Presence.UNKNOWN)
     used = group.state is not GroupState.EMPTY or (backup is not None and is_used_since(backup, committed))
-    return Remains(Found.PART_IN_USE if used else Found.PART, left=len(committed))
+    return Remains(Presence.PART_IN_USE if used else Presence.PART, left=len(committed))

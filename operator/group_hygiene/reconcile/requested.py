@@ -19,7 +19,7 @@ from group_hygiene.decide.plan import Plan, Verdicts, make_plan
 from group_hygiene.kafka import growth
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets import offsets_at, start_offsets
-from group_hygiene.kafka.partition import Leader, fetch_time
+from group_hygiene.kafka.partition import PartitionLeader, fetch_time
 from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Removal
@@ -193,7 +193,7 @@ def _since(context: Context, cluster: Cluster, unused_for: timedelta) -> Since:
             return Since({}, {})
     starts, uses, read = found
     for index, start in starts.items():
-        first_ms = fetch_time(Leader(client, Partition(OFFSETS_TOPIC, index)), start, deadline) if start else 0
+        first_ms = fetch_time(PartitionLeader(client, Partition(OFFSETS_TOPIC, index)), start, deadline) if start else 0
         # Deleted records are older than the first one that is left.
         if not isinstance(first_ms, int) or first_ms > earliest_ms:
             why = (

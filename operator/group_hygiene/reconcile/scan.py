@@ -11,14 +11,14 @@ import msgspec
 
 from group_hygiene.decide import checks, unchanged
 from group_hygiene.decide.checks.needed import ID_MAX
-from group_hygiene.decide.plan import Conditions, Verdicts
+from group_hygiene.decide.plan import RunConditions, Verdicts
 from group_hygiene.errors import MemoryExhausted, Unreachable
 from group_hygiene.evidence import trust as tables
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Covered, Removal, ScanClock, Watch
+from group_hygiene.model.entries import Change, LargestCoverage, Removal, ScanClock, Watch
 from group_hygiene.model.evidence import offsets_retention
 from group_hygiene.model.groups import Bounds, Fault, Group, GroupState, GroupType, LogPlace, fingerprint
 from group_hygiene.model.refusal import Refusal
@@ -79,7 +79,7 @@ class _Scan(Facts):
     deadline: Deadline = field(kw_only=True)
     older: datetime | None = None
     coverage: Coverage | None = None
-    covered: Covered | None = None
+    covered: LargestCoverage | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
     reserved: int = 0
     left_out: dict[str, Refusal] = field(default_factory=dict)
@@ -347,7 +347,7 @@ class _Scan(Facts):
         self.notes.clear()
 
     def refusals(self, snapshot: Snapshot, visible: Refusal | None) -> list[Refusal]:
-        """Why nothing may be deleted in this run, as far as it is known. visible: see `Case.topics`."""
+        """Why nothing may be deleted in this run, as far as it is known. visible: see `ProofInput.topics`."""
         context, journal = self.context, self.context.journal
         changed = context.memory.other_cluster(snapshot.cluster.id)
         first = [changed] if changed is not None else []
@@ -439,7 +439,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
             message = f"{other[0]!r} has another state in a list of all groups, as do {len(other) - 1} more"
             why_not.append(Refusal(reasons.SNAPSHOT_INCOMPLETE, message))
     total = None if unfiltered is None else len(unfiltered)
-    conditions = Conditions(context.connection.limits, total, tuple(why_not), snapshot.complete)
+    conditions = RunConditions(context.connection.limits, total, tuple(why_not), snapshot.complete)
     return Observation(snapshot, verdicts, conditions, scan.protections, unfiltered, visible, scan.left_out)
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Intent, Key, Mark, OutcomeType, Removal
-from group_hygiene.model.entries import Outcome as OutcomeEntry
+from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
@@ -29,7 +29,7 @@ _SKIPPED = (
 )
 
 
-class State(StrEnum):
+class DeletionState(StrEnum):
     """The deletion in the ledger. The values of all facts are the texts of the printed table."""
 
     INTENT = "its intent"
@@ -47,7 +47,7 @@ class Target(StrEnum):
     TOPICS = "offsets of topics"
 
 
-class Request(StrEnum):
+class RequestState(StrEnum):
     """What is known of the request, or of several requests."""
 
     NOT_SENT = "not sent"
@@ -59,10 +59,10 @@ class Request(StrEnum):
 
 
 # What Kafka has of the target then decides.
-UNCLEAR = (Request.PART, Request.UNCLEAR)
+UNCLEAR = (RequestState.PART, RequestState.UNCLEAR)
 
 
-class Found(StrEnum):
+class Presence(StrEnum):
     """What Kafka has of the target now. Restored: by the ledger, a restore brought back what had been deleted."""
 
     GONE = "gone"
@@ -76,7 +76,7 @@ class Found(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DeletionFacts:
     """All that decides how a deletion ends, and what its outcome quotes.
 
     deletion: its entry in the ledger; an Outcome if it is in doubt. answer: of the request, as the run reports it;
@@ -86,9 +86,9 @@ class Facts:
     """
 
     deletion: Intent | OutcomeEntry
-    state: State
-    request: Request
-    found: Found
+    state: DeletionState
+    request: RequestState
+    found: Presence
     now: datetime
     answer: Outcome | None = None
     topics: Collection[str] = ()
@@ -151,21 +151,25 @@ class Row(NamedTuple):
     """The values of the facts that meet this row, and what then holds."""
 
     name: str
-    states: Collection[State]
+    states: Collection[DeletionState]
     targets: Collection[Target]
-    requests: Collection[Request]
-    found: Collection[Found]
+    requests: Collection[RequestState]
+    found: Collection[Presence]
     then: End | Open
 
-    def is_met(self, state: State, target: Target, request: Request, found: Found) -> bool:
+    def is_met(self, state: DeletionState, target: Target, request: RequestState, found: Presence) -> bool:
         return state in self.states and target in self.targets and request in self.requests and found in self.found
 
 
-_INTENT, _CONTESTED, _ACTING = (State.INTENT,), (State.CONTESTED,), (State.INTENT, State.CONTESTED)
-_DOUBT = (State.IN_DOUBT, State.DOUBT_OVER)
-_ENDED = (Request.UNKNOWN,)
-_TARGETS, _REQUESTS, _FOUND = tuple(Target), tuple(Request), tuple(Found)
-_NOT_GONE = tuple(each for each in Found if each not in (Found.GONE, Found.RESTORED))
+_INTENT, _CONTESTED, _ACTING = (
+    (DeletionState.INTENT,),
+    (DeletionState.CONTESTED,),
+    (DeletionState.INTENT, DeletionState.CONTESTED),
+)
+_DOUBT = (DeletionState.IN_DOUBT, DeletionState.DOUBT_OVER)
+_ENDED = (RequestState.UNKNOWN,)
+_TARGETS, _REQUESTS, _FOUND = tuple(Target), tuple(RequestState), tuple(Presence)
+_NOT_GONE = tuple(each for each in Presence if each not in (Presence.GONE, Presence.RESTORED))
 
 _AS_ANSWERED = End(None)
 _NOTHING_DELETED = End(None, removes_backup=True)
@@ -187,49 +191,77 @@ _UNREAD = Open("what Kafka has of it could not be read")
 
 ROWS = (
     # With the answer, right after the request.
-    Row("not-sent", _INTENT, _TARGETS, (Request.NOT_SENT,), _FOUND, _NOTHING_DELETED),
-    Row("not-sent-contested", _CONTESTED, _TARGETS, (Request.NOT_SENT,), _FOUND, Open("another process may delete it")),
-    Row("refused", _INTENT, (Target.GROUP, Target.LARGE, Target.TOPICS), (Request.REFUSED,), _FOUND, _NOTHING_DELETED),
+    Row("not-sent", _INTENT, _TARGETS, (RequestState.NOT_SENT,), _FOUND, _NOTHING_DELETED),
+    Row(
+        "not-sent-contested",
+        _CONTESTED,
+        _TARGETS,
+        (RequestState.NOT_SENT,),
+        _FOUND,
+        Open("another process may delete it"),
+    ),
+    Row(
+        "refused",
+        _INTENT,
+        (Target.GROUP, Target.LARGE, Target.TOPICS),
+        (RequestState.REFUSED,),
+        _FOUND,
+        _NOTHING_DELETED,
+    ),
     # Brokers erase a share group's start offsets first, and may then find that a consumer joined it.
-    Row("refused-share", _INTENT, (Target.SHARE,), (Request.REFUSED,), _FOUND, _AS_ANSWERED),
+    Row("refused-share", _INTENT, (Target.SHARE,), (RequestState.REFUSED,), _FOUND, _AS_ANSWERED),
     # If the other process deletes the group, that may be recorded under the id of this deletion, with its backup.
-    Row("refused-contested", _CONTESTED, _TARGETS, (Request.REFUSED,), _FOUND, _AS_ANSWERED),
-    Row("confirmed", _ACTING, _TARGETS, (Request.CONFIRMED,), (Found.GONE, *_NOT_GONE), _AS_ANSWERED),
-    Row("unclear-gone", _ACTING, _TARGETS, UNCLEAR, (Found.GONE,), _DELETED._replace(message="deleted")),
+    Row("refused-contested", _CONTESTED, _TARGETS, (RequestState.REFUSED,), _FOUND, _AS_ANSWERED),
+    Row("confirmed", _ACTING, _TARGETS, (RequestState.CONFIRMED,), (Presence.GONE, *_NOT_GONE), _AS_ANSWERED),
+    Row("unclear-gone", _ACTING, _TARGETS, UNCLEAR, (Presence.GONE,), _DELETED._replace(message="deleted")),
     Row("unclear", _ACTING, _TARGETS, UNCLEAR, _NOT_GONE, _NOT_YET),
-    Row("restored", _ACTING, _TARGETS, (Request.CONFIRMED, *UNCLEAR, *_ENDED), (Found.RESTORED,), _BEFORE_RESTORE),
+    Row(
+        "restored",
+        _ACTING,
+        _TARGETS,
+        (RequestState.CONFIRMED, *UNCLEAR, *_ENDED),
+        (Presence.RESTORED,),
+        _BEFORE_RESTORE,
+    ),
     # Without an answer, after the deadline of the intent. Offsets of the other topics were not deleted.
-    Row("gone", _ACTING, _TARGETS, _ENDED, (Found.GONE, Found.SOME_TOPICS), _DELETED),
-    Row("part", _ACTING, _TARGETS, _ENDED, (Found.PART,), _LOST_PART),
-    Row("part-in-use", _ACTING, _TARGETS, _ENDED, (Found.PART_IN_USE,), _USED),
-    Row("part-restored", _ACTING, _TARGETS, _ENDED, (Found.PART_RESTORED,), _PART_RESTORED),
-    Row("there", _ACTING, _TARGETS, _ENDED, (Found.THERE,), _IN_DOUBT),
-    Row("unreadable", _ACTING, _TARGETS, _ENDED, (Found.UNKNOWN,), _UNREAD),
+    Row("gone", _ACTING, _TARGETS, _ENDED, (Presence.GONE, Presence.SOME_TOPICS), _DELETED),
+    Row("part", _ACTING, _TARGETS, _ENDED, (Presence.PART,), _LOST_PART),
+    Row("part-in-use", _ACTING, _TARGETS, _ENDED, (Presence.PART_IN_USE,), _USED),
+    Row("part-restored", _ACTING, _TARGETS, _ENDED, (Presence.PART_RESTORED,), _PART_RESTORED),
+    Row("there", _ACTING, _TARGETS, _ENDED, (Presence.THERE,), _IN_DOUBT),
+    Row("unreadable", _ACTING, _TARGETS, _ENDED, (Presence.UNKNOWN,), _UNREAD),
     # Recorded as not deleted, but a broker that hung may still carry out the request.
-    Row("late", _DOUBT, _TARGETS, _REQUESTS, (Found.GONE, Found.SOME_TOPICS), _LATE),
-    Row("late-restored", _DOUBT, _TARGETS, _REQUESTS, (Found.RESTORED,), _BEFORE_RESTORE),
+    Row("late", _DOUBT, _TARGETS, _REQUESTS, (Presence.GONE, Presence.SOME_TOPICS), _LATE),
+    Row("late-restored", _DOUBT, _TARGETS, _REQUESTS, (Presence.RESTORED,), _BEFORE_RESTORE),
     Row(
         "late-part-restored",
         _DOUBT,
         _TARGETS,
         _REQUESTS,
-        (Found.PART_RESTORED,),
+        (Presence.PART_RESTORED,),
         _PART_RESTORED._replace(in_doubt=False),
     ),
-    Row("in-doubt", (State.IN_DOUBT,), _TARGETS, _REQUESTS, (Found.PART, Found.PART_IN_USE, Found.THERE), _NOT_YET),
     Row(
-        "doubt-over",
-        (State.DOUBT_OVER,),
+        "in-doubt",
+        (DeletionState.IN_DOUBT,),
         _TARGETS,
         _REQUESTS,
-        (Found.PART, Found.PART_IN_USE, Found.THERE),
+        (Presence.PART, Presence.PART_IN_USE, Presence.THERE),
+        _NOT_YET,
+    ),
+    Row(
+        "doubt-over",
+        (DeletionState.DOUBT_OVER,),
+        _TARGETS,
+        _REQUESTS,
+        (Presence.PART, Presence.PART_IN_USE, Presence.THERE),
         End(OutcomeKind.NOT_DELETED, keeps_time=True),
     ),
-    Row("in-doubt-unreadable", _DOUBT, _TARGETS, _REQUESTS, (Found.UNKNOWN,), _UNREAD),
+    Row("in-doubt-unreadable", _DOUBT, _TARGETS, _REQUESTS, (Presence.UNKNOWN,), _UNREAD),
 )
 
 
-def settle(facts: Facts) -> Done | Open:
+def settle(facts: DeletionFacts) -> Done | Open:
     """The end of a deletion by the row that its facts meet."""
     then = row_of(facts.state, facts.target, facts.request, facts.found).then
     if isinstance(then, Open):
@@ -244,11 +276,11 @@ def settle(facts: Facts) -> Done | Open:
     return Done(outcome, entry, (entry, *_endings(facts, then, outcome)))
 
 
-def row_of(state: State, target: Target, request: Request, found: Found) -> Row:
+def row_of(state: DeletionState, target: Target, request: RequestState, found: Presence) -> Row:
     return next(row for row in ROWS if row.is_met(state, target, request, found))
 
 
-def _outcome(facts: Facts, then: End) -> Outcome:
+def _outcome(facts: DeletionFacts, then: End) -> Outcome:
     deletion, answer = facts.deletion, facts.answer
     if then.kind is None:
         if answer is None:
@@ -264,7 +296,7 @@ def _outcome(facts: Facts, then: End) -> Outcome:
     return Outcome(deletion.group, then.kind, reasons.OFFSETS_DELETED, message, tuple(topics))
 
 
-def _entry(facts: Facts, then: End, outcome: Outcome) -> OutcomeEntry:
+def _entry(facts: DeletionFacts, then: End, outcome: Outcome) -> OutcomeEntry:
     deletion, deleted = facts.deletion, outcome.kind is OutcomeKind.DELETED
     return OutcomeEntry(
         group=deletion.group,
@@ -286,10 +318,10 @@ def _entry(facts: Facts, then: End, outcome: Outcome) -> OutcomeEntry:
     )
 
 
-def _endings(facts: Facts, then: End, outcome: Outcome) -> list[Change]:
+def _endings(facts: DeletionFacts, then: End, outcome: Outcome) -> list[Change]:
     """The end of the intent, if it is the only one; of the mark after a deletion, else of a useless backup."""
     deletion = facts.deletion
-    ended: list[Change] = [Removal(("intent", deletion.group))] if facts.state is State.INTENT else []
+    ended: list[Change] = [Removal(("intent", deletion.group))] if facts.state is DeletionState.INTENT else []
     if outcome.kind is not OutcomeKind.DELETED:
         return ended + [Removal(key) for key in facts.backup if then.removes_backup]
     ended.append(_shorter(facts.mark, outcome.topics) or Removal(("mark", deletion.policy_uid, deletion.group)))

@@ -20,7 +20,7 @@ from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.leader_epochs import is_cut_off
 from group_hygiene.kafka.offsets import end_offsets, latest_times, offsets_at
-from group_hygiene.kafka.offsets_log import Commit, GroupState
+from group_hygiene.kafka.offsets_log import Commit, StateRecord
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import SKEW_MAX
@@ -224,7 +224,7 @@ class Uses:
             f"{format_duration(SKEW_MAX)} of now, so its clock is not known{self._hint}",
         )
 
-    def _matters(self, record: Commit | GroupState) -> bool:
+    def _matters(self, record: Commit | StateRecord) -> bool:
         # A group in use commits for other topics all the time; its members change only when it rebalances.
         others = isinstance(record, Commit) and not self._policy.match.covers(record.topic)
         return not (others and self._policy.by_topic)

@@ -12,10 +12,10 @@ from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline, retrying_one
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.late_commits import LateCommits
-from group_hygiene.kafka.offsets_log import Commit, GroupState
+from group_hygiene.kafka.offsets_log import Commit, StateRecord
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, in_parts, with_late_offsets
-from group_hygiene.model.entries import Intent, Outcome
+from group_hygiene.model.entries import HistoryEntry, Intent
 from group_hygiene.model.groups import TOPIC_DENIED, Fault, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
@@ -29,14 +29,14 @@ _SHOWN_S, _AGAIN_S = 10.0, 0.1
 _HIDDEN = f"brokers hide {OFFSETS_TOPIC}"
 
 
-class Window:
+class DeletionWindow:
     """The windows of some deletions, one of a group, from their `log_ends` on. For one batch, or one recovery."""
 
-    def __init__(self, context: Context, cluster: Cluster | Fault, deletions: Iterable[Intent | Outcome]) -> None:
+    def __init__(self, context: Context, cluster: Cluster | Fault, deletions: Iterable[Intent | HistoryEntry]) -> None:
         """Of offsets of topics, only commits for these topics count."""
         of = {each.group: each for each in deletions}
 
-        def matters(record: Commit | GroupState) -> bool:
+        def matters(record: Commit | StateRecord) -> bool:
             topics = of[record.group].topics
             return not topics or (isinstance(record, Commit) and record.topic in topics)
 

@@ -45,7 +45,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GroupRow:
     """One group. None = unknown, or not applicable.
 
     pattern, owner, program: those of its unit. idle_since: the last commit or the end of the last membership, whichever
@@ -82,7 +82,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class DayCounts:
     """How many groups existed at the end of a day, and how many were idle. Idle times that ended are not known."""
 
     day: date
@@ -102,7 +102,7 @@ class StaleTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class RegrettedGroup:
     """A group that a policy would have deleted, and that was used again. used: days with commits, of the last 31."""
 
     group: str
@@ -130,7 +130,7 @@ class Suggestion:
     regret: int
     tried: Sequence[tuple[timedelta, int, int]]
     why_not: str = ""
-    lives: Sequence[Life] = ()
+    lives: Sequence[RegrettedGroup] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class Findings:
     owners: Sequence[Share]
     topics: Sequence[Share]
     committers: Sequence[tuple[str, int]]
-    days: Sequence[Day]
-    rows: Sequence[Row]
+    days: Sequence[DayCounts]
+    rows: Sequence[GroupRow]
     listing: bytes
     listed: int
     expiring: Mapping[date, int]

@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from group_hygiene.report import wording
 from group_hygiene.report.charts import curve, draw, strips, unit_name
 from group_hygiene.report.comparison import Numbers
-from group_hygiene.report.findings import Findings, Row, StaleTopic, Unit
+from group_hygiene.report.findings import Findings, GroupRow, StaleTopic, Unit
 from group_hygiene.report.wording import counted, number, printable
 
 # Of the 3 MB that a page may have; the rest of the page needs far less than these limits leave.
@@ -42,22 +42,22 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PageColumn:
     """A column of groups. kind: its format and order, defined in `page.js`."""
 
     title: str
     kind: str
-    cell: Callable[[Row], Cell]
+    cell: Callable[[GroupRow], Cell]
 
 
 _COLUMNS = (
-    Column("Group", "name", lambda row: printable(row.group)),
-    Column("Behind", "number", lambda row: row.behind),
-    Column("Partitions", "number", lambda row: row.partitions),
-    Column("Idle for", "since", lambda row: _seconds(row.idle_since)),
-    Column("Expires in", "until", lambda row: _seconds(row.expires)),
-    Column("Last client", "client", lambda row: row.last_client),
-    Column("State, type", "text", lambda row: f"{row.state}, {row.type}"),
+    PageColumn("Group", "name", lambda row: printable(row.group)),
+    PageColumn("Behind", "number", lambda row: row.behind),
+    PageColumn("Partitions", "number", lambda row: row.partitions),
+    PageColumn("Idle for", "since", lambda row: _seconds(row.idle_since)),
+    PageColumn("Expires in", "until", lambda row: _seconds(row.expires)),
+    PageColumn("Last client", "client", lambda row: row.last_client),
+    PageColumn("State, type", "text", lambda row: f"{row.state}, {row.type}"),
 )
 
 

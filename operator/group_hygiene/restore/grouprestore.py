@@ -14,9 +14,9 @@ from msgspec import Meta, field
 from group_hygiene.model import reasons
 from group_hygiene.model.naming import id_shown, message_shown
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.restore.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
+from group_hygiene.restore.restorable import GroupResult, OutOfRange, RestoreRequest, ResultKind
 from group_hygiene.spec.durations import timestamp
-from group_hygiene.spec.fields import Decisive, ObjectRef, Part, Text, convert, require
+from group_hygiene.spec.fields import Decisive, ObjectRef, SpecPart, Text, convert, require
 from group_hygiene.status import OWN, Conditions, Status, is_stalled, redact
 
 RESULTS_MAX = 100
@@ -28,10 +28,10 @@ OWN_RESULTS = OWN | {
     *(reasons.GROUP_ACTIVE, reasons.WOULD_RESTORE, reasons.RAN_BEFORE),
     *(reasons.TOPIC_MISSING, reasons.TOPIC_RECREATED, reasons.TOPIC_IDENTITY_UNKNOWN, reasons.ACTION_NOT_GRANTED),
 }
-_URGENT = (Kind.WAITING, Kind.REFUSED, Kind.PARTLY, Kind.RESTORED)
+_URGENT = (ResultKind.WAITING, ResultKind.REFUSED, ResultKind.PARTLY, ResultKind.RESTORED)
 
 
-class _PolicyRef(Part, frozen=True):
+class _PolicyRef(SpecPart, frozen=True):
     name: Text
 
 
@@ -99,15 +99,17 @@ def build_restore_status(obj: Mapping[str, Any], results: Sequence[GroupResult] 
     else:
         counts = Counter(result.kind for result in results)
         by_urgency = sorted(results, key=lambda result: (_URGENT.index(result.kind), result.group))
-        bad = [result for result in by_urgency if result.kind is not Kind.RESTORED]
-        waiting = bool(counts[Kind.WAITING])
+        bad = [result for result in by_urgency if result.kind is not ResultKind.RESTORED]
+        waiting = bool(counts[ResultKind.WAITING])
         ready, over, stalled = not bad and bool(results), not waiting, not waiting
         reason = reasons.RESTORED if ready else reasons.NO_BACKUP
-        message = f"{counts[Kind.RESTORED]} of {len(results)} groups are restored" if results else "no backup fits"
+        message = (
+            f"{counts[ResultKind.RESTORED]} of {len(results)} groups are restored" if results else "no backup fits"
+        )
         if shown := bad or [result for result in results if result.reason == reasons.RAN_BEFORE]:
             reason, message = shown[0].reason, f"{message}; group {shown[0].group!r}: {shown[0].message}"
         status = {
-            "counts": {"groups": len(results)} | {kind.lower(): counts[kind] for kind in Kind},
+            "counts": {"groups": len(results)} | {kind.lower(): counts[kind] for kind in ResultKind},
             "results": [_entry(result) for result in by_urgency[:RESULTS_MAX]],
             "truncated": len(results) > RESULTS_MAX,
         }

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, saved_offsets, whole, with_earlier, with_newer_offsets
-from group_hygiene.model.entries import Outcome, OutcomeType
+from group_hygiene.model.entries import HistoryEntry, OutcomeType
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Bounds, CommittedOffset, Fault, Offsets, Partition
 from group_hygiene.reconcile import vetoes
 from group_hygiene.spec.durations import timestamp
@@ -34,7 +34,7 @@ _NO_ENDS: Ends = MappingProxyType({})
 _DELETIONS = frozenset({OutcomeType.DELETED, OutcomeType.OFFSETS_DELETED})
 
 
-class Kind(StrEnum):
+class ResultKind(StrEnum):
     """The result for one group. Waiting: a retry may help; Refused: only another request can."""
 
     RESTORED = "Restored"
@@ -117,7 +117,7 @@ class GroupResult:
     """saved_at: when the backup was taken; None if no backup is used."""
 
     group: str
-    kind: Kind
+    kind: ResultKind
     reason: str
     message: str
     saved_at: datetime | None = None
@@ -129,15 +129,15 @@ class GroupResult:
         return sum(p.reason in _FINE for p in self.partitions)
 
 
-def ran_before(group: str, earlier: Mapping[str, Outcome | None]) -> GroupResult:
+def ran_before(group: str, earlier: Mapping[str, HistoryEntry | None]) -> GroupResult:
     """The result of an object that Git, for example, created again: it restores nothing, whatever was deleted since.
 
     earlier: group -> outcome of the objects before it with the same name and spec, None = unreadable.
     """
     outcome = earlier.get(group)
-    kind, what = Kind.REFUSED, "ran, and did not restore this group"
+    kind, what = ResultKind.REFUSED, "ran, and did not restore this group"
     if outcome is not None:
-        kind = Kind.RESTORED if outcome.reason == reasons.RESTORED else Kind.PARTLY
+        kind = ResultKind.RESTORED if outcome.reason == reasons.RESTORED else ResultKind.PARTLY
         began = outcome.what is OutcomeType.FAILED
         what = ("began to restore it" if began else "restored it") + f" at {timestamp(outcome.at)}"
     message = f"an earlier GroupRestore with this name and spec {what}: to run it again, give it another name"
@@ -173,7 +173,9 @@ def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_
             message = (
                 "a part of its newest backup is missing or can't be read; an older one is used only if `at` requests it"
             )
-            return GroupResult(name, Kind.REFUSED, reasons.BACKUP_INCOMPLETE, message, None if at == _UNKNOWN else at)
+            return GroupResult(
+                name, ResultKind.REFUSED, reasons.BACKUP_INCOMPLETE, message, None if at == _UNKNOWN else at
+            )
         if request.policy in (None, backup.policy):
             if backup.replaced:
                 return backup
@@ -183,11 +185,11 @@ def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_
             return reduce(with_newer_offsets, reversed(passed), complete)
         if set(ends.get(id_, ())) != {OutcomeType.NOT_DELETED}:
             message = f"it was deleted again at {timestamp(at)}, not by this policy: restore it by its name"
-            return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, message)
+            return GroupResult(name, ResultKind.REFUSED, reasons.NO_BACKUP, message)
         passed.append(backup)
     return GroupResult(
         name,
-        Kind.REFUSED,
+        ResultKind.REFUSED,
         reasons.NO_BACKUP,
         "the ledger has no backup of it that fits: group-hygiene history shows its deletions",
     )
@@ -363,7 +365,7 @@ def compared(decided: PartitionResult, answer: Fault | None, after: Offsets | Fa
 
 def unreadable(name: str, fault: Fault, saved_at: datetime | None = None) -> GroupResult:
     """The result for a group that could not be read."""
-    return GroupResult(name, Kind.WAITING, vetoes.unreadable(fault).reason, str(fault), saved_at)
+    return GroupResult(name, ResultKind.WAITING, vetoes.unreadable(fault).reason, str(fault), saved_at)
 
 
 def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview: bool) -> GroupResult:
@@ -384,11 +386,11 @@ def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview
         message += "; --overwrite-later (overwriteLater of a GroupRestore) replaces later offsets"
     passing = [p.reason for p in partitions if p.reason in _PASSING]
     if passing:
-        kind, reason = Kind.WAITING, passing[0]
+        kind, reason = ResultKind.WAITING, passing[0]
     elif not counts:
-        kind, reason = Kind.RESTORED, reasons.WOULD_RESTORE if preview else reasons.RESTORED
+        kind, reason = ResultKind.RESTORED, reasons.WOULD_RESTORE if preview else reasons.RESTORED
     elif fine:
-        kind, reason = Kind.PARTLY, reasons.PARTLY_RESTORED
+        kind, reason = ResultKind.PARTLY, reasons.PARTLY_RESTORED
     else:
-        kind, reason = Kind.REFUSED, counts.most_common(1)[0][0]
+        kind, reason = ResultKind.REFUSED, counts.most_common(1)[0][0]
     return GroupResult(name, kind, reason, message, backup.at, tuple(partitions))

@@ -24,7 +24,7 @@ from group_hygiene.ledger.codec import group_of
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, saved_offsets
-from group_hygiene.model.entries import Change, Key, Outcome, OutcomeType, Removal
+from group_hygiene.model.entries import Change, HistoryEntry, Key, OutcomeType, Removal
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import read_bounds
@@ -41,9 +41,9 @@ from group_hygiene.reconcile.uses import find_growth
 from group_hygiene.reconcile.vetoes import FRESH_S
 from group_hygiene.restore.restorable import (
     GroupResult,
-    Kind,
     PartitionResult,
     RestoreRequest,
+    ResultKind,
     choose,
     compared,
     concerns,
@@ -65,7 +65,7 @@ _BEGUN = "begun; some of its offsets may be committed, as the process that resto
 
 
 @dataclass
-class Saved:
+class SavedEntries:
     """The ledger's entries for some requests. backups: group -> id -> parts, None = an unreadable part.
 
     done: (id of the request, group) -> outcome. earlier: the same of earlier objects (`RestoreRequest.follows`), None =
@@ -74,13 +74,13 @@ class Saved:
     """
 
     backups: dict[str, dict[str, list[Backup | None]]] = field(default_factory=dict)
-    done: dict[tuple[str, str], Outcome] = field(default_factory=dict)
-    earlier: dict[tuple[str, str], Outcome | None] = field(default_factory=dict)
+    done: dict[tuple[str, str], HistoryEntry] = field(default_factory=dict)
+    earlier: dict[tuple[str, str], HistoryEntry | None] = field(default_factory=dict)
     ends: dict[str, dict[str, set[OutcomeType]]] = field(default_factory=dict)
     stop: list[Refusal | None] = field(default_factory=list)
 
 
-def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: Deadline) -> Saved:
+def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: Deadline) -> SavedEntries:
     """The ledger's entries for all these requests, from one read of its whole log. Raises LedgerProblem."""
     ids = {each.id for each in requests}
     by_name: dict[str, list[RestoreRequest]] = {}
@@ -94,16 +94,16 @@ def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: D
         if group is None or key[0] not in ("backup", "outcome"):
             return False
         if key[0] == "outcome" and (len(key) < 4 or key[3] not in _ENDS):
-            # A start without an end counts, too, but each object may try again.
-            kinds = (OutcomeType.RESTORED, OutcomeType.FAILED)
-            return len(key) > 3 and any(
-                (key[3] in kinds and each.follows(key[2])) or (key[3] == kinds[0] and each.id == key[2])
+            what = key[3] if len(key) > 3 else ""
+            # Of an earlier object, a start without an end counts, too.
+            return what in (OutcomeType.RESTORED, OutcomeType.FAILED) and any(
+                each.follows(key[2]) or (each.id == key[2] and what == OutcomeType.RESTORED)
                 for each in requests
                 if each.asks_for(group)
             )
         return any(each.granted(group) for each in (*by_name.get(group, ()), *by_policy))
 
-    saved = Saved()
+    saved = SavedEntries()
     for key, entry in journal.latest(is_wanted, deadline):
         if key[0] == "backup":
             # A key that another program wrote may lack the id.
@@ -114,13 +114,13 @@ def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: D
             saved.ends.setdefault(key[1], {}).setdefault(key[2], set()).add(OutcomeType(key[3]))
         elif key[2] not in ids:
             if key[3] == OutcomeType.RESTORED or (key[2], key[1]) not in saved.earlier:
-                saved.earlier[key[2], key[1]] = entry if isinstance(entry, Outcome) else None
-        elif isinstance(entry, Outcome) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
+                saved.earlier[key[2], key[1]] = entry if isinstance(entry, HistoryEntry) else None
+        elif isinstance(entry, HistoryEntry) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
             saved.done[key[2], entry.group] = entry
     return saved
 
 
-class Turn:
+class RestoreTurn:
     """The part of a round in which one request is processed. results: of the groups of its earlier turns.
 
     Each turn tries at least one group, and no group is tried twice, so a request completes however short its turns are.
@@ -144,8 +144,8 @@ def restore(
     executor: Executor,
     request: RestoreRequest,
     preview: bool = False,
-    saved: Saved | None = None,
-    turn: Turn | None = None,
+    saved: SavedEntries | None = None,
+    turn: RestoreTurn | None = None,
 ) -> list[GroupResult]:
     """One result per group, in order. `preview` changes nothing, neither in Kafka nor in the ledger.
 
@@ -166,17 +166,17 @@ def restore(
     for name in names:
         if not request.granted(name):
             message = "the connection does not allow to restore this group"
-            results[name] = GroupResult(name, Kind.REFUSED, reasons.ACTION_NOT_GRANTED, message)
+            results[name] = GroupResult(name, ResultKind.REFUSED, reasons.ACTION_NOT_GRANTED, message)
         elif (done := saved.done.get((request.id, name))) is not None:
-            kind = Kind.RESTORED if done.reason == reasons.RESTORED else Kind.PARTLY
+            kind = ResultKind.RESTORED if done.reason == reasons.RESTORED else ResultKind.PARTLY
             results[name] = GroupResult(name, kind, done.reason, done.message)
         elif turn is not None and name in turn.results:
             results[name] = turn.results[name]
         elif turn is not None and turn.is_over():
             message = "not tried yet: other restores and policies have their turn first"
-            results[name] = GroupResult(name, Kind.WAITING, reasons.INTERRUPTED, message)
+            results[name] = GroupResult(name, ResultKind.WAITING, reasons.INTERRUPTED, message)
         elif name in saved.backups and (stop := _stop(executor, saved, preview)) is not None:
-            results[name] = GroupResult(name, Kind.WAITING, stop.reason, stop.message)
+            results[name] = GroupResult(name, ResultKind.WAITING, stop.reason, stop.message)
         else:
             result = _restore_group(executor, request, name, saved, preview)
             if hidden := executor.context.journal.contents.hidden_summary:
@@ -187,7 +187,7 @@ def restore(
     return [results[name] for name in names]
 
 
-def _stop(executor: Executor, saved: Saved, preview: bool) -> Refusal | None:
+def _stop(executor: Executor, saved: SavedEntries, preview: bool) -> Refusal | None:
     """Why no group can be restored now. Writes to the ledger, to compare clocks, unless it is a preview."""
     if not saved.stop:
         saved.stop.append(_find_stop(executor, preview))
@@ -204,16 +204,18 @@ def _find_stop(executor: Executor, preview: bool) -> Refusal | None:
     return executor.refusal(deadline, Moment.RESTORE)
 
 
-def _restore_group(executor: Executor, request: RestoreRequest, name: str, saved: Saved, preview: bool) -> GroupResult:
+def _restore_group(
+    executor: Executor, request: RestoreRequest, name: str, saved: SavedEntries, preview: bool
+) -> GroupResult:
     backups = saved.backups.get(name, {})
     backup = choose(request, name, backups, saved.ends.get(name, {}))
     if isinstance(backup, GroupResult):
         return backup
     if backup.type not in RESTORABLE:
         message = f"offsets of a {backup.type} group can't be restored"
-        return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
+        return GroupResult(name, ResultKind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
     if not backup.offsets:
-        return GroupResult(name, Kind.REFUSED, reasons.NO_OFFSETS, "it had no committed offsets", backup.at)
+        return GroupResult(name, ResultKind.REFUSED, reasons.NO_OFFSETS, "it had no committed offsets", backup.at)
     refused = _stops_loading(executor, backup)
     if refused is not None:
         return refused
@@ -237,7 +239,7 @@ def _restore_group(executor: Executor, request: RestoreRequest, name: str, saved
         # A fenced process can't write: LedgerFenced.
         stop = executor.refusal(executor.context.deadline(), Moment.REQUEST) or executor.record(entries)
         if stop is not None:
-            return GroupResult(name, Kind.WAITING, stop.reason, stop.message, backup.at)
+            return GroupResult(name, ResultKind.WAITING, stop.reason, stop.message, backup.at)
         before = first or {partition.partition: partition.present for partition in found.decided}
         found = _read(executor, request, backup, before)
     if isinstance(found, GroupResult):
@@ -316,7 +318,7 @@ def _stops_loading(executor: Executor, backup: Backup) -> GroupResult | None:
         f"brokers of Kafka {', '.join(old)} may fail to load __consumer_offsets once the application has joined again "
         "(KAFKA-20254): upgrade all brokers to 4.3 first"
     )
-    return GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
+    return GroupResult(backup.group, ResultKind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
 
 
 def _state(executor: Executor, backup: Backup) -> list[str] | GroupResult:
@@ -330,7 +332,7 @@ def _state(executor: Executor, backup: Backup) -> list[str] | GroupResult:
         return unreadable(backup.group, lost, backup.at)
     if lost and backup.type == GroupType.STREAMS:
         message = f"its state is gone, and without it these offsets skip records: {', '.join(lost[:3])}"
-        return GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
+        return GroupResult(backup.group, ResultKind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
     return lost
 
 
@@ -345,9 +347,11 @@ def _is_there(client: Client, backup: Backup, deadline: Deadline) -> bool | Grou
     kind, state = found.group.type, found.group.state
     # OffsetCommit does not work for share groups, and AlterShareGroupOffsets only for them.
     if kind not in ({GroupType.SHARE} if backup.type == GroupType.SHARE else COMMITTING):
-        return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, f"a {kind} group has its id now")
+        return GroupResult(name, ResultKind.REFUSED, reasons.NOT_RESTORABLE, f"a {kind} group has its id now")
     if state is not GroupState.EMPTY:
-        return GroupResult(name, Kind.WAITING, reasons.GROUP_ACTIVE, f"its state is {state}: stop its members first")
+        return GroupResult(
+            name, ResultKind.WAITING, reasons.GROUP_ACTIVE, f"its state is {state}: stop its members first"
+        )
     return True
 
 
@@ -423,7 +427,7 @@ def _replaced(
     return in_parts(structs.replace(backup, **changes))
 
 
-def _noted(executor: Executor, outcome: Outcome, result: GroupResult, begun: Outcome | None) -> GroupResult:
+def _noted(executor: Executor, outcome: HistoryEntry, result: GroupResult, begun: HistoryEntry | None) -> GroupResult:
     """Write the outcome into the ledger, and remove the entry of the start; returns the result."""
     # With an unfinished deletion, only a commit proves that the group was gone.
     proven = result.restored and (begun is not None or outcome.group not in executor.context.journal.contents.intents)
@@ -439,9 +443,9 @@ def _noted(executor: Executor, outcome: Outcome, result: GroupResult, begun: Out
 
 def _outcome(
     executor: Executor, request: RestoreRequest, backup: Backup, what: OutcomeType, reason: str, message: str
-) -> Outcome:
+) -> HistoryEntry:
     now = executor.context.clock.now()
-    return Outcome(
+    return HistoryEntry(
         group=backup.group,
         id=request.id,
         at=now,

@@ -24,7 +24,7 @@ class Right(StrEnum):
     KEEP = "Keep"
 
 
-class Operator(StrEnum):
+class SelectorOperator(StrEnum):
     IN = "In"
     NOT_IN = "NotIn"
     EXISTS = "Exists"
@@ -35,24 +35,24 @@ class Requirement(Decisive, frozen=True):
     """One of a label selector's matchExpressions."""
 
     key: Text
-    operator: Operator
+    operator: SelectorOperator
     values: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        wanted = self.operator in (Operator.IN, Operator.NOT_IN)
+        wanted = self.operator in (SelectorOperator.IN, SelectorOperator.NOT_IN)
         require(bool(self.values) == wanted, "values must be given with In and NotIn, and only with them")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """As in Kubernetes: NotIn also matches objects without the label (labels.Requirement.Matches)."""
         value = labels.get(self.key)
         match self.operator:
-            case Operator.IN:
+            case SelectorOperator.IN:
                 return value is not None and value in self.values
-            case Operator.NOT_IN:
+            case SelectorOperator.NOT_IN:
                 return value is None or value not in self.values
-            case Operator.EXISTS:
+            case SelectorOperator.EXISTS:
                 return value is not None
-            case Operator.DOES_NOT_EXIST:
+            case SelectorOperator.DOES_NOT_EXIST:
                 return value is None
 
 

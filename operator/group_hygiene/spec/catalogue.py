@@ -11,7 +11,7 @@ import msgspec
 from group_hygiene.spec.patterns import Patterns
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program and its groups, as catalogue.yaml describes them."""
 
     program: str
@@ -23,13 +23,13 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @functools.cache
-def catalogue() -> Sequence[Entry]:
+def catalogue() -> Sequence[CatalogueEntry]:
     """In the order of the file."""
     data = resources.files(__package__).joinpath("catalogue.yaml").read_bytes()
-    return msgspec.yaml.decode(data, type=list[Entry])
+    return msgspec.yaml.decode(data, type=list[CatalogueEntry])
 
 
-def likely_program(group: str) -> Entry | None:
+def likely_program(group: str) -> CatalogueEntry | None:
     """The first program whose groups have ids like this."""
     patterns, entries = _patterns()
     pattern = patterns.matching(group)
@@ -37,6 +37,6 @@ def likely_program(group: str) -> Entry | None:
 
 
 @functools.cache
-def _patterns() -> tuple[Patterns, Mapping[str, Entry]]:
+def _patterns() -> tuple[Patterns, Mapping[str, CatalogueEntry]]:
     entries = {pattern: entry for entry in catalogue() for pattern in entry.groups}
     return Patterns(list(entries)), entries

@@ -18,7 +18,7 @@ from group_hygiene.errors import AuthenticationFailed, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.spec.access import Access, AccessList, Grant, Right, parse_access
 from group_hygiene.spec.durations import Duration
-from group_hygiene.spec.fields import Decisive, Part, Text, convert, require, require_between
+from group_hygiene.spec.fields import Decisive, SpecPart, Text, convert, require, require_between
 from group_hygiene.spec.msk import MskGrant, MskIam, MskIamSpec, granted
 from group_hygiene.spec.owners import NO_OWNERS, KeepLink, OwnerList, Owners, check_owners
 from group_hygiene.spec.patterns import Patterns
@@ -125,7 +125,7 @@ def with_granted_hosts(settings: Settings, namespace: str, grants: Iterable[MskG
     return replace(settings, sasl=replace(sasl, msk=login))
 
 
-class LedgerSpec(Part, frozen=True):
+class LedgerSpec(SpecPart, frozen=True):
     """The topic of the operator's ledger. confirmed: the required id of the ledger, `spec.ledger.id`."""
 
     topic: _Topic = "__group_hygiene"
@@ -163,11 +163,11 @@ class ActivitySpec:
         return read_store(self.uri, self.secret, read_secret(self.secret, STORAGE_OPTIONS))
 
 
-class _SecretName(Part, frozen=True):
+class _SecretName(SpecPart, frozen=True):
     name: Text
 
 
-class _Activity(Part, frozen=True):
+class _Activity(SpecPart, frozen=True):
     uri: str
     max_age: Duration = Duration(hours=1)
     secret_ref: _SecretName | None = None
@@ -181,7 +181,7 @@ class _Activity(Part, frozen=True):
         )
 
 
-class TlsSpec(Part, frozen=True, kw_only=True):
+class TlsSpec(SpecPart, frozen=True, kw_only=True):
     """`spec.tls` with references to its Secrets."""
 
     ca_secret_ref: SecretRef | None = None
@@ -202,7 +202,7 @@ class TlsSpec(Part, frozen=True, kw_only=True):
         )
 
 
-class _OAuth(Part, frozen=True, kw_only=True):
+class _OAuth(SpecPart, frozen=True, kw_only=True):
     token_endpoint: str
     client_id: str = field(name="clientID")
     client_secret_ref: SecretRef
@@ -210,7 +210,7 @@ class _OAuth(Part, frozen=True, kw_only=True):
     ca_secret_ref: SecretRef | None = None
 
 
-class SaslSpec(Part, frozen=True, kw_only=True):
+class SaslSpec(SpecPart, frozen=True, kw_only=True):
     """`spec.sasl` with references to its Secrets."""
 
     mechanism: Mechanism
@@ -307,7 +307,7 @@ class Connection:
         )
 
 
-class _Scan(Part, frozen=True):
+class _Scan(SpecPart, frozen=True):
     timeout: Duration = Duration(seconds=30)
 
     def __post_init__(self) -> None:

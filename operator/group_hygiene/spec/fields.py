@@ -26,18 +26,18 @@ _PLAIN = (
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class Part(msgspec.Struct, frozen=True, rename="camel"):
+class SpecPart(msgspec.Struct, frozen=True, rename="camel"):
     """A part of a spec, whose fields are spelled as in the CRD. Ignores unknown fields."""
 
 
-class Decisive(Part, frozen=True, rename="camel", forbid_unknown_fields=True):
+class Decisive(SpecPart, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A part that affects which groups are selected, how many, and by whom. Refuses unknown fields.
 
     The CRD may be of a later version: a field that restricts matches or deletions must not be ignored.
     """
 
 
-class ObjectRef(Part, frozen=True, rename="camel"):
+class ObjectRef(SpecPart, frozen=True, rename="camel"):
     """The name of an object of a known kind. namespace: None = that of the object that refers to it."""
 
     name: Text

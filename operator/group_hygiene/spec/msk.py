@@ -16,7 +16,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from group_hygiene.errors import UsageError
-from group_hygiene.spec.fields import Part, is_namespace
+from group_hygiene.spec.fields import SpecPart, is_namespace
 
 _REGION = r"[a-z]{2,5}(-[a-z]{1,20}){1,3}-[0-9]{1,2}"
 _ROLE = r"arn:aws[a-z-]{0,10}:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]{1,576}"
@@ -55,7 +55,7 @@ class MskIam:
     hosts: Hosts | None = None
 
 
-class MskIamSpec(Part, frozen=True, kw_only=True):
+class MskIamSpec(SpecPart, frozen=True, kw_only=True):
     """`spec.sasl.awsMskIam`."""
 
     region: Annotated[str, Meta(pattern=rf"^{_REGION}\Z")]

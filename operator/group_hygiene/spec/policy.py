@@ -18,7 +18,7 @@ from msgspec import Meta, structs
 
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.spec.durations import Duration, format_duration
-from group_hygiene.spec.fields import Decisive, ObjectRef, Part, convert, require, require_between
+from group_hygiene.spec.fields import Decisive, ObjectRef, SpecPart, convert, require, require_between
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.receivers import ReceiverNames
 from group_hygiene.spec.windows import Window
@@ -272,7 +272,7 @@ NO_FLOORS = Floors()
 FLOORS_OF_TENANTS = Floors(timedelta(hours=24), timedelta(hours=24), timedelta(hours=24), timedelta(days=7))
 
 
-class AlertSpec(Part, frozen=True, kw_only=True):
+class AlertSpec(SpecPart, frozen=True, kw_only=True):
     """`notify`: the receivers to notify. groups_at_least: no alert below this number of matches.
 
     receiver_names: of the connection; None = all of them.

@@ -24,7 +24,7 @@ ReceiverNames = Annotated[tuple[ReceiverName, ...], Meta(max_length=RECEIVERS_MA
 _Address = Annotated[str, Meta(max_length=1024, pattern=r"^https?://[^\s/?#@]+(/[^\s?#@]*)?\Z")]
 
 
-class Kind(StrEnum):
+class ReceiverKind(StrEnum):
     """The protocol of a receiver, by the field that configures it."""
 
     ALERTMANAGER = "alertmanager"
@@ -41,7 +41,7 @@ class Receiver:
     """
 
     name: str
-    kind: Kind
+    kind: ReceiverKind
     address: str | None = None
     url: SecretRef | None = None
     token: SecretRef | None = None
@@ -82,7 +82,7 @@ class _Receiver(Decisive, frozen=True):
     webhook: _Webhook | None = None
 
     def __post_init__(self) -> None:
-        given = [kind for kind in Kind if getattr(self, kind) is not None]
+        given = [kind for kind in ReceiverKind if getattr(self, kind) is not None]
         require(given == [self.type.lower()], "must hold the field of its type, and no other")
 
 
@@ -98,7 +98,7 @@ def parse_receivers(entries: Any, field: str) -> tuple[Receiver, ...]:
 
 
 def _receiver(given: _Receiver) -> Receiver:
-    kind = Kind(given.type.lower())
+    kind = ReceiverKind(given.type.lower())
     spec = structs.asdict(getattr(given, kind))
     address = spec.pop("address", None)
     return Receiver(given.name, kind, address, **{name.removesuffix("_secret_ref"): ref for name, ref in spec.items()})

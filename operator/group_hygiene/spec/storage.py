@@ -73,7 +73,7 @@ _GOOGLE_FIELDS = ("private_key", "private_key_id", "client_email")
 _GOOGLE_HOSTS = ("storage.googleapis.com", "www.googleapis.com", "oauth2.googleapis.com")
 
 
-class Place(NamedTuple):
+class HostPort(NamedTuple):
     """A host, in lower case and without a final dot, and a port."""
 
     host: str
@@ -89,12 +89,12 @@ class Store:
     """
 
     options: Mapping[str, Hidden]
-    places: frozenset[Place]
+    places: frozenset[HostPort]
     chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class TableGrant:
     """For connections of this namespace, the operator's own identity may read tables at or below this address."""
 
     namespace: str
@@ -113,7 +113,7 @@ class Allowed:
     """
 
     folders: tuple[Path, ...] = ()
-    identity: tuple[Grant, ...] = ()
+    identity: tuple[TableGrant, ...] = ()
     egress: Egress = field(default_factory=Egress)
     brokers: tuple[MskGrant, ...] = ()
 
@@ -130,14 +130,14 @@ def is_path(uri: str) -> bool:
     return uri.startswith(("/", "file:"))
 
 
-def parse_grant(entry: str) -> Grant:
+def parse_grant(entry: str) -> TableGrant:
     """Parse NAMESPACE=URI. Raises UsageError, also for a path: `--allow-local-activity` is for these."""
     namespace, _, prefix = entry.partition("=")
     if not is_namespace(namespace):
         raise UsageError(f"{entry!r} does not begin with a namespace, as in team-a=s3://bucket/team-a")
     if not is_location(prefix) or is_path(prefix):
         raise UsageError(f"{entry!r} does not end with the address of a folder, as in team-a=s3://bucket/team-a")
-    return Grant(namespace, prefix)
+    return TableGrant(namespace, prefix)
 
 
 def read_store(uri: str, secret: str, texts: Mapping[str, str]) -> Store:
@@ -182,7 +182,7 @@ def _google(secret: str, values: Mapping[str, str]) -> Store:
     if not isinstance(key, dict) or not all(isinstance(key.get(name), str) for name in _GOOGLE_FIELDS):
         raise _problem(secret, f"holds no valid {_GOOGLE_KEY}: it must be a key of a service account, as JSON")
     text = json.dumps({name: key[name] for name in _GOOGLE_FIELDS} | {"disable_oauth": False})
-    return Store(_hidden({_GOOGLE_KEY: text}), frozenset(Place(host, 443) for host in _GOOGLE_HOSTS))
+    return Store(_hidden({_GOOGLE_KEY: text}), frozenset(HostPort(host, 443) for host in _GOOGLE_HOSTS))
 
 
 def _azure(secret: str, rest: str, values: Mapping[str, str]) -> Store:
@@ -195,7 +195,7 @@ def _azure(secret: str, rest: str, values: Mapping[str, str]) -> Store:
     keys = _require(secret, values, sum(_AZURE_KEYS, ()), _AZURE_KEYS)
     options = {"AZURE_STORAGE_ACCOUNT_NAME": account} | {key: values[key] for key in keys}
     hosts = f"{account}.blob.core.windows.net", f"{account}.dfs.core.windows.net", "login.microsoftonline.com"
-    return Store(_hidden(options), frozenset(Place(host, 443) for host in hosts))
+    return Store(_hidden(options), frozenset(HostPort(host, 443) for host in hosts))
 
 
 def _require(
@@ -209,7 +209,7 @@ def _require(
     raise _problem(secret, f"has no complete credentials: it must have {choices}", reasons.SECRET_KEY_MISSING)
 
 
-def _place(secret: str, endpoint: str) -> Place:
+def _place(secret: str, endpoint: str) -> HostPort:
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname, parts.port
@@ -217,7 +217,7 @@ def _place(secret: str, endpoint: str) -> Place:
         host, port = None, None
     if not host:
         raise _problem(secret, "holds no valid AWS_ENDPOINT_URL")
-    return Place(host.rstrip("."), port or (443 if parts.scheme == "https" else 80))
+    return HostPort(host.rstrip("."), port or (443 if parts.scheme == "https" else 80))
 
 
 def _hidden(options: Mapping[str, str]) -> dict[str, Hidden]:

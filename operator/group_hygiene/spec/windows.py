@@ -21,7 +21,7 @@ from group_hygiene.spec.fields import Decisive, require
 TimeOfDay = Annotated[str, Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]\Z")]
 
 
-class Day(StrEnum):
+class Weekday(StrEnum):
     """In the order of `datetime.weekday`."""
 
     MONDAY = "Monday"
@@ -35,7 +35,7 @@ class Day(StrEnum):
 
 # A window may be empty on the one day of the year at which the clock skips it.
 _DAYS_AHEAD = 15
-_WEEKDAYS = tuple(Day)
+_WEEKDAYS = tuple(Weekday)
 
 
 @cache
@@ -51,7 +51,7 @@ class Window(Decisive, frozen=True, kw_only=True):
     days: empty = every day. time_zone: a name of the IANA time zone database.
     """
 
-    days: frozenset[Day] = frozenset()
+    days: frozenset[Weekday] = frozenset()
     start: TimeOfDay = field(name="from")
     end: TimeOfDay = field(name="to")
     time_zone: str = "UTC"
@@ -61,7 +61,7 @@ class Window(Decisive, frozen=True, kw_only=True):
         require(known, "timeZone must be a name of the IANA time zone database, like Europe/Berlin")
 
     def __str__(self) -> str:
-        days = ", ".join(day for day in Day if day in self.days) or "every day"
+        days = ", ".join(day for day in Weekday if day in self.days) or "every day"
         return f"{days} {self.start} to {self.end} {self.time_zone}"
 
     def around(self, now: datetime) -> Iterator[tuple[datetime, datetime]]:

@@ -24,7 +24,7 @@ from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.naming import FORMULAS
 from group_hygiene.pipeline.activity.coverage import Covered, activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned, with_placeholders
-from group_hygiene.report.findings import Day, Findings, Row, Share, StaleTopic, Unit
+from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit
 from group_hygiene.spec.catalogue import likely_program
 from group_hygiene.spec.owners import NO_OWNERS, Owners
 
@@ -100,7 +100,7 @@ def survey(
         topics=topics,
         committers=_committers(activity, covered.read_at),
         days=days,
-        rows=[Row(**_in_words(row, names), behind=behind.get(row["group"])) for row in rows],
+        rows=[GroupRow(**_in_words(row, names), behind=behind.get(row["group"])) for row in rows],
         listing=listing[0],
         listed=listing[1],
         expiring=dict(sorted((day, count) for (day,), count in _tally(alike, "due").items() if day is not None)),
@@ -235,7 +235,7 @@ def _in_words(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, 
     return known | {"pattern": pattern, "last_client": client and str(client)}
 
 
-def _days(groups: DataFrame, read_at: datetime) -> list[Day]:
+def _days(groups: DataFrame, read_at: datetime) -> list[DayCounts]:
     """By day, up to 90: existing groups, and idle ones, by the last use of each."""
     gone = F.when(~F.col("there"), F.coalesce("tombstoned_at", "first_seen", F.lit(read_at)))
     idle = F.coalesce("idle_since", F.when(~F.col("there"), F.col("last_commit"))) + F.lit(_WEEK)
@@ -258,7 +258,7 @@ def _days(groups: DataFrame, read_at: datetime) -> list[Day]:
     days = [first + timedelta(days=n) for n in range((read_at.date() - first).days + 1)]
     steps_of = [by_day.get(each, (0, 0)) for each in days]
     counts = accumulate(steps_of, lambda one, other: (one[0] + other[0], one[1] + other[1]))
-    return [Day(each, *count) for each, count in zip(days, counts, strict=True)]
+    return [DayCounts(each, *count) for each, count in zip(days, counts, strict=True)]
 
 
 def _topics(judged: DataFrame) -> tuple[list[Share], int]:

@@ -20,7 +20,7 @@ from group_hygiene.pipeline.backtest.run import Backtest, Terms, Tried, backtest
 from group_hygiene.pipeline.backtest.tally import Regret
 from group_hygiene.pipeline.backtest.trial import MATCH
 from group_hygiene.pipeline.tables import ACTIVITY
-from group_hygiene.report.findings import Findings, Life, Suggestion, Unit
+from group_hygiene.report.findings import Findings, RegrettedGroup, Suggestion, Unit
 from group_hygiene.spec.crds import API_VERSION
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import parse_policy
@@ -73,12 +73,14 @@ def with_suggestions(
     return replace(findings, suggestions=made)
 
 
-def _lives(spark: SparkSession, warehouse: str, regrets: Sequence[Regret]) -> dict[str, Life]:
+def _lives(spark: SparkSession, warehouse: str, regrets: Sequence[Regret]) -> dict[str, RegrettedGroup]:
     wanted = spark.createDataFrame(pa.table({"group": pa.array({one.group for one in regrets}, pa.string())}))
     rows = ACTIVITY.read(spark, warehouse).join(F.broadcast(wanted), "group", "left_semi")
     days = rows.select("group", F.map_keys("commits_by_day").alias("days")).toArrow().to_pylist()
     used = {row["group"]: sorted(row["days"]) for row in days}
-    return {one.group: Life(one.group, used.get(one.group, []), one.deleted_at, one.back_at) for one in regrets}
+    return {
+        one.group: RegrettedGroup(one.group, used.get(one.group, []), one.deleted_at, one.back_at) for one in regrets
+    }
 
 
 def _patterns(units: Sequence[Unit]) -> list[Unit]:

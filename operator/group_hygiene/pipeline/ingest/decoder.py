@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from group_hygiene.kafka.offsets_log import CLIENTS_MAX, TEXT_MAX, BrokenRecord, Client, Commit, decode
+from group_hygiene.kafka.offsets_log import CLIENTS_MAX, TEXT_MAX, BrokenRecord, Commit, MemberClient, decode
 from group_hygiene.kafka.record_columns import Cursor, Numbers, Slices, Truths
 
 # The names of `tables.RECORDS`.
@@ -154,9 +154,9 @@ def _clients(
     if not hosts:
         texts.pop("host", None)
     count = int(members.sum())
-    fields = [texts[name] if name in texts else pa.nulls(count, pa.string()) for name in Client._fields]
+    fields = [texts[name] if name in texts else pa.nulls(count, pa.string()) for name in MemberClient._fields]
     offsets = pa.array(np.concatenate([[0], np.cumsum(members)]), pa.int32())
-    struct = pa.StructArray.from_arrays(fields, Client._fields)
+    struct = pa.StructArray.from_arrays(fields, MemberClient._fields)
     return pa.ListArray.from_arrays(offsets, struct, mask=pa.array(members == 0))
 
 

@@ -20,7 +20,7 @@ from group_hygiene.errors import HygieneError, PipelineError
 from group_hygiene.kafka.bounds import TooMuch
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.partition import Leader, fetch_raw
+from group_hygiene.kafka.partition import PartitionLeader, fetch_raw
 from group_hygiene.kafka.record_batches import parse
 from group_hygiene.kafka.record_columns import Records
 from group_hygiene.model.groups import Fault, Partition
@@ -93,7 +93,7 @@ def read_and_write(tasks: Iterator[Sequence[Piece]], settings: Settings, target:
 def _read(client: Client, piece: Piece, leaders: dict[int, int], files: Files) -> int:
     place, position = Partition(OFFSETS_TOPIC, piece.partition), piece.start
     # Of many offsets, compaction may have left few records, and a large answer would be mostly of what follows.
-    leader, little = Leader(client, place, leaders), piece.end - piece.start > _FEW_OFFSETS
+    leader, little = PartitionLeader(client, place, leaders), piece.end - piece.start > _FEW_OFFSETS
     while position < piece.end and files.rows <= RECORDS_MAX:
         # The limit for the timeout of a scan applies to each request.
         answer = fetch_raw(leader, position, Deadline(client.settings.timeout.total_seconds()), little)
