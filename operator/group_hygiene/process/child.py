@@ -35,7 +35,8 @@ class ChildFailed(Exception):
 async def run(function: str, request: bytes, environment: Mapping[str, str], seconds: float) -> bytearray:
     """The joined output of `function` ("module:name") for a request, from a process with this environment.
 
-    Raises TimeoutError, ChildFailed, and memory.TooMuch if the answer does not fit into memory; the process has ended then.
+    Raises TimeoutError, ChildFailed, and memory.TooMuch if the answer does not fit into memory; then the process has
+    ended.
     """
     module, name = function.split(":")
     code = f"from {module} import {name} as work; from {__name__} import serve; serve(work, {math.ceil(seconds)})"
