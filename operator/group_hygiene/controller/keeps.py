@@ -62,8 +62,8 @@ class Keeps:
         self._earlier: dict[str, dict[str, Deletions]] = {}
         # uid -> the groups that it asks for; None = not known.
         self._wanted: dict[str, frozenset[str] | None] = {}
-        # uid -> the status that was written, without the conditions' times.
-        self._shown: dict[str, Any] = {}
+        # uid -> a hash of the status that was written, without the conditions' times.
+        self._shown: dict[str, int] = {}
 
     @property
     def uids(self) -> set[str]:
@@ -185,13 +185,10 @@ class Keeps:
     def _report(self, obj: Object, found: Sequence[KeptGroup] | Refusal) -> None:
         uid, new = obj["metadata"]["uid"], build_keep_status(obj, found, self._clock.now())
         # The store lacks the results, so that each status would look new.
-        shown = (
-            {key: value for key, value in new.items() if key != "conditions"},
-            [
-                {key: value for key, value in condition.items() if key != "lastTransitionTime"}
-                for condition in new["conditions"]
-            ],
-        )
+        conditions = [
+            {key: value for key, value in each.items() if key != "lastTransitionTime"} for each in new["conditions"]
+        ]
+        shown = hash(repr(new | {"conditions": conditions}))
         if self._shown.get(uid) != shown and self._writer.write(KEEPS, obj, new):
             self._shown[uid] = shown
 

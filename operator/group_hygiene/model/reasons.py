@@ -113,6 +113,7 @@ GROUP_UNKNOWN: Final = "GroupUnknown"
 ALREADY_DELETED: Final = "AlreadyDeleted"
 BEING_DELETED: Final = "BeingDeleted"
 KEEP_ENDED: Final = "KeepEnded"
+TOO_MANY_KEEPS: Final = "TooManyKeeps"
 
 # Conditions.
 SUCCEEDED: Final = "Succeeded"

@@ -25,6 +25,8 @@ from group_hygiene.spec.durations import timestamp
 
 # A request without an end is written this far ahead, and again when less than that is left.
 _AHEAD, _RENEWED_AT = timedelta(days=7), timedelta(days=6)
+# Requests of the GroupKeeps of one namespace in one ledger, whose entries stay in memory.
+REQUESTS_MAX = 1_000
 
 
 def deletions_of(contents: Contents, name: str) -> Deletions:
@@ -67,8 +69,12 @@ def keep_groups(
         request = KeepRequest(group=name, until=until, why=keep.reason, by=_by(keep), at=since, source=keep.source)
         if request != known:
             requests[name] = request
-    for name in requests:
-        if name not in contents.object_keeps or keep.source not in contents.object_keeps[name]:
+    new = [name for name in requests if keep.source not in contents.object_keeps.get(name, {})]
+    too_many = new[max(0, REQUESTS_MAX - _count(contents, keep.namespace)) :]
+    for name in too_many:
+        del requests[name]
+    for name in new:
+        if name in requests:
             earlier.setdefault(name, deletions_of(contents, name))
     if requests:
         deadline = context.deadline()
@@ -81,13 +87,14 @@ def keep_groups(
         return problem
     contents = context.journal.contents
     # After the requests were read back: from now on no deletion begins.
-    found = kafka_groups.find_groups(context.client, granted, Deadline(context.connection.timeout.total_seconds()))
-    return [
-        _protected(contents, keep, name, found[name], earlier)
-        if name in found
-        else KeptGroup(name, False, reasons.ACTION_NOT_GRANTED, "the connection does not grant Keep for it")
-        for name in keep.groups
-    ]
+    asked = [name for name in granted if name not in too_many]
+    found = kafka_groups.find_groups(context.client, asked, Deadline(context.connection.timeout.total_seconds()))
+    over = f"the GroupKeeps of a namespace may keep {REQUESTS_MAX} groups of a connection"
+    refused = {name: KeptGroup(name, False, reasons.TOO_MANY_KEEPS, over) for name in too_many}
+    denied = "the connection does not grant Keep for it"
+    for name in set(keep.groups).difference(granted):
+        refused[name] = KeptGroup(name, False, reasons.ACTION_NOT_GRANTED, denied)
+    return [refused.get(name) or _protected(contents, keep, name, found[name], earlier) for name in keep.groups]
 
 
 def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], is_complete: bool) -> None:
@@ -121,6 +128,12 @@ def _until(keep: GroupKeep, known: KeepRequest | None, now: datetime, at_most_ah
     if keep.until is not None and (not at_most_ahead or keep.until <= now + _AHEAD):
         return keep.until
     return known.until if known is not None and now + _RENEWED_AT < known.until <= now + _AHEAD else now + _AHEAD
+
+
+def _count(contents: Contents, namespace: str) -> int:
+    """How many requests the GroupKeeps of a namespace have."""
+    begin = f"{namespace}/"
+    return sum(source.startswith(begin) for by_source in contents.object_keeps.values() for source in by_source)
 
 
 def _by(keep: GroupKeep) -> str:
