@@ -548,15 +548,15 @@ def test_only_groups_whose_verdict_hangs_on_it_are_read(
     scene.observe(tidy)
     (fetch,) = fetches(kafka, mark)
     assert [asked["groupId"] for asked in fetch["groups"]] == [group]
-    assert ends_asked(mark) == [log], "of all its partitions at once"
+    assert ends_asked(mark) == [log, log], "the ends of all its partitions at once, and their latest times"
 
     mark = kafka.mark()
     scene.observe(tidy, after=30)
-    assert ends_asked(mark) == [], "it is read on"
+    assert ends_asked(mark) == [log], "whether records before its places were lost; then it is read on"
 
     mark = kafka.mark()
     scene.observe(tidy, after=30)
-    assert ends_asked(mark) == [topic, topic], "where it begins and where it ends"
+    assert ends_asked(mark) == [log, topic, topic], "where it begins and where it ends"
 
 
 def test_a_scan_that_selects_nothing_lists_and_no_more(scene: Scene, make: Maker, kafka: KafkaCluster) -> None:

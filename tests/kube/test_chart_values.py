@@ -93,7 +93,7 @@ CASES: dict[str, tuple[Object, Check, Any]] = {
             for obj in found
             if obj["kind"] == "CustomResourceDefinition"
         ],
-        [("x", ["argocd.argoproj.io/sync-options", "helm.sh/resource-policy", "note"])] * 3,
+        [("x", ["argocd.argoproj.io/sync-options", "helm.sh/resource-policy", "note"])] * 4,
     ),
     "labels-that-look-like-numbers": (
         {"commonLabels": {"team": "007", "on": "true"}, "podLabels": {"year": "2024"}},

@@ -55,7 +55,7 @@ def fields_of_schema(schema: Mapping[str, Any]) -> frozenset[str]:
 
 
 def dropped_fields(obj: Mapping[str, Any]) -> list[str]:
-    """The fields of a spec that a user applied under another CRD, and that this program does not have.
+    """The fields of a spec that a user applied, and that neither this program nor the object has: the CRD lost them.
 
     The API server drops them whenever it reads the object, and what they left out is selected then. What was applied
     stands in the managed fields (KEP-555) or, by kubectl's older way, in an annotation, until it is applied again.
@@ -64,21 +64,22 @@ def dropped_fields(obj: Mapping[str, Any]) -> list[str]:
     known = spec_fields(kind) if kind in PLURALS else frozenset()
     # Other maps have keys of the user's choice.
     with_fields = {path.rpartition(".")[0] for path in known}
-    found: set[str] = set()
 
-    def collect(value: Any, path: str) -> None:
+    def collect(value: Any, path: str, found: set[str]) -> set[str]:
         for name, inner in value.items() if isinstance(value, Mapping) and path in with_fields else ():
             below = f"{path}.{name}"
-            collect(inner, below) if below in known else found.add(below)
+            collect(inner, below, found) if below in known else found.add(below)
         for inner in value if isinstance(value, list) else ():
-            collect(inner, f"{path}[]")
+            collect(inner, f"{path}[]", found)
+        return found
 
+    applied: set[str] = set()
     for manager in metadata.get("managedFields") or ():
         if manager.get("operation") == "Apply":
-            collect(_managed((manager.get("fieldsV1") or {}).get("f:spec")), "spec")
+            collect(_managed((manager.get("fieldsV1") or {}).get("f:spec")), "spec", applied)
     with suppress(ValueError, AttributeError):
-        collect(json.loads((metadata.get("annotations") or {}).get(_APPLIED, "{}")).get("spec"), "spec")
-    return sorted(found)
+        collect(json.loads((metadata.get("annotations") or {}).get(_APPLIED, "{}")).get("spec"), "spec", applied)
+    return sorted(applied - collect(obj.get("spec"), "spec", set()) if applied else ())
 
 
 def _managed(fields: Any) -> Any:
