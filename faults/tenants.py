@@ -35,7 +35,7 @@ _BYTES = 100 << 20
 _ANNOTATIONS_MAX = 250_000
 _TENANT, _VICTIM = "tenant", "victim"
 _API = "grouphygiene.io/v1alpha1"
-_KINDS = ("GroupPolicy", "GroupRestore")
+_KINDS = ("GroupPolicy", "GroupRestore", "GroupKeep")
 
 
 def random_tenants(stage: Stage) -> None:
@@ -54,7 +54,7 @@ def random_tenants(stage: Stage) -> None:
                 connection={
                     "receivers": [{"name": "people", "type": "Webhook", "webhook": {"address": inbox.url}}],
                     "access": [
-                        _access(tenant, f"{tenant}-*", "Alert", "Delete", "DeleteOffsets", "Restore"),
+                        _access(tenant, f"{tenant}-*", "Alert", "Delete", "DeleteOffsets", "Restore", "Keep"),
                         _access(victim, f"{victim}-*", "Alert"),
                     ],
                 },
@@ -231,14 +231,14 @@ class _Tenant:
     def all_it_sees(self) -> str:
         """Its objects with their statuses, and the Events of its namespace."""
         ours = f"/apis/grouphygiene.io/v1alpha1/namespaces/{self._namespace}"
-        places = [f"{ours}/grouppolicies", f"{ours}/grouprestores", f"/api/v1/namespaces/{self._namespace}/events"]
+        places = [f"{ours}/{each}" for each in ("grouppolicies", "grouprestores", "groupkeeps")]
+        places.append(f"/api/v1/namespaces/{self._namespace}/events")
         return "".join(json.dumps(self._kube.call("GET", place)) for place in places)
 
     def _write(self, kind: str, name: str, spec: Object | None = None) -> None:
         chance = self._chance
         if spec is None:
-            make = _policy if kind == "GroupPolicy" else _restore
-            spec = make(chance, self._namespace, self._owner, self._other)
+            spec = _MAKE[kind](chance, self._namespace, self._owner, self._other)
             if chance.random() < 0.1:
                 spec = _damaged(chance, spec)
         size = chance.choice((0, 0, 0, 1_000, _ANNOTATIONS_MAX)) if self._bytes < _BYTES else 0
@@ -307,6 +307,18 @@ def _restore(chance: random.Random, namespace: str, owner: str, other: str) -> O
     if chance.random() < 0.3:
         spec["ttlSecondsAfterFinished"] = chance.choice((0, 1, 2**31 - 1))
     return spec
+
+
+def _keep(chance: random.Random, namespace: str, owner: str, other: str) -> Object:
+    prefix = chance.choice((namespace, namespace, other))
+    spec: Object = {"connectionRef": _reference(chance, owner, other), "reason": "x" * chance.choice((1, 256))}
+    spec["groups"] = [f"{prefix}-{chance.randrange(5_000)}-{index}" for index in range(chance.choice((1, 10, 100)))]
+    if chance.random() < 0.3:
+        spec["until"] = chance.choice(("1999-01-01T00:00:00Z", "2299-01-01T00:00:00Z"))
+    return spec
+
+
+_MAKE = {"GroupPolicy": _policy, "GroupRestore": _restore, "GroupKeep": _keep}
 
 
 def _damaged(chance: random.Random, spec: Object) -> Object:

@@ -25,7 +25,7 @@ from group_hygiene.spec.keep import parse_keep
 from group_hygiene.status import build_keep_status, connection_not_ready, redact_problem
 
 # How long the keeps of one round may take together: policies run after them.
-_ROUND_S = 10.0
+_ROUND_S = 3.0
 # How often requests are renewed and groups are read again; the first pause after a refusal, which doubles.
 _REFRESH_S, _AGAIN_S = 60.0, 2.0
 
