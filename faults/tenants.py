@@ -35,6 +35,8 @@ _BYTES = 100 << 20
 _ANNOTATIONS_MAX = 250_000
 _TENANT, _VICTIM = "tenant", "victim"
 _API = "grouphygiene.io/v1alpha1"
+# kubectl writes it, and so can any user.
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _KINDS = ("GroupPolicy", "GroupRestore", "GroupKeep")
 
 
@@ -88,6 +90,8 @@ def random_tenants(stage: Stage) -> None:
         )
         if secret in writer.all_it_sees():
             raise Broken(f"the tenant sees groups of {victim}; seed {stage.seed}")
+        # The next process reads all these objects at its start.
+        world.succeed(leader)
         world.until_deleted(world.abandon(2))
 
 
@@ -243,7 +247,8 @@ class _Tenant:
                 spec = _damaged(chance, spec)
         size = chance.choice((0, 0, 0, 1_000, _ANNOTATIONS_MAX)) if self._bytes < _BYTES else 0
         self._bytes += size
-        metadata: Object = {"name": name, "namespace": self._namespace, "annotations": {"example.com/note": "x" * size}}
+        annotations = {"example.com/note": "x" * size, _APPLIED: chance.choice(("{}", "no JSON", "[" * 100_000))}
+        metadata: Object = {"name": name, "namespace": self._namespace, "annotations": annotations}
         if chance.random() < 0.05:
             metadata["finalizers"] = ["example.com/never-removed"]
         self._kube.apply({"apiVersion": _API, "kind": kind, "metadata": metadata, "spec": spec})

@@ -144,7 +144,7 @@ def test_a_grace_period_begins_when_users_can_see_the_mark(
 def test_a_run_that_may_not_mark_announces_no_mark_of_before(
     world: World, kafka: KafkaCluster, operator: RunningOperator, unused: Unused
 ) -> None:
-    """Nobody could see the mark; the first status comes from a run that finds the ledger's settings wrong."""
+    """No user could see the mark; the first status comes from a run that finds the ledger's settings wrong."""
     namespace = world.namespace("unannounced")
     group, evidence = unused(namespace)
     with refused(world, namespace, STATUSES, EVENTS):

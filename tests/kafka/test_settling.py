@@ -44,7 +44,7 @@ def topic(make: Maker) -> str:
 def outcome(of: Intent, what: OutcomeType, **changes: Any) -> HistoryEntry:
     names = ("group", "id", "at", "policy", "policy_uid", "generation", "expires")
     fields = {name: getattr(of, name) for name in names}
-    return HistoryEntry(what=what, message="by somebody else", **fields | {"reason": str(what)} | changes)
+    return HistoryEntry(what=what, message="by another user", **fields | {"reason": str(what)} | changes)
 
 
 def known_for(scene: Scene, seconds: float) -> None:

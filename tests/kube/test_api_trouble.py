@@ -179,6 +179,9 @@ def test_objects_of_any_shape_stop_no_neighbour(server: ApiServer, world: World,
         use_crds(server, *crds)
     for namespace in ("shapes", "neighbour"):
         world.apply(connection(namespace, _NOWHERE), policy(namespace, "good"))
+    # kubectl writes this annotation, and so can any user; it is nested more deeply than Python reads.
+    deep = f"kubectl.kubernetes.io/last-applied-configuration={'[' * 50_000}"
+    server.kubectl("annotate", "kgp", "good", "-n", "shapes", "--overwrite", deep)
     with running_operator(account, tmp_path / "log", "--lease-duration", "180") as operator:
         for namespace in ("neighbour", "shapes"):
             world.wait_ready("kgp", namespace, "good", "ConnectionNotReady")

@@ -186,7 +186,7 @@ def test_a_field_that_the_crd_lost_makes_an_object_unusable(
     ):
         refuse_unusable(found)
     if kind != "GroupRestore":
-        # Whoever writes the spec again, knows what it says now.
+        # A user who applies the spec again knows what it says now.
         api_server.kubectl(*apply, input=yaml.safe_dump(obj | {"spec": specs[kind]}))
         refuse_unusable(api.get(plural, OWNER, "old"))
     api_server.kubectl("delete", plural, "old", "-n", OWNER)

@@ -312,6 +312,36 @@ def test_objects_of_an_older_crd_are_refused() -> None:
     assert changes == [(POLICIES, ("kafka", "p"), {("kafka", "main")})] * 2
 
 
+_DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("applied", "managed", "spec", "dropped"),
+    [
+        pytest.param('{"spec": {"but": []}}', {}, {}, "spec.but", id="annotation"),
+        pytest.param('{"spec": {"but": []}}', {}, {"but": []}, None, id="the-object-has-it"),
+        pytest.param('{"spec": {"match": {"but": []}}}', {}, {"match": {}}, "spec.match.but", id="below"),
+        pytest.param("{}", {"f:match": {".": {}, "f:but": {}}}, {}, "spec.match.but", id="managed"),
+        pytest.param(
+            "{}", {"f:delete": {"f:windows": {"k:1": {"f:but": {}}}}}, {}, "spec.delete.windows[].but", id="in-a-list"
+        ),
+        pytest.param('{"spec": {"connectionRef": {"name": "main"}}}', {}, {}, None, id="known"),
+        pytest.param(_DEEP, {}, {}, None, id="deep"),
+        pytest.param('{"spec": {"match": ' + _DEEP[:900] + "]" * 900 + "}}", {}, {}, None, id="deep-lists"),
+        pytest.param('{"spec": {"x": ' + '{"x": ' * 400 + "1" + "}" * 401 + "}", {}, {}, "spec.x", id="deep-objects"),
+        pytest.param("no JSON", {}, {}, None, id="no-json"),
+        pytest.param("[]", {}, {}, None, id="a-list"),
+        pytest.param('{"spec": "all"}', {}, {}, None, id="a-text"),
+    ],
+)
+def test_fields_that_were_applied_and_are_gone(applied: str, managed: Any, spec: Any, dropped: str | None) -> None:
+    """Whatever a user wrote into the annotation: the operator reads on."""
+    obj = an_object(spec=spec)
+    obj["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": applied}
+    obj["metadata"]["managedFields"] = [{"operation": "Apply", "fieldsV1": {"f:spec": managed}}]
+    assert trimmed(obj).get("dropped") == dropped
+
+
 def test_a_response_that_arrives_after_a_deletion_stores_nothing() -> None:
     """A patch was answered before the deletion. Another object may have the name at once."""
     now = 0.0

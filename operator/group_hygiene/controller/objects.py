@@ -354,7 +354,7 @@ def _small(status: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuse_unusable(obj: Mapping[str, Any]) -> None:
     """Raises SpecError for an object that does nothing: it is being deleted (a finalizer may keep it), its CRD is too
-    old, or there is no room for it, which may change: it is not final, unlike another SpecError."""
+    old, or lost a field of it, or there is no room for it. A lack of room is not final, unlike another SpecError."""
     if obj["metadata"].get("deletionTimestamp"):
         raise SpecError(f"this {obj.get('kind') or 'object'} is being deleted: it does nothing", reasons.TERMINATING)
     if obj.get("outdated"):

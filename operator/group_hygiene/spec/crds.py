@@ -59,35 +59,46 @@ def dropped_fields(obj: Mapping[str, Any]) -> list[str]:
 
     The API server drops them whenever it reads the object, and what they left out is selected then. What was applied
     stands in the managed fields (KEP-555) or, by kubectl's older way, in an annotation, until it is applied again.
+    Users write annotations: one that can't be read, or is nested more deeply than Python reads, is left out.
     """
     kind, metadata = obj.get("kind"), obj["metadata"]
-    known = spec_fields(kind) if kind in PLURALS else frozenset()
-    # Other maps have keys of the user's choice.
-    with_fields = {path.rpartition(".")[0] for path in known}
-
-    def collect(value: Any, path: str, found: set[str]) -> set[str]:
-        for name, inner in value.items() if isinstance(value, Mapping) and path in with_fields else ():
-            below = f"{path}.{name}"
-            collect(inner, below, found) if below in known else found.add(below)
-        for inner in value if isinstance(value, list) else ():
-            collect(inner, f"{path}[]", found)
-        return found
-
+    if kind not in PLURALS:
+        return []
     applied: set[str] = set()
     for manager in metadata.get("managedFields") or ():
         if manager.get("operation") == "Apply":
-            collect(_managed((manager.get("fieldsV1") or {}).get("f:spec")), "spec", applied)
-    with suppress(ValueError, AttributeError):
-        collect(json.loads((metadata.get("annotations") or {}).get(_APPLIED, "{}")).get("spec"), "spec", applied)
-    return sorted(applied - collect(obj.get("spec"), "spec", set()) if applied else ())
+            applied |= _unknown_fields(kind, (manager.get("fieldsV1") or {}).get("f:spec"))
+    with suppress(ValueError, AttributeError, RecursionError):
+        whole = json.loads((metadata.get("annotations") or {}).get(_APPLIED, "{}"))
+        applied |= _unknown_fields(kind, whole.get("spec"))
+    return sorted(applied - _unknown_fields(kind, obj.get("spec"))) if applied else []
 
 
-def _managed(fields: Any) -> Any:
-    """The fields of a FieldsV1 as an object, without values."""
-    if not isinstance(fields, Mapping):
-        return None
-    items = [_managed(inner) for name, inner in fields.items() if name.startswith("k:")]
-    return items or {name[2:]: _managed(inner) for name, inner in fields.items() if name.startswith("f:")}
+def _unknown_fields(kind: str, spec: Any) -> set[str]:
+    """The paths of fields that this program does not know. spec: a spec, or that of a FieldsV1 (`f:name`, `k:item`)."""
+    known, parents = spec_fields(kind), _parents(kind)
+    found: set[str] = set()
+
+    def collect(value: Any, path: str) -> None:
+        item = f"{path}[]"
+        if isinstance(value, list):
+            for inner in value if item in parents else ():
+                collect(inner, item)
+        for name, inner in value.items() if isinstance(value, Mapping) else ():
+            below = item if name.startswith("k:") else f"{path}.{name.removeprefix('f:')}"
+            if below in known or below in parents:
+                collect(inner, below)
+            elif path in parents and name != ".":
+                found.add(below)
+
+    collect(spec, "spec")
+    return found
+
+
+@functools.cache
+def _parents(kind: str) -> frozenset[str]:
+    """The paths of all objects of a kind's spec with fields of their own; other maps have keys of the user's choice."""
+    return frozenset(path.rpartition(".")[0] for path in spec_fields(kind))
 
 
 @functools.cache
