@@ -18,6 +18,7 @@
     ├── PipelineError          the Spark pipeline can't continue: Spark, the log that it reads, or its tables
     │   └── Halted             a retry would fail in the same way: a user must choose how to continue
     └── UsageError             the command line is invalid
+        └── NotAllowed         a user of a command lacks rights to the KafkaConnection, or to its Secrets
 
 Errors that concern one group, one partition or one broker are data, not exceptions: see `model.groups.Fault`
 and `model.refusal.Refusal`.
@@ -108,6 +109,10 @@ class PipelineError(HygieneError):
 
 class UsageError(HygieneError):
     reason = "UsageError"
+
+
+class NotAllowed(UsageError):
+    pass
 
 
 class Halted(PipelineError):

@@ -249,7 +249,7 @@ def test_owners_get_their_groups(
 ) -> None:
     """Also of a policy of another namespace, whose status shows nothing of them; the policy's receivers get all."""
     namespace, team = other.namespace("owned"), other.namespace("owned-team")
-    access = [{"namespaces": {"names": [team]}, "groups": ["owned-pay-*"], "actions": ["Delete"]}]
+    access = [{"namespaces": {"names": [team]}, "groups": ["owned-pay-*"], "actions": ["Delete", "Keep"]}]
     reference = {"connectionRef": {"name": "main", "namespace": namespace}, "notify": {"receiverNames": []}}
     other.apply(
         *owned(groups, namespace, kafka, people, access=access, limits=FLOORS),
@@ -277,9 +277,16 @@ def test_owners_get_their_groups(
         series = 'group_hygiene_groups_matched_by_owner{{namespace="owned",owner="{}",policy="p"}} 1.0'
         assert all(series.format(owner) in metrics for owner in ("payments", "core", ""))
         assert 'groups_matched_by_owner{namespace="owned-team"' not in metrics
+        # The object of the message, as the team creates it.
+        created = people.at("/owned/payments")[0].json["alerts"][0]["keepObject"]
+        create = ("create", "-f", "-", "-n", team, "-o", "name")
+        name = other.server.kubectl(*create, input=json.dumps(created)).stdout.strip().partition("/")[2]
+        other.wait_ready("kgk", team, name, "Kept")
+        run_again(other, namespace, "p")
+        wait_for(lambda: ("p", "payments", "resolved", []) in received(people, "/owned/payments"))
         assert process.stop() == 0
     for name in (team, namespace):
-        other.server.kubectl("delete", "kgp,kconn", "--all", "-n", name)
+        other.server.kubectl("delete", "kgp,kgk,kconn", "--all", "-n", name)
 
 
 def test_an_owner_keeps_a_group(

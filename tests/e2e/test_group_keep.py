@@ -141,16 +141,25 @@ def test_a_revoked_grant_ends_the_request(world: World, kafka: KafkaCluster, gro
     world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT]))
 
 
-def test_by_kubectl_alone(world: World, groups: Groups, topic: str, tmp_path: Path) -> None:
-    """A ServiceAccount with the role edit in its namespace sees when its group is due, and keeps it, without Kafka."""
+@pytest.fixture(scope="module")
+def who(world: World, topic: str) -> str:
+    """kubectl's option for the ServiceAccount `dev` with the team's role edit. `none` has no rights."""
     users = ROOT / "deploy" / "kustomize" / "overlays" / "cluster-wide" / "rbac-users.yaml"
     world.server.kubectl("apply", "-f", str(users))
-    who, place = f"--as=system:serviceaccount:{TEAM}:dev", ("-n", TEAM)
+    option, place = f"--as=system:serviceaccount:{TEAM}:dev", ("-n", TEAM)
+    for name in ("dev", "none"):
+        world.server.kubectl("create", "serviceaccount", name, *place)
     for role in ("view", "edit"):
         # The controller manager, which aggregates them into the built-in roles, does not run here.
         binding = (f"--clusterrole=group-hygiene-{role}", f"--serviceaccount={TEAM}:dev")
         world.server.kubectl("create", "rolebinding", f"dev-{role}", *binding, *place)
-    wait_until_allowed(world.server, who, "create", "groupkeeps", *place)
+    wait_until_allowed(world.server, option, "create", "groupkeeps", *place)
+    return option
+
+
+def test_by_kubectl_alone(world: World, groups: Groups, topic: str, who: str, tmp_path: Path) -> None:
+    """It sees when its group is due, and keeps it, without Kafka; by `keep`, too."""
+    place = ("-n", TEAM)
     unused(groups, "keep-alone", topic)
     own = deleting("ours", "keep-alone", gracePeriod="1h")
     own["metadata"]["namespace"] = TEAM
@@ -170,7 +179,38 @@ def test_by_kubectl_alone(world: World, groups: Groups, topic: str, tmp_path: Pa
     ]
     assert (row["protected"], row["state"], row["policy"]) == (True, "Empty", "ours")
     assert "dueTime" in row
+    assert "unchangedSince" in row
     wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 0)
+    world.server.kubectl("delete", "kgk", "alone", who, *place)
+    wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 1)
+    done = _command_of(world, "dev", "keep-alone")
+    assert done.returncode == 0, done.stderr
+    assert [row["group"] for row in json.loads(done.stdout)["protected"]] == ["keep-alone"]
+    wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 0)
+
+
+@pytest.mark.parametrize(
+    ("account", "group", "message"),
+    [
+        pytest.param("dev", "keep-absent", "GroupUnknown: 1 of 1 groups are protected", id="unknown"),
+        pytest.param("dev", "other", "ActionNotGranted: 0 of 1 groups are protected", id="not-granted"),
+        pytest.param("none", "keep-absent", "You may create no GroupKeep in namespace keep-team either", id="no-right"),
+    ],
+)
+def test_a_user_who_may_not_read_the_connection(world: World, who: str, account: str, group: str, message: str) -> None:
+    """`keep` creates a GroupKeep in the user's namespace, and reports what the operator says."""
+    done = _command_of(world, account, group)
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+    assert f"Error: you may not read KafkaConnection {OWNER}/main" in done.stderr or account == "dev"
+
+
+def _command_of(world: World, account: str, group: str) -> subprocess.CompletedProcess[str]:
+    """`keep` by a ServiceAccount of the team."""
+    file = world.server.kubeconfig_for_service_account(TEAM, account)
+    environment = os.environ | {"KUBECONFIG": str(file)}
+    command = (sys.executable, "-m", "group_hygiene.cli", "keep", group, "--for", "1d", "--why", "report")
+    where = ("--connection", "main", "-n", OWNER, "-o", "json")
+    return subprocess.run([*command, *where], env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def _decided(world: World, name: str) -> dict[str, Any] | None:

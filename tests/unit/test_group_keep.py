@@ -169,3 +169,11 @@ def test_groups_that_are_not_protected_come_first() -> None:
         "message": "none",
         "exists": False,
     }
+
+
+def test_a_group_shows_its_last_use_and_client() -> None:
+    used = replace(GOOD, unchanged_since=NOW, client="client 'billing-7'")
+    (row,) = build_keep_status(OBJECT, [used], NOW)["results"]
+    assert (row["unchangedSince"], row["lastClient"]) == (row["until"], "client 'billing-7'")
+    (row,) = build_keep_status(OBJECT, [GOOD], NOW)["results"]
+    assert not {"unchangedSince", "lastClient"} & row.keys()

@@ -139,7 +139,7 @@ def test_the_shape_of_a_webhook() -> None:
     assert set(first["alerts"][0]) == {
         *("status", "kind", "connection", "namespace", "policy", "action", "mode", "since", "summary", "detail"),
         *("groups", "lastClients", "total", "new", "truncated", "firstDueTime"),
-        *("owner", "keepCommands", "keepLinks"),
+        *("owner", "keepCommands", "keepLinks", "keepObject"),
     }
 
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile.context import Context, Facts, Memory, evidence_of
 from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.keep import parse_keep
 from group_hygiene.spec.owners import NO_OWNERS, Owners
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.receivers import ReceiverKind
@@ -185,9 +187,33 @@ def test_messages_have_the_command_and_the_link_of_each_group() -> None:
     assert last_lines == [f"{command} {link}" for command, link in zip(COMMANDS, LINKS, strict=True)]
     lines = json.loads(body(ReceiverKind.SLACK, [ITEM], NOW))["text"].splitlines()[1:]
     assert lines == ["• `pay-1`", f"`{COMMANDS[0]}` <{LINKS[0]}>", "• `pay.2`", f"`{COMMANDS[1]}` <{LINKS[1]}>"]
+    assert item["keepObject"] is None, "Keep is granted to no namespace"
     bare = replace(ITEM, keep_link="")
     assert json.loads(body(ReceiverKind.WEBHOOK, [bare], NOW))["alerts"][0]["keepLinks"] == {}
     assert f"\n`{COMMANDS[0]}`\n" in json.loads(body(ReceiverKind.SLACK, [bare], NOW))["text"]
+
+
+def test_messages_have_an_object_that_keeps_the_groups() -> None:
+    """A team creates it in a namespace of its own. A name that a shell may interpret is only in the object itself."""
+    item = replace(ITEM, keep_objects=True, groups={"pay-1": "", "pay $(x)": "", "pay\udcff": "", "x" * 201: ""})
+    (found,) = json.loads(body(ReceiverKind.WEBHOOK, [item], NOW))["alerts"]
+    created = found["keepObject"]
+    assert (created["kind"], created["metadata"]) == ("GroupKeep", {"generateName": "keep-"})
+    assert parse_keep(created | {"metadata": {"namespace": "pay", "name": "keep-x", "uid": "u"}}).groups == (
+        "pay-1",
+        "pay $(x)",
+    )
+    assert created["spec"]["connectionRef"] == {"name": "main", "namespace": "kafka"}
+    (labelled,) = json.loads(body(ReceiverKind.ALERTMANAGER, [item], NOW))
+    slack = json.loads(body(ReceiverKind.SLACK, [item], NOW))["text"]
+    for text in (labelled["annotations"]["description"], slack.partition("```")[2].strip("`\n")):
+        command = text[text.index("kubectl create") :]
+        script = f"kubectl() {{ [ \"$*\" = 'create -f -' ] && cat; }}; {command}"
+        pasted = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
+        assert json.loads(pasted) == created | {"spec": created["spec"] | {"groups": ["pay-1"]}}
+    unsafe = replace(item, groups={"pay $(x)": ""})
+    for kind in (ReceiverKind.ALERTMANAGER, ReceiverKind.SLACK):
+        assert "kubectl" not in body(kind, [unsafe], NOW).decode()
 
 
 @pytest.mark.parametrize(
@@ -203,11 +229,11 @@ def test_messages_have_the_command_and_the_link_of_each_group() -> None:
 )
 def test_only_warnings_to_owners_have_instructions(changes: dict[str, Any], warns: bool) -> None:
     """Where nothing is deleted, there is nothing to prevent."""
-    item = replace(ITEM, **changes)
+    item = replace(ITEM, keep_objects=True, **changes)
     (found,) = json.loads(body(ReceiverKind.WEBHOOK, [item], NOW))["alerts"]
-    assert (bool(found["keepCommands"]), bool(found["keepLinks"])) == (warns, warns)
-    for kind in (ReceiverKind.ALERTMANAGER, ReceiverKind.SLACK):
-        assert ("group-hygiene keep" in body(kind, [item], NOW).decode()) is warns
+    assert {bool(found[name]) for name in ("keepCommands", "keepLinks", "keepObject")} == {warns}
+    for kind, command in product((ReceiverKind.ALERTMANAGER, ReceiverKind.SLACK), ("group-hygiene keep", "kubectl")):
+        assert (command in body(kind, [item], NOW).decode()) is warns
 
 
 @pytest.mark.parametrize(
@@ -256,6 +282,7 @@ def test_no_command_for_a_name_that_is_not_safe_to_paste(group: str) -> None:
     """Shells differ in what quotes protect, and a truncated name is that of another group."""
     assert keep_command(group, "payments", "kafka/main") == ""
     for kind in ReceiverKind:
+        assert "kubectl" not in body(kind, [replace(ITEM, keep_objects=True, groups={group: ""})], NOW).decode()
         assert "group-hygiene keep" not in body(kind, [replace(ITEM, groups={group: ""}, total=1)], NOW).decode()
 
 

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from group_hygiene import __version__
 from group_hygiene.alerts.state import DETAIL_MAX, NAME_MAX, AlertType, Item, Status
 from group_hygiene.model.naming import printable
+from group_hygiene.spec.crds import API_VERSION
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import Action
 from group_hygiene.spec.receivers import ReceiverKind
@@ -125,6 +126,7 @@ def _alerts(item: Item, now: datetime) -> list[dict[str, Any]]:
     more = f" and {item.total - len(item.groups)} more" if item.groups and item.total > len(item.groups) else ""
     named = (f"{shown(group)} ({shown(client)})" if client else shown(group) for group, client in item.groups.items())
     keep = [" ".join(filter(None, (each.command, each.link))) for each in instructions(item)]
+    keep += _creation(item)
     description = "\n".join([summary(item), *detail, ", ".join(named) + more, *filter(None, keep)]).strip()
     labels = {
         "alertname": str(item.type),
@@ -167,6 +169,9 @@ def _slack(item: Item) -> str:
     more = item.total - min(len(item.groups), _SLACK_NAMES)
     if item.groups and more > 0:
         lines.append(f"• and {more} more")
+    creation = _creation(item)
+    if creation:
+        lines += [creation[0], "```", *creation[1:], "```"]
     return "\n".join(lines)
 
 
@@ -201,6 +206,7 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
         "lastClients": {_cut(group, NAME_MAX): shown(client) for group, client in item.groups.items() if client},
         "keepCommands": {each.group: each.command for each in keep if each.command},
         "keepLinks": {each.group: each.link for each in keep if each.link},
+        "keepObject": keep_object(item),
         "total": item.total,
         "new": item.new,
         "truncated": item.total > len(item.groups),
@@ -221,6 +227,42 @@ def instructions(item: Item) -> list[Instruction]:
     return [
         Instruction(group, keep_command(group, item.owner, item.connection), keep_link(group, item.keep_link))
         for group in item.groups
+    ]
+
+
+def keep_object(item: Item) -> dict[str, Any] | None:
+    """A GroupKeep of the named groups, for `kubectl create`, which gives it the namespace of its user.
+
+    It leaves out names that are truncated, or no UTF-8. None = no name is left, there is nothing to prevent, or the
+    connection grants Keep to no namespace.
+    """
+    names = [each.group for each in instructions(item) if each.group and len(each.group) <= NAME_MAX]
+    names = [name for name in names if name.encode("utf-8", "ignore").decode() == name]
+    if not names or not item.keep_objects:
+        return None
+    namespace, _, name = item.connection.partition("/")
+    reference, why = {"name": name, "namespace": namespace}, f"needed by {item.owner}"
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "GroupKeep",
+        "metadata": {"generateName": "keep-"},
+        "spec": {"connectionRef": reference, "groups": names, "reason": why},
+    }
+
+
+def _creation(item: Item) -> list[str]:
+    """A line of text, and the lines of a command of a shell that creates the object of `keep_object`; [] = none.
+
+    Only with names that no shell interprets: one without here-documents takes each line for a command.
+    """
+    found = keep_object(item)
+    names = [] if found is None else [name for name in found["spec"]["groups"] if _PLAIN.fullmatch(name)]
+    if found is None or not names:
+        return []
+    text = json.dumps(found | {"spec": found["spec"] | {"groups": names}}, indent=2)
+    return [
+        "To keep all of these, in a namespace of the team:",
+        *("kubectl create -f - <<'END'", *text.splitlines(), "END"),
     ]
 
 

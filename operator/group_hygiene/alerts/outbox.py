@@ -69,7 +69,8 @@ class Outbox:
     def __init__(self, connection: str) -> None:
         """connection: namespace/name."""
         self._lock = threading.Lock()
-        self._connection, self._uid, self._keep_link = connection, "", ""
+        self._connection, self._uid = connection, ""
+        self._keep_link, self._keep_objects = "", False
         # By name: the receivers of the spec (`_current`), and those that left it and have not received the end yet.
         self._places: dict[str, Endpoint | Refusal] = {}
         self._current: frozenset[str] = frozenset()
@@ -81,14 +82,19 @@ class Outbox:
         self._renewed: dict[tuple[str, str, str], datetime] = {}
 
     def bind(
-        self, uid: str, policies: Iterable[Policy], endpoints: Mapping[str, Endpoint | Refusal], keep_link: str = ""
+        self,
+        uid: str,
+        policies: Iterable[Policy],
+        endpoints: Mapping[str, Endpoint | Refusal],
+        keep_link: str = "",
+        keep_objects: bool = False,
     ) -> None:
         """Use the current specs. uid ("" = as before), keep_link: of the connection. policies: also those of owners.
 
-        endpoints: of all receivers of the connection, by name.
+        endpoints: of all receivers of the connection, by name. keep_objects: see `Item`.
         """
         with self._lock:
-            self._uid, self._keep_link = uid or self._uid, keep_link
+            self._uid, self._keep_link, self._keep_objects = uid or self._uid, keep_link, keep_objects
             self._policies = {policy.uid: policy for policy in policies}
             self._current = frozenset(endpoints)
             self._places |= endpoints
@@ -285,6 +291,7 @@ class Outbox:
             mode="" if policy is None else str(policy.mode),
             owner=owner,
             keep_link=self._keep_link if owner else "",
+            keep_objects=self._keep_objects,
             uid=uid,
         )
         yield from pending(

@@ -207,7 +207,8 @@ class Item:
     since: the time of its latest change. replaces: that of the alert before, which an Alertmanager must end. until: how
     long an Alertmanager shows it unless it is sent again. groups: at most 20 of `total`, new ones first, each with its
     last client in words, "" = not known. new: how many were new at the latest change. detail, first_due: see Finding.
-    owner: whose groups these are, "" = all groups of the policy. keep_link: `keepLink` of the connection.
+    owner: whose groups these are, "" = all groups of the policy. keep_link: `keepLink` of the connection. keep_objects:
+    whether the connection grants Keep to a namespace.
     """
 
     status: Status
@@ -226,6 +227,7 @@ class Item:
     mode: str = ""
     owner: str = ""
     keep_link: str = ""
+    keep_objects: bool = False
     uid: str = ""
 
 

@@ -312,7 +312,8 @@ def keep(
     """Protect groups from all policies for a while.
 
     The request replaces an earlier one for the group; a request that lasts longer stays, unless --replace is given. A
-    request for a group that does not exist is written, too, and protects the group if it appears.
+    request for a group that does not exist is written, too, and protects the group if it appears. A user without rights
+    to the KafkaConnection or its Secrets gets a GroupKeep in the namespace of the kubeconfig's context instead.
 
     \b
     Examples:
@@ -322,8 +323,9 @@ def keep(
 
     Exit codes: 0 the requests are in the ledger, 1 an error, or a group does not exist or has one that lasts longer.
     """
-    from group_hygiene.cli import keep_requests
+    from group_hygiene.cli import keep_objects, keep_requests
     from group_hygiene.cli import output as out
+    from group_hygiene.errors import NotAllowed
 
     if not names:
         raise click.UsageError("a GROUP, or --from-file with groups, must be given")
@@ -335,7 +337,11 @@ def keep(
         raise click.UsageError("--for and --why must be given")
     by = terms.by or user_name()
     request = keep_requests.KeepTerms(terms.period, terms.why, by, terms.replace, terms.ignore_not_found)
-    return out.show(keep_requests.keep(target, names, request, ledger_topic, terms.create_ledger), output)
+    try:
+        report = keep_requests.keep(target, names, request, ledger_topic, terms.create_ledger)
+    except NotAllowed as error:
+        report = keep_objects.keep(target, names, request, error)
+    return out.show(report, output)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _INTENT_S = 12.0
 _POLL_S = 0.1
 
 _EXISTS = {True: "yes", False: "no", None: None}
-_KEEP = (*map(Column, ("GROUP", "PROTECTED-UNTIL", "FOR", "BY", "WHY")), Column("EXISTS", wide=True))
+KEEP_COLUMNS = (*map(Column, ("GROUP", "PROTECTED-UNTIL", "FOR", "BY", "WHY")), Column("EXISTS", wide=True))
 
 
 class KeepTerms(NamedTuple):
@@ -113,7 +113,7 @@ def keep(
         "errors": errors,
     }
     rows = [(r.group, timestamp(r.until), length, r.by, r.why, _EXISTS[exists[r.group]]) for r in there]
-    return Report(document, [r.group for r in there], [Table(_KEEP, rows)], notes, errors)
+    return Report(document, [r.group for r in there], [Table(KEEP_COLUMNS, rows)], notes, errors)
 
 
 def _named(found: Mapping[str, str]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import note, working
-from group_hygiene.errors import ApiError, Forbidden, NotFound, SecretProblem, UsageError
+from group_hygiene.errors import ApiError, Forbidden, NotAllowed, NotFound, SecretProblem, UsageError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.ledger.settings import TOPIC
@@ -315,7 +315,9 @@ def open_api(context: str | None, kubeconfig: Path | None) -> Api:
 
 
 def read_object(api: Api, plural: str, namespace: str, name: str) -> Object:
-    """One object of our CRDs. Raises UsageError if there is none, or it may not be read; else ApiError with advice."""
+    """One object of our CRDs. Raises UsageError if there is none, NotAllowed (of a KafkaConnection) or UsageError if it
+    may not be read, and otherwise ApiError with advice.
+    """
     from group_hygiene.controller.api import KINDS
 
     kind = KINDS[plural]
@@ -324,8 +326,10 @@ def read_object(api: Api, plural: str, namespace: str, name: str) -> Object:
     except NotFound:
         raise UsageError(f"there is no {kind} {namespace}/{name}: {_others(api, plural)}") from None
     except Forbidden:
-        own = f": {_WITHOUT_CONNECTION}" if plural == CONNECTIONS else ""
-        raise UsageError(f"you may not read {kind} {namespace}/{name}{own}") from None
+        message = f"you may not read {kind} {namespace}/{name}"
+        if plural == CONNECTIONS:
+            raise NotAllowed(f"{message}: {_WITHOUT_CONNECTION}") from None
+        raise UsageError(message) from None
     except ApiError as error:
         raise ApiError(f"{error}; {API_ADVICE}") from error
 
@@ -351,5 +355,5 @@ def _from_kubernetes(target: ChosenCluster, name: str) -> tuple[Api, Object, Con
             raise
         # The message of the API has advice for the operator, not for a user.
         message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names: {_WITHOUT_CONNECTION}"
-        raise SecretProblem(message, error.reason) from None
+        raise NotAllowed(message) from None
     return api, obj, connection, settings

@@ -29,6 +29,7 @@ from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Outcome
 from group_hygiene.process.clock import Clock
 from group_hygiene.reconcile import Context
+from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import Connection, receivers_of
 from group_hygiene.spec.owners import NO_OWNERS
 from group_hygiene.spec.policy import Action, Policy
@@ -81,7 +82,8 @@ class Alerting:
             except HygieneError as error:
                 endpoints[receiver.name] = Refusal.of(error)
         of_owners = [of_owner(policy, owner) for policy in policies for owner in notified]
-        self._outbox.bind(connection.uid, [*policies, *of_owners], endpoints, connection.keep_link)
+        keep_objects = any(Right.KEEP in entry.rights for entry in connection.access)
+        self._outbox.bind(connection.uid, [*policies, *of_owners], endpoints, connection.keep_link, keep_objects)
         names = {(policy.namespace, policy.name) for policy in policies}
         for namespace, name in self._shown - names:
             self._metrics.alerting(namespace, name, None)

@@ -144,6 +144,11 @@ class Api:
             )
         )
 
+    def create(self, plural: str, obj: Mapping[str, Any]) -> Object:
+        """Create an object of the operator's CRDs. Raises Refused."""
+        arguments = (GROUP, VERSION, obj["metadata"]["namespace"], plural, obj)
+        return dict(call(lambda: self._custom.create_namespaced_custom_object(*arguments, _request_timeout=TIMEOUT_S)))
+
     def delete(self, plural: str, obj: Mapping[str, Any]) -> None:
         """Delete this very object. Raises Conflict if it changed since it was read, and NotFound."""
         metadata = obj["metadata"]

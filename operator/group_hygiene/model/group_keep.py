@@ -36,7 +36,8 @@ class KeptGroup:
     """A group of a GroupKeep. reason, message: why it is not protected, or a note; "" = there is none.
 
     state: in Kafka; "" = there is no such group, None = not read. until: of its request; None = it has none. due,
-    policy: the first mark of a policy of the object's namespace.
+    policy: the first mark of a policy of the object's namespace. unchanged_since: see `Seen.since`; None = not known.
+    client: one of its members now, else the last that a scan noted, in words; "" = not known.
     """
 
     group: str
@@ -47,3 +48,5 @@ class KeptGroup:
     until: datetime | None = None
     due: datetime | None = None
     policy: str = ""
+    unchanged_since: datetime | None = None
+    client: str = ""

@@ -7,15 +7,17 @@ and reads it back with all intents. So at least one of both sees the other.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import KeepRequest, Removal
+from group_hygiene.model.entries import KeepRequest, Removal, UsedBy
 from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
-from group_hygiene.model.groups import Fault
+from group_hygiene.model.groups import Fault, GroupState
+from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Description
 from group_hygiene.reconcile.context import Context
@@ -94,7 +96,14 @@ def keep_groups(
     denied = "the connection does not grant Keep for it"
     for name in set(keep.groups).difference(granted):
         refused[name] = KeptGroup(name, False, reasons.ACTION_NOT_GRANTED, denied)
-    return [refused.get(name) or _protected(contents, keep, name, found[name], earlier) for name in keep.groups]
+    seen = contents.seen.get(context.connection.uid, {})
+
+    def result(name: str) -> KeptGroup:
+        found_now = _protected(contents, keep, name, found[name], earlier)
+        since = seen[name].since if name in seen and found_now.state == GroupState.EMPTY else None
+        return replace(found_now, unchanged_since=since, client=_client(contents.used_by.get(name), found[name], now))
+
+    return [refused.get(name) or result(name) for name in keep.groups]
 
 
 def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], is_complete: bool) -> None:
@@ -138,6 +147,16 @@ def _count(contents: Contents, namespace: str) -> int:
 
 def _by(keep: GroupKeep) -> str:
     return f"GroupKeep {keep.namespace}/{keep.name}"
+
+
+def _client(used_by: UsedBy | None, found: Description | Fault | None, now: datetime) -> str:
+    """A member, without its host, which the pipeline shows only if asked to; else the last one that a scan noted."""
+    if isinstance(found, Description) and found.members:
+        first, *others = sorted(member.client_id for member in found.members)
+        return str(LastClient(first, None, None, None, len(others), now))
+    if used_by is None:
+        return ""
+    return f"{LastClient(used_by.client_id, None, None, None, 0, used_by.at)} at {timestamp(used_by.at)}"
 
 
 def _protected(

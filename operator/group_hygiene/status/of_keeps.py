@@ -50,6 +50,10 @@ def _entry(of: KeptGroup) -> dict[str, Any]:
         entry |= {"reason": of.reason, "message": message_shown(of.message)}
     if of.state is not None:
         entry |= {"exists": bool(of.state)} | ({"state": of.state} if of.state else {})
+    if of.unchanged_since is not None:
+        entry["unchangedSince"] = timestamp(of.unchanged_since)
+    if of.client:
+        entry["lastClient"] = of.client
     if of.until is not None:
         entry["until"] = timestamp(of.until)
     if of.due is not None:
