@@ -185,7 +185,21 @@ def test_by_kubectl_alone(world: World, groups: Groups, topic: str, who: str, tm
     wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 1)
     done = _command_of(world, "dev", "keep-alone")
     assert done.returncode == 0, done.stderr
-    assert [row["group"] for row in json.loads(done.stdout)["protected"]] == ["keep-alone"]
+    (row,) = json.loads(done.stdout)["protected"]
+    assert (row["group"], row["for"]) == ("keep-alone", "24h")
+    (name,) = json.loads(world.server.kubectl("get", "kgk", "-o", "json", *place).stdout)["items"]
+    assert row["by"] == f"GroupKeep {TEAM}/{name['metadata']['name']}"
+    assert f"it holds for KafkaConnection {OWNER}/main, and no other" in done.stderr
+    for options, code, message in (
+        (("--for", "2d"), 0, ""),
+        (("--for", "1h"), 1, "which is later; --replace shortens that"),
+        (("--for", "1h", "--replace"), 0, ""),
+        (("--remove",), 1, f"kubectl delete kgk {name['metadata']['name']}"),
+    ):
+        done = _command_of(world, "dev", "keep-alone", *options)
+        assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    (same,) = json.loads(world.server.kubectl("get", "kgk", "-o", "json", *place).stdout)["items"]
+    assert same["metadata"]["uid"] == name["metadata"]["uid"]
     wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 0)
 
 
@@ -193,8 +207,9 @@ def test_by_kubectl_alone(world: World, groups: Groups, topic: str, who: str, tm
     ("account", "group", "message"),
     [
         pytest.param("dev", "keep-absent", "GroupUnknown: 1 of 1 groups are protected", id="unknown"),
+        pytest.param("dev", "keep-*", "a GroupKeep has exact ids, no patterns", id="pattern"),
         pytest.param("dev", "other", "ActionNotGranted: 0 of 1 groups are protected", id="not-granted"),
-        pytest.param("none", "keep-absent", "You may create no GroupKeep in namespace keep-team either", id="no-right"),
+        pytest.param("none", "keep-absent", f"No GroupKeep could be applied in namespace {TEAM} either", id="no-right"),
     ],
 )
 def test_a_user_who_may_not_read_the_connection(world: World, who: str, account: str, group: str, message: str) -> None:
@@ -204,11 +219,13 @@ def test_a_user_who_may_not_read_the_connection(world: World, who: str, account:
     assert f"Error: you may not read KafkaConnection {OWNER}/main" in done.stderr or account == "dev"
 
 
-def _command_of(world: World, account: str, group: str) -> subprocess.CompletedProcess[str]:
+def _command_of(world: World, account: str, group: str, *options: str) -> subprocess.CompletedProcess[str]:
     """`keep` by a ServiceAccount of the team."""
     file = world.server.kubeconfig_for_service_account(TEAM, account)
     environment = os.environ | {"KUBECONFIG": str(file)}
-    command = (sys.executable, "-m", "group_hygiene.cli", "keep", group, "--for", "1d", "--why", "report")
+    options = options or ("--for", "1d")
+    why = () if "--remove" in options else ("--why", "report")
+    command = (sys.executable, "-m", "group_hygiene.cli", "keep", group, *options, *why)
     where = ("--connection", "main", "-n", OWNER, "-o", "json")
     return subprocess.run([*command, *where], env=environment, capture_output=True, text=True, timeout=300, check=False)
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import SystemClock
+from group_hygiene.spec.crds import PLURALS
 from group_hygiene.telemetry.metrics import Metrics
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import operators_account, use_crds
@@ -36,6 +38,9 @@ from tests.kube.access import can_i
 _HOUR = "Retry-After: 3600"
 # Nothing listens there.
 _NOWHERE = "127.0.0.1:1"
+_VERSION = "grouphygiene.io/v1alpha1"
+# The API server reads 10,000 levels of JSON.
+_DEPTH = 9_900
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +200,64 @@ def test_objects_of_any_shape_stop_no_neighbour(server: ApiServer, world: World,
         assert operator.process.poll() is None
     for namespace in ("neighbour", "shapes"):
         world.clear(namespace)
+
+
+def test_objects_that_are_nested_deeply_stop_no_watch(
+    server: ApiServer, world: World, account: Path, tmp_path: Path
+) -> None:
+    """Users may write the managed fields of an object, as deep as the API server reads; and kopf's annotation."""
+    for namespace in ("deep", "neighbour"):
+        world.namespace(namespace)
+        world.apply(connection(namespace, _NOWHERE), policy(namespace, "good"))
+    annotation = f"kopf.zalando.org/last-handled-configuration={'[' * 50_000}"
+    server.kubectl("annotate", "kgp", "good", "-n", "deep", annotation)
+    specs: dict[str, dict[str, Any]] = {
+        "KafkaConnection": connection("deep", _NOWHERE)["spec"],
+        "GroupPolicy": policy("deep", "any")["spec"],
+        "GroupRestore": {"connectionRef": {"name": "main"}, "groups": ["g"]},
+        "GroupKeep": {"connectionRef": {"name": "main"}, "groups": ["g"], "reason": "r"},
+    }
+
+    def create(name: str) -> None:
+        """One of each kind."""
+        fields = {"manager": "m", "operation": "Update", "apiVersion": _VERSION, "time": "2030-01-01T00:00:00Z"}
+        managed = [fields | {"fieldsType": "FieldsV1", "fieldsV1": "NESTED"}]
+        metadata = {"namespace": "deep", "name": name, "managedFields": managed}
+        for kind, spec in specs.items():
+            text = json.dumps({"apiVersion": _VERSION, "kind": kind, "metadata": metadata, "spec": spec})
+            file = tmp_path / "deep.json"
+            file.write_text(text.replace('"NESTED"', '{"f:x":' * _DEPTH + "{}" + "}" * _DEPTH))
+            path = f"/apis/{_VERSION}/namespaces/deep/{PLURALS[kind]}"
+            server.kubectl("create", "--raw", path, "-f", str(file))
+
+    create("before")
+    with running_operator(account, tmp_path / "log", "--lease-duration", "180") as operator:
+        for namespace in ("neighbour", "deep"):
+            world.wait_ready("kgp", namespace, "good", "ConnectionNotReady")
+        create("later")
+        world.apply(policy("neighbour", "later"))
+        world.wait_ready("kgp", "neighbour", "later", "ConnectionNotReady")
+        for kind, name in product(("kgp", "kgr", "kgk", "kconn"), ("before", "later")):
+            server.kubectl("wait", "--for=condition=Ready=False", f"{kind}/{name}", "-n", "deep", "--timeout=60s")
+        server.kubectl("annotate", "kgp", "good", "-n", "deep", "--overwrite", annotation, "example.com/note=x")
+        assert "Traceback" not in operator.log()
+        assert operator.process.poll() is None
+    command = (sys.executable, "-m", "group_hygiene.cli", "list", "--connection", "absent", "-n", "deep")
+    where = {"KUBECONFIG": str(server.kubeconfig), "PYTHONPATH": str(ROOT / "operator")}
+    done = subprocess.run(command, env={**os.environ, **where}, capture_output=True, text=True, check=False)
+    assert "there is deep/before, deep/later, deep/main" in done.stderr
+    server.kubectl("delete", "kgp,kgr,kgk,kconn", "--all", "-n", "deep")
+    world.clear("neighbour")
+
+
+def test_a_watch_that_fails_ends_the_process(proxy: ApiProxy, account: Path, tmp_path: Path) -> None:
+    """By an answer that is nested more deeply than any of an API server. kopf itself would go on without watches."""
+    line = b"[" * 20_000 + b"\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(line) + line
+    proxy.answer = lambda _, path: answer if "/groupkeeps?watch=true" in path else None
+    with running_operator(account, tmp_path / "log", "--lease-duration", "180") as operator:
+        assert operator.process.wait(PATIENCE) == 1
+        assert "the operator ends" in operator.log()
 
 
 def test_policies_of_absent_connections_delay_no_other(

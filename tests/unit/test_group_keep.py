@@ -113,7 +113,10 @@ OPEN = KeptGroup("o", False, reasons.BEING_DELETED, "begun", state="Empty")
     [
         pytest.param([GOOD], "Ready True Kept|Kept True Kept", "1 of 1 groups", id="kept"),
         pytest.param(
-            [GOOD, UNKNOWN], "Ready True GroupUnknown|Kept True GroupUnknown", "1 of them do not exist", id="unknown"
+            [GOOD, UNKNOWN],
+            "Ready True GroupUnknown|Kept True GroupUnknown",
+            "1 of them do not exist yet",
+            id="unknown",
         ),
         pytest.param(
             [GOOD, LOST],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shlex
 import subprocess
@@ -26,8 +27,10 @@ from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile.context import Context, Facts, Memory, evidence_of
 from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.keep import parse_keep
 from group_hygiene.spec.owners import NO_OWNERS, Owners
+from group_hygiene.spec.patterns import Patterns, TenantPatterns
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.receivers import ReceiverKind
 from tests.unit.make import NOW, alert, cluster, delete, group, mark, match, plan, refused, snapshot
@@ -47,6 +50,7 @@ ITEM = Item(
     owner="payments",
     keep_link=LINK,
 )
+KEEPABLE = TenantPatterns(["{namespace}_*", "pay*", "x*"])
 COMMANDS = [
     "group-hygiene keep pay-1 --for 30d --why 'needed by payments' --connection main -n kafka",
     "group-hygiene keep pay.2 --for 30d --why 'needed by payments' --connection main -n kafka",
@@ -195,7 +199,8 @@ def test_messages_have_the_command_and_the_link_of_each_group() -> None:
 
 def test_messages_have_an_object_that_keeps_the_groups() -> None:
     """A team creates it in a namespace of its own. A name that a shell may interpret is only in the object itself."""
-    item = replace(ITEM, keep_objects=True, groups={"pay-1": "", "pay $(x)": "", "pay\udcff": "", "x" * 201: ""})
+    names = ("pay-1", "pay $(x)", "pay\udcff", "x" * 201, "core-1")
+    item = replace(ITEM, keepable=KEEPABLE, groups=dict.fromkeys(names, ""))
     (found,) = json.loads(body(ReceiverKind.WEBHOOK, [item], NOW))["alerts"]
     created = found["keepObject"]
     assert (created["kind"], created["metadata"]) == ("GroupKeep", {"generateName": "keep-"})
@@ -204,8 +209,9 @@ def test_messages_have_an_object_that_keeps_the_groups() -> None:
         "pay $(x)",
     )
     assert created["spec"]["connectionRef"] == {"name": "main", "namespace": "kafka"}
+    assert created["spec"]["until"] == timestamp(NOW + timedelta(days=30))
     (labelled,) = json.loads(body(ReceiverKind.ALERTMANAGER, [item], NOW))
-    slack = json.loads(body(ReceiverKind.SLACK, [item], NOW))["text"]
+    slack = html.unescape(json.loads(body(ReceiverKind.SLACK, [item], NOW))["text"])
     for text in (labelled["annotations"]["description"], slack.partition("```")[2].strip("`\n")):
         command = text[text.index("kubectl create") :]
         script = f"kubectl() {{ [ \"$*\" = 'create -f -' ] && cat; }}; {command}"
@@ -229,7 +235,7 @@ def test_messages_have_an_object_that_keeps_the_groups() -> None:
 )
 def test_only_warnings_to_owners_have_instructions(changes: dict[str, Any], warns: bool) -> None:
     """Where nothing is deleted, there is nothing to prevent."""
-    item = replace(ITEM, keep_objects=True, **changes)
+    item = replace(ITEM, keepable=KEEPABLE, **changes)
     (found,) = json.loads(body(ReceiverKind.WEBHOOK, [item], NOW))["alerts"]
     assert {bool(found[name]) for name in ("keepCommands", "keepLinks", "keepObject")} == {warns}
     for kind, command in product((ReceiverKind.ALERTMANAGER, ReceiverKind.SLACK), ("group-hygiene keep", "kubectl")):
@@ -282,7 +288,7 @@ def test_no_command_for_a_name_that_is_not_safe_to_paste(group: str) -> None:
     """Shells differ in what quotes protect, and a truncated name is that of another group."""
     assert keep_command(group, "payments", "kafka/main") == ""
     for kind in ReceiverKind:
-        assert "kubectl" not in body(kind, [replace(ITEM, keep_objects=True, groups={group: ""})], NOW).decode()
+        assert "kubectl" not in body(kind, [replace(ITEM, keepable=Patterns(["*"]), groups={group: ""})], NOW).decode()
         assert "group-hygiene keep" not in body(kind, [replace(ITEM, groups={group: ""}, total=1)], NOW).decode()
 
 

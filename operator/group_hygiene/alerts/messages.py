@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -22,6 +22,7 @@ from group_hygiene.alerts.state import DETAIL_MAX, NAME_MAX, AlertType, Item, St
 from group_hygiene.model.naming import printable
 from group_hygiene.spec.crds import API_VERSION
 from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.patterns import NO_PATTERNS
 from group_hygiene.spec.policy import Action
 from group_hygiene.spec.receivers import ReceiverKind
 
@@ -30,7 +31,7 @@ from group_hygiene.spec.receivers import ReceiverKind
 MESSAGE_MAX, _SLACK_MAX = 256_000, 30_000
 _SLACK_NAMES = 10
 _SEVERITY = {AlertType.GROUPS_DELETED: "info", AlertType.TEST: "info"}
-_KEEP_PERIOD = "30d"
+_KEEP_PERIOD = timedelta(days=30)
 # Names that need no quotes in any shell.
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.:@+-]*")
 _LINK_MAX = 1_500
@@ -49,7 +50,8 @@ def fitting(
 ) -> tuple[bytes, list[Item]]:
     """The body of a message of at most `limit` bytes, and which of the first items it has; without items, none.
 
-    An alert that is too long for a message of its own is sent without its groups.
+    An alert that is too long for a message of its own is sent without the object that keeps its groups, or without
+    them.
     """
     limit = min(limit, _SLACK_MAX) if kind is ReceiverKind.SLACK else limit
     taken: list[Item] = []
@@ -60,7 +62,8 @@ def fitting(
         if left < 0:
             if taken:
                 break
-            return body(kind, [replace(item, groups={})], now), [item]
+            content = body(kind, [replace(item, keepable=NO_PATTERNS)], now)
+            return content if len(content) <= limit else body(kind, [replace(item, groups={})], now), [item]
         taken.append(item)
     return body(kind, taken, now), taken
 
@@ -171,7 +174,7 @@ def _slack(item: Item) -> str:
         lines.append(f"• and {more} more")
     creation = _creation(item)
     if creation:
-        lines += [creation[0], "```", *creation[1:], "```"]
+        lines += [creation[0], "```", *map(_escaped, creation[1:]), "```"]
     return "\n".join(lines)
 
 
@@ -231,38 +234,40 @@ def instructions(item: Item) -> list[Instruction]:
 
 
 def keep_object(item: Item) -> dict[str, Any] | None:
-    """A GroupKeep of the named groups, for `kubectl create`, which gives it the namespace of its user.
+    """A GroupKeep of the named groups for 30 days, for `kubectl create`, which gives it the namespace of its user.
 
-    It leaves out names that are truncated, or no UTF-8. None = no name is left, there is nothing to prevent, or the
-    connection grants Keep to no namespace.
+    Only of groups for which a namespace may have the right, without names that are truncated or no UTF-8. None = there
+    is none, or nothing to prevent.
     """
     names = [each.group for each in instructions(item) if each.group and len(each.group) <= NAME_MAX]
-    names = [name for name in names if name.encode("utf-8", "ignore").decode() == name]
-    if not names or not item.keep_objects:
+    names = [name for name in names if name.encode("utf-8", "ignore").decode() == name and item.keepable.matches(name)]
+    if not names:
         return None
     namespace, _, name = item.connection.partition("/")
-    reference, why = {"name": name, "namespace": namespace}, f"needed by {item.owner}"
+    # Not by the present time: a message that is sent again is the same.
+    until, why = timestamp(item.since + _KEEP_PERIOD), f"needed by {item.owner}"
+    reference = {"name": name, "namespace": namespace}
     return {
         "apiVersion": API_VERSION,
         "kind": "GroupKeep",
         "metadata": {"generateName": "keep-"},
-        "spec": {"connectionRef": reference, "groups": names, "reason": why},
+        "spec": {"connectionRef": reference, "groups": names, "reason": why, "until": until},
     }
 
 
 def _creation(item: Item) -> list[str]:
     """A line of text, and the lines of a command of a shell that creates the object of `keep_object`; [] = none.
 
-    Only with names that no shell interprets: one without here-documents takes each line for a command.
+    Only with names that no shell interprets, as one without here-documents takes each line for a command.
     """
     found = keep_object(item)
     names = [] if found is None else [name for name in found["spec"]["groups"] if _PLAIN.fullmatch(name)]
     if found is None or not names:
         return []
-    text = json.dumps(found | {"spec": found["spec"] | {"groups": names}}, indent=2)
+    text = json.dumps(found | {"spec": found["spec"] | {"groups": names}})
     return [
-        "To keep all of these, in a namespace of the team:",
-        *("kubectl create -f - <<'END'", *text.splitlines(), "END"),
+        "To keep these, in the namespace of a team that may; they are protected once kubectl get kgk shows KEPT True:",
+        *("kubectl create -f - <<'END'", text, "END"),
     ]
 
 
@@ -275,7 +280,7 @@ def keep_command(group: str, owner: str, connection: str) -> str:
     if len(group) > NAME_MAX or not _PLAIN.fullmatch(group):
         return ""
     namespace, _, name = connection.partition("/")
-    options = ["--for", _KEEP_PERIOD, "--why", f"needed by {owner}", "--connection", name, "-n", namespace]
+    options = ["--for", f"{_KEEP_PERIOD.days}d", "--why", f"needed by {owner}", "--connection", name, "-n", namespace]
     words = [*options, "--", group] if group.startswith("-") else [group, *options]
     return shlex.join(["group-hygiene", "keep", *words])
 

@@ -31,6 +31,7 @@ from group_hygiene.alerts.state import (
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Delivered, Firing, Key, PolicyAlerts, Removal
 from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.receivers import ReceiverKind
 
@@ -70,7 +71,7 @@ class Outbox:
         """connection: namespace/name."""
         self._lock = threading.Lock()
         self._connection, self._uid = connection, ""
-        self._keep_link, self._keep_objects = "", False
+        self._keep_link, self._keepable = "", NO_PATTERNS
         # By name: the receivers of the spec (`_current`), and those that left it and have not received the end yet.
         self._places: dict[str, Endpoint | Refusal] = {}
         self._current: frozenset[str] = frozenset()
@@ -87,14 +88,14 @@ class Outbox:
         policies: Iterable[Policy],
         endpoints: Mapping[str, Endpoint | Refusal],
         keep_link: str = "",
-        keep_objects: bool = False,
+        keepable: Patterns = NO_PATTERNS,
     ) -> None:
         """Use the current specs. uid ("" = as before), keep_link: of the connection. policies: also those of owners.
 
-        endpoints: of all receivers of the connection, by name. keep_objects: see `Item`.
+        endpoints: of all receivers of the connection, by name. keepable: see `Item`.
         """
         with self._lock:
-            self._uid, self._keep_link, self._keep_objects = uid or self._uid, keep_link, keep_objects
+            self._uid, self._keep_link, self._keepable = uid or self._uid, keep_link, keepable
             self._policies = {policy.uid: policy for policy in policies}
             self._current = frozenset(endpoints)
             self._places |= endpoints
@@ -291,7 +292,7 @@ class Outbox:
             mode="" if policy is None else str(policy.mode),
             owner=owner,
             keep_link=self._keep_link if owner else "",
-            keep_objects=self._keep_objects,
+            keepable=self._keepable,
             uid=uid,
         )
         yield from pending(

@@ -25,6 +25,7 @@ from group_hygiene.model.evidence import Activity
 from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.spec.owners import GroupOwner, Owners
+from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
 from group_hygiene.spec.policy import Action, Mode, Policy
 
 # How many groups of an alert a message names.
@@ -207,8 +208,8 @@ class Item:
     since: the time of its latest change. replaces: that of the alert before, which an Alertmanager must end. until: how
     long an Alertmanager shows it unless it is sent again. groups: at most 20 of `total`, new ones first, each with its
     last client in words, "" = not known. new: how many were new at the latest change. detail, first_due: see Finding.
-    owner: whose groups these are, "" = all groups of the policy. keep_link: `keepLink` of the connection. keep_objects:
-    whether the connection grants Keep to a namespace.
+    owner: whose groups these are, "" = all groups of the policy. keep_link: `keepLink` of the connection. keepable: the
+    groups for which it grants Keep to a namespace.
     """
 
     status: Status
@@ -227,7 +228,7 @@ class Item:
     mode: str = ""
     owner: str = ""
     keep_link: str = ""
-    keep_objects: bool = False
+    keepable: Patterns = field(default=NO_PATTERNS, compare=False)
     uid: str = ""
 
 

@@ -332,7 +332,10 @@ def keep(
     if remove:
         if any(getattr(terms, each.name) for each in fields(terms)):
             raise click.UsageError("--remove can't be given with options of a new request, such as --for")
-        return out.show(keep_requests.remove(target, names, ledger_topic), output)
+        try:
+            return out.show(keep_requests.remove(target, names, ledger_topic), output)
+        except NotAllowed as error:
+            raise keep_objects.refuse_removal(target, names, error) from None
     if terms.period is None or terms.why is None or not terms.why.strip():
         raise click.UsageError("--for and --why must be given")
     by = terms.by or user_name()

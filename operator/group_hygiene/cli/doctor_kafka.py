@@ -353,7 +353,7 @@ def _ledger(session: Session, cluster: CheckedCluster) -> Iterator[Finding]:
         found = f"{refusal.reason}: {refusal.message}; no policy can delete, and no receiver gets alerts"
         yield (failed if needed else warning)(Area.LEDGER, "transactions", found, f"docs/reasons.md, {refusal.reason}")
     if not journal.exists:
-        found = f"topic {spec.topic} does not exist yet: the operator creates it if a policy enforces or has receivers"
+        found = f"topic {spec.topic} does not exist yet: the operator creates it once it is needed"
         yield ok(Area.LEDGER, "ledger", found)
         return
     yield from _contents(session, spec.topic, journal.contents)

@@ -1,23 +1,26 @@
-"""`keep` of a user without rights to the KafkaConnection: a GroupKeep in the user's namespace."""
+"""`keep` of a user without rights to the KafkaConnection: a GroupKeep in the namespace of the kubeconfig's context."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from group_hygiene.cli.keep_requests import KEEP_COLUMNS, KeepTerms
 from group_hygiene.cli.kubeconfig import current_namespace
 from group_hygiene.cli.options import ChosenCluster
-from group_hygiene.cli.output import Report, Table, note, working
+from group_hygiene.cli.output import Report, Table, note, printable, working
 from group_hygiene.cli.target import open_api
 from group_hygiene.controller.objects import KEEPS
-from group_hygiene.errors import Forbidden, NotAllowed, Refused, UsageError
+from group_hygiene.errors import NotAllowed, NotFound, Refused, UsageError
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.spec.crds import API_VERSION
-from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.keep import GROUPS_MAX
 
 # An operator that runs serves a GroupKeep within seconds.
@@ -25,52 +28,63 @@ _WAIT_S, _POLL_S = 60.0, 0.5
 
 
 def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied: NotAllowed) -> Report:
-    """Create a GroupKeep in the namespace of the kubeconfig's context, and wait until the operator has served it.
+    """Apply a GroupKeep, and wait until the operator has served it. The same groups are the same object.
 
-    denied: why the ledger can't be used; the error if the user may create no GroupKeep either, or too many groups are
-    given. Without an answer of the operator, nothing is protected yet, which is an error.
+    denied: why the ledger can't be used. Raises UsageError if no GroupKeep can be applied either.
     """
     namespace, api = current_namespace(target.context, target.kubeconfig), open_api(target.context, target.kubeconfig)
+    reference = {"name": target.connection, "namespace": target.namespace}
+    name = f"keep-{hashlib.sha256(json.dumps([reference, *sorted(groups)]).encode()).hexdigest()[:12]}"
+    shown, delete = f"GroupKeep {namespace}/{name}", f"kubectl delete kgk {name} -n {namespace}"
     if len(groups) > GROUPS_MAX:
         raise UsageError(f"{denied}. A GroupKeep may name {GROUPS_MAX} groups: name fewer")
-    until = datetime.now(UTC).replace(microsecond=0) + terms.period
-    body = {
-        "apiVersion": API_VERSION,
-        "kind": "GroupKeep",
-        "metadata": {"generateName": "keep-", "namespace": namespace},
-        "spec": {
-            "connectionRef": {"name": target.connection, "namespace": target.namespace},
-            "groups": list(groups),
-            "reason": terms.why,
-            "until": timestamp(until),
-        },
-    }
-    with working("creating a GroupKeep"):
+    now = datetime.now(UTC).replace(microsecond=0)
+    end, length = timestamp(now + terms.period), format_duration(terms.period)
+    spec = {"connectionRef": reference, "groups": list(groups), "reason": terms.why, "until": end}
+    metadata = {"name": name, "namespace": namespace}
+    with working("applying a GroupKeep"):
         try:
-            found = api.create(KEEPS, body)
-        except Forbidden:
-            raise NotAllowed(f"{denied}. You may create no GroupKeep in namespace {namespace} either") from None
-        except Refused as error:
-            raise UsageError(f"{denied}. The GroupKeep in namespace {namespace} was refused: {error}") from None
-    name = f"{namespace}/{found['metadata']['name']}"
-    note(f"you have no right to the KafkaConnection: GroupKeep {name} was created instead")
+            before = api.get(KEEPS, namespace, name)
+        except (NotFound, Refused):
+            before = None
+        until = None if before is None else _end_of(before)
+        if until is not None and until > now + terms.period and not terms.replace:
+            later = f"{shown} keeps them until {timestamp(until)}, which is later; --replace shortens that"
+            raise UsageError(later)
+        try:
+            api.apply(KEEPS, {"apiVersion": API_VERSION, "kind": "GroupKeep", "metadata": metadata, "spec": spec})
+            found = api.get(KEEPS, namespace, name)
+        except (NotFound, Refused) as error:
+            raise UsageError(
+                f"{denied}. No GroupKeep could be applied in namespace {namespace} either, which the context of the "
+                f"kubeconfig names: {error}"
+            ) from None
+    note(f"you have no right to the KafkaConnection: {shown} was applied instead")
     left = Deadline(_WAIT_S)
     with working("waiting for the operator"):
         while (served := _served(found)) is None and left.left > 0:
             time.sleep(_POLL_S)
-            found = api.get(KEEPS, namespace, found["metadata"]["name"])
-    notes, errors = list[str](), list[str]()
+            found = api.get(KEEPS, namespace, name)
     protected = groups if served is not None and served["status"] == "True" else ()
-    if served is None:
-        errors.append(
-            f"GroupKeep {name} is not served yet, so nothing is protected: kubectl describe kgk -n {namespace}"
+    notes, errors = list[str](), list[str]()
+    if protected:
+        notes.append(
+            f"it holds for KafkaConnection {target.namespace}/{target.connection}, and no other to that cluster"
         )
+    if served is None:
+        errors.append(f"no operator has served {shown} yet: kubectl describe kgk {name} -n {namespace}")
     elif not protected or served["reason"] == reasons.GROUP_UNKNOWN:
         absent = protected and terms.ignore_not_found
-        (notes if absent else errors).append(f"GroupKeep {name}: {served['reason']}: {served['message']}")
-    end, length = timestamp(until), format_duration(terms.period)
+        text = f"{shown}: {served['reason']}: {served['message']}"
+        (notes if absent else errors).append(text if absent else f"{text}. It stays: {delete}")
+    if before is None and served is not None:
+        # By the clock of the operator, which agrees with the broker's.
+        behind = datetime.fromisoformat(served["lastTransitionTime"]) - now - timedelta(seconds=_WAIT_S)
+        if behind > SKEW_MAX:
+            text = f"the clock of this computer is {format_duration(whole_seconds(behind))} behind the operator's: "
+            errors.append(f"{text}the request ends too early. Correct it, and repeat this")
     fields = ("group", "until", "for", "by", "why")
-    rows = [(group, end, length, terms.by, terms.why) for group in protected]
+    rows = [(group, end, length, shown, terms.why) for group in protected]
     document = {
         "protected": [dict(zip(fields, row, strict=True)) | {"exists": None} for row in rows],
         "notes": notes,
@@ -79,8 +93,27 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
     return Report(document, protected, [Table(KEEP_COLUMNS, [(*row, None) for row in rows])], notes, errors)
 
 
+def refuse_removal(target: ChosenCluster, groups: Sequence[str], denied: NotAllowed) -> UsageError:
+    """What a user without rights to the KafkaConnection can delete instead: the GroupKeeps that name these groups."""
+    namespace = current_namespace(target.context, target.kubeconfig)
+    api, wanted = open_api(target.context, target.kubeconfig, [namespace]), set(groups)
+    try:
+        found = [each for each in api.list_all(KEEPS) if wanted & set((each.get("spec") or {}).get("groups") or ())]
+    except Refused:
+        return denied
+    names = " ".join(printable(each["metadata"]["name"]) for each in found)
+    what = f"delete the GroupKeeps that name them: kubectl delete kgk {names}" if found else "no GroupKeep names them"
+    return UsageError(f"you have no right to the KafkaConnection. In namespace {namespace}, {what}")
+
+
 def _served(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The condition Kept; None = the operator has not decided yet."""
+    """The condition Kept of this generation; None = the operator has not decided yet."""
     conditions = (obj.get("status") or {}).get("conditions") or ()
     found = next((each for each in conditions if each["type"] == "Kept"), None)
-    return None if found is None or found["reason"] == reasons.BEING_DELETED else found
+    current = found is not None and found.get("observedGeneration") == obj["metadata"]["generation"]
+    return found if found is not None and current and found["reason"] != reasons.BEING_DELETED else None
+
+
+def _end_of(obj: Mapping[str, Any]) -> datetime | None:
+    until = (obj.get("spec") or {}).get("until")
+    return None if until is None else datetime.fromisoformat(until)

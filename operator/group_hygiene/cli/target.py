@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -305,13 +305,13 @@ _WITHOUT_CONNECTION = (
 )
 
 
-def open_api(context: str | None, kubeconfig: Path | None) -> Api:
-    """The API server of the kubeconfig, without a request. Raises HygieneError."""
+def open_api(context: str | None, kubeconfig: Path | None, namespaces: Collection[str] = ()) -> Api:
+    """The API server of the kubeconfig, without a request. namespaces: see `Api`. Raises HygieneError."""
     from group_hygiene.controller.api import Api, load_config
 
     # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
     with redirect_stdout(StringIO()):
-        return Api(load_config(context=context, file=kubeconfig))
+        return Api(load_config(context=context, file=kubeconfig), namespaces)
 
 
 def read_object(api: Api, plural: str, namespace: str, name: str) -> Object:

@@ -19,7 +19,7 @@ import urllib3
 from group_hygiene import USER_AGENT
 from group_hygiene.controller.claims import ClaimReader
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, ListedObject, Object, trimmed
-from group_hygiene.controller.requests import TIMEOUT_S, call, read_rows
+from group_hygiene.controller.requests import TIMEOUT_S, call, read_as_deep_as_the_api_server, read_rows
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
@@ -52,6 +52,7 @@ def load_config(
     False = a request takes no longer than its timeout. An answer is never waited for again: urllib3 would sleep for as
     long as its Retry-After header says, up to six hours.
     """
+    read_as_deep_as_the_api_server()
     try:
         if context is None and file is None:
             kubernetes.config.load_config()
@@ -144,10 +145,19 @@ class Api:
             )
         )
 
-    def create(self, plural: str, obj: Mapping[str, Any]) -> Object:
-        """Create an object of the operator's CRDs. Raises Refused."""
-        arguments = (GROUP, VERSION, obj["metadata"]["namespace"], plural, obj)
-        return dict(call(lambda: self._custom.create_namespaced_custom_object(*arguments, _request_timeout=TIMEOUT_S)))
+    def apply(self, plural: str, obj: Mapping[str, Any]) -> None:
+        """Apply an object of the operator's CRDs (KEP-555), which creates it if there is none. Raises ApiError."""
+        metadata = obj["metadata"]
+        arguments = (GROUP, VERSION, metadata["namespace"], plural, metadata["name"], obj)
+        call(
+            lambda: self._custom.patch_namespaced_custom_object(
+                *arguments,
+                field_manager="group-hygiene",
+                force=True,
+                _content_type="application/apply-patch+yaml",
+                _request_timeout=TIMEOUT_S,
+            )
+        )
 
     def delete(self, plural: str, obj: Mapping[str, Any]) -> None:
         """Delete this very object. Raises Conflict if it changed since it was read, and NotFound."""

@@ -59,6 +59,19 @@ _COMPARE_S, _COMPARE_AGAIN_S, _DELAY_S = 300.0, 1.0, 2.0
 STUCK_S = 900.0
 
 
+class _NoDiffs(kopf.DiffBaseStorage):
+    """Else kopf compares each object with an annotation, which any user may write, and copies both."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class OperatorOptions:
     """health_port: 0 = any free port. lease_namespace: None = the operator's own. lease_duration: in seconds.
@@ -317,12 +330,14 @@ class Operator:
         settings.queueing.idle_timeout = 0.1
         # The API server ends a watch after server_timeout: one that stays silent for longer is dead.
         settings.watching.client_timeout = 330
+        settings.persistence.diffbase_storage = _NoDiffs()
         kopf.on.login(registry=registry)(self._watches.login)
         for plural in KINDS:
             kopf.on.event(GROUP, VERSION, plural, registry=registry)(self._on_event)
         ready = asyncio.create_task(self._announce(flag := asyncio.Event()))
+        others = asyncio.all_tasks()
         try:
-            await kopf.operator(
+            tasks = await kopf.spawn_tasks(
                 registry=registry,
                 settings=settings,
                 standalone=True,
@@ -333,9 +348,13 @@ class Operator:
                 ready_flag=flag,
                 stop_flag=self._stop_watching,
             )
+            for task in tasks:
+                # When one fails, kopf ends the others, which may take for ever.
+                self._guard(task, endless=False)
+            await kopf.run_tasks(tasks, ignored=others)
         finally:
             ready.cancel()
-        # kopf raises when a watch fails. It returns after a stop, maybe by a signal that only kopf received.
+        # kopf returns after a stop, maybe by a signal that only kopf received.
         self._stop.set()
 
     def _handle_signals(self) -> None:

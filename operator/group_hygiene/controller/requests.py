@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -22,6 +24,8 @@ _UNAVAILABLE = frozenset({401, 429, 502, 503, 504})
 _REFUSALS: Mapping[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 409: Conflict}
 
 _EXPLANATION_CHARS, _HEADER_CHARS = 300, 40
+# Levels of JSON that Go decodes, and so the API server. Users write some of them, as in metadata.managedFields.
+_LEVELS, _STACK_BYTES = 10_000, 8 << 20
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -63,6 +67,16 @@ class _Identified(msgspec.Struct):
 _ROWS = msgspec.json.Decoder(ListPage[_Identified])
 
 
+def read_as_deep_as_the_api_server() -> None:
+    """Let this process decode each object that the API server stores: by default Python decodes 1,000 levels.
+
+    One object would otherwise end a watch, or make a list fail. Also sets the stack of later threads: with an unlimited
+    `ulimit -s` it would be too small.
+    """
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _LEVELS + 2_000))
+    threading.stack_size(_STACK_BYTES)
+
+
 def call(request: Callable[[], T]) -> T:
     """The response to one request. Raises ApiError for every failure."""
     try:
@@ -78,6 +92,8 @@ def call(request: Callable[[], T]) -> T:
         raise ApiError(f"the API server does not answer{where}: {_cause(error.reason)}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise ApiError(f"the API server does not answer: {_cause(error)}") from error
+    except RecursionError as error:
+        raise ApiError("the answer of the API server is nested too deeply") from error
 
 
 def content(response: Any, limit: int) -> bytes | None:

@@ -180,6 +180,8 @@ def _protected(
     how = "create a GroupRestore, or use group-hygiene restore; this request protects it from then on"
     if found is None and deleted is not None:
         return result(False, reasons.ALREADY_DELETED, f"was deleted at {timestamp(deleted.at)}. To restore it: {how}")
+    if found is None and any(sign in name for sign in "*{"):
+        return result(False, reasons.GROUP_UNKNOWN, "there is no such group: a GroupKeep has exact ids, no patterns")
     if found is None:
         return result(True, reasons.GROUP_UNKNOWN, "there is no such group; the request protects it if it appears")
     if before is not None and effect_of_deletion(contents, name, before):

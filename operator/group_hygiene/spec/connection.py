@@ -21,7 +21,7 @@ from group_hygiene.spec.durations import Duration
 from group_hygiene.spec.fields import Decisive, SpecPart, Text, convert, require, require_between
 from group_hygiene.spec.msk import MskGrant, MskIam, MskIamSpec, granted
 from group_hygiene.spec.owners import NO_OWNERS, KeepLink, OwnerList, Owners, check_owners
-from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
 from group_hygiene.spec.policy import FLOORS_OF_TENANTS, NO_FLOORS, Floors, Limits, MaxPercent, MaxPerRun, Policy
 from group_hygiene.spec.receivers import Receiver, parse_receivers
 from group_hygiene.spec.secret import Hidden, SecretRef
@@ -353,7 +353,7 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     role: Role | None = None
     topic_visibility: TopicVisibility = TopicVisibility.VERIFIED
     scan: _Scan = _Scan()
-    protect: Patterns = Patterns([])
+    protect: Patterns = NO_PATTERNS
     limits: _Limits = _Limits()
     ledger: LedgerSpec = LedgerSpec()
     mirror_maker: _MirrorMaker | None = None

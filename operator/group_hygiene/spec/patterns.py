@@ -247,6 +247,9 @@ class Patterns:
         return f"Patterns({list(self.sources)!r})"
 
 
+NO_PATTERNS = Patterns([])
+
+
 class TenantPatterns(Patterns):
     """Patterns of a connection about its tenants' groups, which may hold `{namespace}`: the name of any namespace."""
 

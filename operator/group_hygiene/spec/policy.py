@@ -19,7 +19,7 @@ from msgspec import Meta, structs
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.spec.durations import Duration, format_duration
 from group_hygiene.spec.fields import Decisive, ObjectRef, SpecPart, convert, require, require_between
-from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
 from group_hygiene.spec.receivers import ReceiverNames
 from group_hygiene.spec.windows import Window
 
@@ -86,7 +86,7 @@ Lifted = tuple[frozenset[Unprotect], Patterns]
 
 class _Match(Decisive, frozen=True, kw_only=True, forbid_unknown_fields=True):
     groups: Patterns
-    exclude: Patterns = Patterns([])
+    exclude: Patterns = NO_PATTERNS
     states: frozenset[GroupState] = frozenset()
     types: frozenset[GroupType] = frozenset()
     unprotect: frozenset[Unprotect] = frozenset()
@@ -100,7 +100,7 @@ class Match(_Match, frozen=True, kw_only=True):
     """
 
     topics: Patterns = Patterns(["*"])
-    exclude_topics: Patterns = Patterns([])
+    exclude_topics: Patterns = NO_PATTERNS
     within: Patterns | None = None
     liftable: tuple[Lifted, ...] | None = None
 
@@ -363,8 +363,8 @@ class _Delete(Decisive, frozen=True):
 
 
 class _DeleteOffsets(_Delete, frozen=True, forbid_unknown_fields=True):
-    topics: Patterns = Patterns([])
-    exclude_topics: Patterns = Patterns([])
+    topics: Patterns = NO_PATTERNS
+    exclude_topics: Patterns = NO_PATTERNS
 
 
 class _Spec(Decisive, frozen=True, kw_only=True):

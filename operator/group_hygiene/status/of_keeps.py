@@ -29,7 +29,7 @@ def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refus
         absent = [each for each in found if each.reason == reasons.GROUP_UNKNOWN]
         message = f"{len(found) - len(lost)} of {len(found)} groups are protected"
         bad = Refusal(lost[0].reason, f"{message}; group {lost[0].group!r}: {lost[0].message}") if lost else None
-        notes = f"; {len(absent)} of them do not exist, like {absent[0].group!r}" if absent else ""
+        notes = f"; {len(absent)} of them do not exist yet, like {absent[0].group!r}" if absent else ""
         reason, protected = reasons.GROUP_UNKNOWN if absent else reasons.KEPT, message + notes
         status |= {
             "counts": {"groups": len(found), "protected": len(found) - len(lost)},
