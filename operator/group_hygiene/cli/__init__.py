@@ -31,6 +31,7 @@ offsets, `keep` writes to the ledger; the others only read.
     plan_summary        the matches by pattern and owner, and limits for a first clean-up
     explanations        explain
     history             history; opens the ledger for all commands
+    keep_objects        keep, for users without rights to the KafkaConnection
     keep_requests       keep
     deletions           delete and delete-offsets
     restores            restore
