@@ -52,7 +52,7 @@ def test_it_says_protected_only_if_the_operator_does(
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, NotFound):
             raise answer
-        return answer
+        return dict(answer)
 
     api = SimpleNamespace(get=get, apply=lambda *_: None)
     monkeypatch.setattr(keep_objects, "open_api", lambda *_: api)
