@@ -187,19 +187,19 @@ def test_by_kubectl_alone(world: World, groups: Groups, topic: str, who: str, tm
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["protected"]
     assert (row["group"], row["for"]) == ("keep-alone", "24h")
-    (name,) = json.loads(world.server.kubectl("get", "kgk", "-o", "json", *place).stdout)["items"]
-    assert row["by"] == f"GroupKeep {TEAM}/{name['metadata']['name']}"
+    by, _, name = row["by"].partition(f" {TEAM}/")
+    assert by == "GroupKeep"
+    uid = world.get("kgk", TEAM, name)["metadata"]["uid"]
     assert f"it holds for KafkaConnection {OWNER}/main, and no other" in done.stderr
     for options, code, message in (
         (("--for", "2d"), 0, ""),
         (("--for", "1h"), 1, "which is later; --replace shortens that"),
         (("--for", "1h", "--replace"), 0, ""),
-        (("--remove",), 1, f"kubectl delete kgk {name['metadata']['name']}"),
+        (("--remove",), 1, f"kubectl delete kgk {name}"),
     ):
         done = _command_of(world, "dev", "keep-alone", *options)
         assert (done.returncode, message in done.stderr) == (code, True), done.stderr
-    (same,) = json.loads(world.server.kubectl("get", "kgk", "-o", "json", *place).stdout)["items"]
-    assert same["metadata"]["uid"] == name["metadata"]["uid"]
+    assert world.get("kgk", TEAM, name)["metadata"]["uid"] == uid
     wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 0)
 
 

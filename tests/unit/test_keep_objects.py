@@ -54,7 +54,7 @@ def test_it_says_protected_only_if_the_operator_does(
             raise answer
         return dict(answer)
 
-    api = SimpleNamespace(get=get, apply=lambda *_: None)
+    api = SimpleNamespace(get=get, apply_object=lambda *_: None)
     monkeypatch.setattr(keep_objects, "open_api", lambda *_: api)
     monkeypatch.setattr(keep_objects, "current_namespace", lambda *_: "team")
     monkeypatch.setattr(keep_objects, "_WAIT_S", 0.1)

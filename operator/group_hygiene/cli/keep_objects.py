@@ -52,7 +52,9 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
             later = f"{shown} keeps them until {timestamp(until)}, which is later; --replace shortens that"
             raise UsageError(later)
         try:
-            api.apply(KEEPS, {"apiVersion": API_VERSION, "kind": "GroupKeep", "metadata": metadata, "spec": spec})
+            api.apply_object(
+                KEEPS, {"apiVersion": API_VERSION, "kind": "GroupKeep", "metadata": metadata, "spec": spec}
+            )
             found = api.get(KEEPS, namespace, name)
         except (NotFound, Refused) as error:
             raise UsageError(

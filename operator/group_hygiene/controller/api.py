@@ -145,7 +145,7 @@ class Api:
             )
         )
 
-    def apply(self, plural: str, obj: Mapping[str, Any]) -> None:
+    def apply_object(self, plural: str, obj: Mapping[str, Any]) -> None:
         """Apply an object of the operator's CRDs (KEP-555), which creates it if there is none. Raises ApiError."""
         metadata = obj["metadata"]
         arguments = (GROUP, VERSION, metadata["namespace"], plural, metadata["name"], obj)
