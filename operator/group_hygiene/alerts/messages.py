@@ -222,14 +222,17 @@ def shown(text: str) -> str:
     return _cut(printable(text), NAME_MAX)
 
 
-def instructions(item: Item) -> list[Instruction]:
-    """For each named group that will be deleted, or would be without the dry run; only in a message to an owner."""
+def _threatened(item: Item) -> Iterable[str]:
+    """The named groups that will be deleted, or would be without the dry run; only in a message to an owner."""
     warns = item.type is AlertType.GROUPS_MARKED or (item.type is AlertType.GROUPS_MATCHED and item.action != "Alert")
-    if not item.owner or not warns or item.status is not Status.FIRING:
-        return []
+    return item.groups if item.owner and warns and item.status is Status.FIRING else ()
+
+
+def instructions(item: Item) -> list[Instruction]:
+    """For each group that its owner may want to keep."""
     return [
         Instruction(group, keep_command(group, item.owner, item.connection), keep_link(group, item.keep_link))
-        for group in item.groups
+        for group in _threatened(item)
     ]
 
 
@@ -239,8 +242,8 @@ def keep_object(item: Item) -> dict[str, Any] | None:
     Only of groups for which a namespace may have the right, without names that are truncated or no UTF-8. None = there
     is none, or nothing to prevent.
     """
-    names = [each.group for each in instructions(item) if each.group and len(each.group) <= NAME_MAX]
-    names = [name for name in names if name.encode("utf-8", "ignore").decode() == name and item.keepable.matches(name)]
+    whole = (name for name in _threatened(item) if name and len(name) <= NAME_MAX)
+    names = [name for name in whole if name.encode("utf-8", "ignore").decode() == name and item.keepable.matches(name)]
     if not names:
         return None
     namespace, _, name = item.connection.partition("/")

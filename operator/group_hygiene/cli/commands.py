@@ -321,7 +321,7 @@ def keep(
       group-hygiene keep billing --for 30d --why 'before the first deletion' --create-ledger --connection main -n kafka
       group-hygiene keep billing --remove --connection main -n kafka
 
-    Exit codes: 0 the requests are in the ledger, 1 an error, or a group does not exist or has one that lasts longer.
+    Exit codes: 0 the requests protect the groups, 1 an error, or a group does not exist or has one that lasts longer.
     """
     from group_hygiene.cli import keep_objects, keep_requests
     from group_hygiene.cli import output as out

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from group_hygiene.cli.keep_requests import KEEP_COLUMNS, KeepTerms
+from group_hygiene.cli.keep_requests import KeepTerms, report
 from group_hygiene.cli.kubeconfig import current_namespace
 from group_hygiene.cli.options import ChosenCluster
-from group_hygiene.cli.output import Report, Table, note, printable, working
+from group_hygiene.cli.output import Report, note, printable, working
 from group_hygiene.cli.target import open_api
 from group_hygiene.controller.objects import KEEPS
 from group_hygiene.errors import NotAllowed, NotFound, Refused, UsageError
@@ -39,8 +39,8 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
     if len(groups) > GROUPS_MAX:
         raise UsageError(f"{denied}. A GroupKeep may name {GROUPS_MAX} groups: name fewer")
     now = datetime.now(UTC).replace(microsecond=0)
-    end, length = timestamp(now + terms.period), format_duration(terms.period)
-    spec = {"connectionRef": reference, "groups": list(groups), "reason": terms.why, "until": end}
+    end = now + terms.period
+    spec = {"connectionRef": reference, "groups": list(groups), "reason": terms.why, "until": timestamp(end)}
     metadata = {"name": name, "namespace": namespace}
     with working("applying a GroupKeep"):
         try:
@@ -48,7 +48,7 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
         except (NotFound, Refused):
             before = None
         until = None if before is None else _end_of(before)
-        if until is not None and until > now + terms.period and not terms.replace:
+        if until is not None and until > end and not terms.replace:
             later = f"{shown} keeps them until {timestamp(until)}, which is later; --replace shortens that"
             raise UsageError(later)
         try:
@@ -85,14 +85,7 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
         if behind > SKEW_MAX:
             text = f"the clock of this computer is {format_duration(whole_seconds(behind))} behind the operator's: "
             errors.append(f"{text}the request ends too early. Correct it, and repeat this")
-    fields = ("group", "until", "for", "by", "why")
-    rows = [(group, end, length, shown, terms.why) for group in protected]
-    document = {
-        "protected": [dict(zip(fields, row, strict=True)) | {"exists": None} for row in rows],
-        "notes": notes,
-        "errors": errors,
-    }
-    return Report(document, protected, [Table(KEEP_COLUMNS, [(*row, None) for row in rows])], notes, errors)
+    return report(dict.fromkeys(protected, (end, shown, None)), terms, notes, errors)
 
 
 def refuse_removal(target: ChosenCluster, groups: Sequence[str], denied: NotAllowed) -> UsageError:

@@ -25,13 +25,14 @@ from group_hygiene.reconcile import Executor, LedgerNeed
 from group_hygiene.reconcile.keeping import deletions_of, effect_of_deletion
 from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
+from group_hygiene.spec.patterns import is_like_a_pattern
 
 # An intent is valid for ten seconds; after that it has an outcome, or the operator has to recover it.
 _INTENT_S = 12.0
 _POLL_S = 0.1
 
 _EXISTS = {True: "yes", False: "no", None: None}
-KEEP_COLUMNS = (*map(Column, ("GROUP", "PROTECTED-UNTIL", "FOR", "BY", "WHY")), Column("EXISTS", wide=True))
+_KEEP = (*map(Column, ("GROUP", "PROTECTED-UNTIL", "FOR", "BY", "WHY")), Column("EXISTS", wide=True))
 
 
 class KeepTerms(NamedTuple):
@@ -92,28 +93,33 @@ def keep(
     notes += unlisted
     absent = [name for name, there_is in found.items() if there_is is False and name not in deleted]
     (notes if terms.ignore_not_found else errors).extend(
-        _named({name: _absent(contents.deletions.get(name)) for name in absent})
+        _named({name: _absent(name, contents.deletions.get(name)) for name in absent})
     )
     unread = {name: fault for name, fault in found.items() if isinstance(fault, Fault)}
     notes += _named({name: f"whether it exists could not be read: {fault}" for name, fault in unread.items()})
-    length, exists = format_duration(terms.period), {g: e if isinstance(e, bool) else None for g, e in found.items()}
-    document = {
-        "protected": [
-            {
-                "group": r.group,
-                "exists": exists[r.group],
-                "until": timestamp(r.until),
-                "for": length,
-                "by": r.by,
-                "why": r.why,
-            }
-            for r in there
-        ],
-        "notes": notes,
-        "errors": errors,
-    }
-    rows = [(r.group, timestamp(r.until), length, r.by, r.why, _EXISTS[exists[r.group]]) for r in there]
-    return Report(document, [r.group for r in there], [Table(KEEP_COLUMNS, rows)], notes, errors)
+    exists = {name: answer if isinstance(answer, bool) else None for name, answer in found.items()}
+    protected = {request.group: (request.until, request.by, exists[request.group]) for request in there}
+    return report(protected, terms, notes, errors)
+
+
+def report(
+    protected: Mapping[str, tuple[datetime, str, bool | None]],
+    terms: KeepTerms,
+    notes: Sequence[str],
+    errors: Sequence[str],
+) -> Report:
+    """protected: group -> until when, by whose request, and whether it exists; None = not known."""
+    length = format_duration(terms.period)
+    documents = [
+        {"group": name, "exists": exists, "until": timestamp(until), "for": length, "by": by, "why": terms.why}
+        for name, (until, by, exists) in protected.items()
+    ]
+    rows = [
+        (name, timestamp(until), length, by, terms.why, _EXISTS[exists])
+        for name, (until, by, exists) in protected.items()
+    ]
+    document = {"protected": documents, "notes": notes, "errors": errors}
+    return Report(document, list(protected), [Table(_KEEP, rows)], notes, errors)
 
 
 def _named(found: Mapping[str, str]) -> list[str]:
@@ -140,11 +146,12 @@ def _exist(session: Session, names: Sequence[str]) -> Mapping[str, bool | Fault]
         return dict.fromkeys(names, Fault("NO_ANSWER", str(error)))
 
 
-def _absent(deletion: Deletion | None) -> str:
+def _absent(name: str, deletion: Deletion | None) -> str:
     """That the group of a request does not exist, and why."""
     holds = "the request protects it if it appears"
     if deletion is None:
-        return f"there is no such group; {holds}"
+        exact = ": requests have exact ids, no patterns" if is_like_a_pattern(name) else ""
+        return f"there is no such group{exact}; {holds}"
     when = f"{printable(deletion.policy)} deleted it at {timestamp(deletion.at)}"
     return f"there is no such group: {when}. To restore it: group-hygiene restore; {holds}"
 

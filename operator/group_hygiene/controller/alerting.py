@@ -29,10 +29,9 @@ from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Outcome
 from group_hygiene.process.clock import Clock
 from group_hygiene.reconcile import Context
-from group_hygiene.spec.access import Right
+from group_hygiene.spec.access import Right, granted_to_any
 from group_hygiene.spec.connection import Connection, receivers_of
 from group_hygiene.spec.owners import NO_OWNERS
-from group_hygiene.spec.patterns import TenantPatterns
 from group_hygiene.spec.policy import Action, Policy
 from group_hygiene.spec.secret import SecretRef
 from group_hygiene.telemetry.metrics import Metrics
@@ -83,8 +82,7 @@ class Alerting:
             except HygieneError as error:
                 endpoints[receiver.name] = Refusal.of(error)
         of_owners = [of_owner(policy, owner) for policy in policies for owner in notified]
-        granting = (entry.groups.sources for entry in connection.access if Right.KEEP in entry.rights)
-        keepable = TenantPatterns([pattern for sources in granting for pattern in sources])
+        keepable = granted_to_any(connection.access, Right.KEEP)
         self._outbox.bind(connection.uid, [*policies, *of_owners], endpoints, connection.keep_link, keepable)
         names = {(policy.namespace, policy.name) for policy in policies}
         for namespace, name in self._shown - names:

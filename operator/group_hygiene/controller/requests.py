@@ -71,7 +71,7 @@ def read_as_deep_as_the_api_server() -> None:
     """Let this process decode each object that the API server stores: by default Python decodes 1,000 levels.
 
     One object would otherwise end a watch, or make a list fail. Also sets the stack of later threads: with an unlimited
-    `ulimit -s` it would be too small.
+    `ulimit -s` it would be too small. Python 3.12 and later have a fixed limit for decoders in C: a watch may fail.
     """
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _LEVELS + 2_000))
     threading.stack_size(_STACK_BYTES)

@@ -24,6 +24,7 @@ from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.patterns import is_like_a_pattern
 
 # A request without an end is written this far ahead, and again when less than that is left.
 _AHEAD, _RENEWED_AT = timedelta(days=7), timedelta(days=6)
@@ -180,7 +181,7 @@ def _protected(
     how = "create a GroupRestore, or use group-hygiene restore; this request protects it from then on"
     if found is None and deleted is not None:
         return result(False, reasons.ALREADY_DELETED, f"was deleted at {timestamp(deleted.at)}. To restore it: {how}")
-    if found is None and any(sign in name for sign in "*{"):
+    if found is None and is_like_a_pattern(name):
         return result(False, reasons.GROUP_UNKNOWN, "there is no such group: a GroupKeep has exact ids, no patterns")
     if found is None:
         return result(True, reasons.GROUP_UNKNOWN, "there is no such group; the request protects it if it appears")

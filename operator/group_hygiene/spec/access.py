@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
@@ -123,10 +123,7 @@ class Grant:
 
     def groups(self, right: Right) -> Patterns | None:
         """The groups for which the right is granted; None = all groups."""
-        if self.entries is None:
-            return None
-        granted = (entry.groups.sources for entry in self.entries if right in entry.rights)
-        return of_namespace(tuple(pattern for sources in granted for pattern in sources), self.namespace)
+        return None if self.entries is None else of_namespace(_sources(self.entries, right), self.namespace)
 
     def liftable(self, right: Right) -> tuple[Lifted, ...] | None:
         """The protections that policies with this action may lift, and from which groups; None = all from all."""
@@ -137,6 +134,15 @@ class Grant:
             for entry in self.entries
             if right in entry.rights
         )
+
+
+def granted_to_any(entries: Iterable[Access], right: Right) -> TenantPatterns:
+    """The groups for which some entry grants this right."""
+    return TenantPatterns(_sources(entries, right))
+
+
+def _sources(entries: Iterable[Access], right: Right) -> tuple[str, ...]:
+    return tuple(pattern for entry in entries if right in entry.rights for pattern in entry.groups.sources)
 
 
 def parse_access(entries: Any) -> tuple[Access, ...]:

@@ -250,6 +250,11 @@ class Patterns:
 NO_PATTERNS = Patterns([])
 
 
+def is_like_a_pattern(name: str) -> bool:
+    """Whether a user who gives this as the id of a group may mean a pattern. Kafka allows any character in ids."""
+    return "*" in name or "{" in name
+
+
 class TenantPatterns(Patterns):
     """Patterns of a connection about its tenants' groups, which may hold `{namespace}`: the name of any namespace."""
 
