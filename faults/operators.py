@@ -19,13 +19,16 @@ ROOT = Path(__file__).parents[1]
 # The shortest that the operator accepts, so that a successor soon leads.
 LEASE_SECONDS = 6
 _NAMESPACE = "group-hygiene"
+# RLIMIT_DATA counts the whole stack of each thread, which is mostly untouched: 8 MiB, for as many threads as there are.
+_STACKS = 30 * 8 << 20
 
 
 @dataclass(frozen=True)
 class Launch:
     """How operators are started. without: the guards that are taken out (see `faults.reckless`). lease: in seconds.
 
-    memory: how many bytes of memory of its own the process may have (RLIMIT_DATA); None = as many as there are.
+    memory: how many bytes of memory of its own the process may have beside its threads' stacks (RLIMIT_DATA); None = as
+    many as there are.
     """
 
     without: str = ""
@@ -36,8 +39,7 @@ class Launch:
     def command(self) -> list[str]:
         """The program, before its options."""
         module = ["faults.reckless", self.without] if self.without else ["group_hygiene.cli"]
-        # The stacks of threads count as well, and by default each has room for 8 MB.
-        limits = [] if self.memory is None else ["prlimit", f"--data={self.memory}", "--stack=1048576"]
+        limits = [] if self.memory is None else ["prlimit", f"--data={self.memory + _STACKS}"]
         return [*limits, sys.executable, "-m", *module, "operator", "--lease-duration", str(self.lease)]
 
 

@@ -22,7 +22,7 @@ from faults.operators import ROOT, OperatorProcess
 from faults.stage import Stage
 from faults.world import World
 from sandbox.manifests import install_user_roles, use_crds
-from sandbox.proc import memory_mb
+from sandbox.proc import Peak
 
 # The memory limit of the operator's pod in the chart.
 _MEMORY_MB = 512
@@ -72,6 +72,7 @@ def random_tenants(stage: Stage) -> None:
         writer = _Tenant(chance, _as_editor(world, tenant), tenant, name, victim)
         runs, end = _Runs(leader, {name, victim}), time.monotonic() + stage.seconds
         reported = 0
+        peak = stack.enter_context(Peak(leader.pid))
         while time.monotonic() < end:
             group = f"{victim}-{secret}-{reported}"
             world.groups.abandon({group: {(world.topic, 0): 1}})
@@ -86,8 +87,12 @@ def random_tenants(stage: Stage) -> None:
         stage.say(
             f"random tenants: {writer.done} requests, {writer.refused} of them refused, {len(writer.names)} objects; "
             f"at most {runs.longest:.1f} s between two runs, {reported} alerts; "
-            f"at most {memory_mb(leader.pid, 'VmHWM'):.0f} MB in the operator"
+            f"at most {peak.mb:.0f} MB in the operator"
         )
+        if peak.mb > _MEMORY_MB:
+            raise Broken(
+                f"the operator took {peak.mb:.0f} MB, more than the {_MEMORY_MB} MB of its pod; seed {stage.seed}"
+            )
         if secret in writer.all_it_sees():
             raise Broken(f"the tenant sees groups of {victim}; seed {stage.seed}")
         # The next process reads all these objects at its start.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -77,3 +79,37 @@ def test_the_message_of_a_refusal_is_bounded(body: str | None, says: str | None)
     assert len(text) < 2_000
     assert "\n" not in text
     assert says in (None, text)
+
+
+_DECODE = """
+import json, sys, threading
+from group_hygiene.controller.requests import read_as_deep_as_the_api_server
+read_as_deep_as_the_api_server()
+deep = lambda: [json.loads("[" * int(levels) + "]" * int(levels)) for levels in sys.argv[1:]]
+endless = lambda: json.loads("[" * 100_000)
+def both():
+    deep()
+    try:
+        endless()
+    except RecursionError:
+        print("refused")
+both()
+thread = threading.Thread(target=both)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("stack", "levels"),
+    [
+        pytest.param("1048576:unlimited", 9_990, id="small"),
+        pytest.param("unlimited", 9_990, id="unlimited"),
+        pytest.param("1048576:1048576", 1_500, id="small for ever"),
+    ],
+)
+def test_deep_json_never_ends_the_process(stack: str, levels: int) -> None:
+    """Whatever `ulimit -s` the process was started with."""
+    command = ("prlimit", f"--stack={stack}", sys.executable, "-c", _DECODE, str(levels))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "refused\n" * 2), done.stderr

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
 import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -25,7 +27,9 @@ _REFUSALS: Mapping[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 409: C
 
 _EXPLANATION_CHARS, _HEADER_CHARS = 300, 40
 # Levels of JSON that Go decodes, and so the API server. Users write some of them, as in metadata.managedFields.
-_LEVELS, _STACK_BYTES = 10_000, 8 << 20
+_LEVELS = 10_000
+# Of a thread's stack, and what a level takes of it at most: 420 bytes were measured, to encode with an indent.
+_STACK_BYTES, _LEVEL_BYTES = 8 << 20, 600
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -70,10 +74,17 @@ _ROWS = msgspec.json.Decoder(ListPage[_Identified])
 def read_as_deep_as_the_api_server() -> None:
     """Let this process decode each object that the API server stores: by default Python decodes 1,000 levels.
 
-    One object would otherwise end a watch, or make a list fail. Also sets the stack of later threads: with an unlimited
-    `ulimit -s` it would be too small. Python 3.12 and later have a fixed limit for decoders in C: a watch may fail.
+    One object would otherwise end a watch, or make a list fail. Sets the stack of this thread and of later ones: with
+    too small a stack, deep JSON would end the process. If the hard `ulimit -s` forbids it, fewer levels are decoded, as
+    by Python 3.12 and later, which have a fixed limit for decoders in C: then a watch may fail.
     """
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), _LEVELS + 2_000))
+    stack, most = resource.getrlimit(resource.RLIMIT_STACK)
+    if 0 <= stack < _STACK_BYTES:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES if most < 0 else min(_STACK_BYTES, most), most))
+        stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    levels = _LEVELS + 2_000 if stack < 0 else min(_LEVELS + 2_000, stack // _LEVEL_BYTES)
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), levels))
     threading.stack_size(_STACK_BYTES)
 
 
