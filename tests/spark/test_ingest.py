@@ -21,9 +21,9 @@ from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.ingest import batches, fetch
+from group_hygiene.pipeline.ingest import batches
 from group_hygiene.pipeline.ingest.batches import ingest
-from group_hygiene.pipeline.ingest.fetch import Piece, Target, read_and_write
+from group_hygiene.pipeline.ingest.fetch import Range, Target, read_and_write
 from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS
 from group_hygiene.spec.connection import Settings
@@ -152,13 +152,11 @@ def test_an_open_transaction_is_read_when_it_is_decided(
     assert_equal(spark, warehouse, bootstrap)
 
 
-def test_a_log_in_many_pieces_and_rounds(
+def test_a_log_in_many_batches(
     spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Transactions, and batches of records, that lie in several of them; each round is a batch, and complete."""
-    monkeypatch.setattr(batches, "_PIECE_OFFSETS", 3)
-    monkeypatch.setattr(batches, "_PIECES", 8)
-    monkeypatch.setattr(batches, "_TASK_RECORDS", 7)
+    """Each task ends after the first answer, in the middle of its partitions; each batch is complete."""
+    monkeypatch.setattr(batches, "_RECORDS", 1)
     said: list[str] = []
     ingest(spark, client, warehouse, said.append)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
@@ -170,8 +168,7 @@ def test_a_round_that_fails_leaves_those_before_it(
     spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first read of a large log makes progress, although each run is killed."""
-    monkeypatch.setattr(batches, "_PIECE_OFFSETS", 3)
-    monkeypatch.setattr(batches, "_PIECES", 8)
+    monkeypatch.setattr(batches, "_RECORDS", 1)
     before: dict[int, int] = {}
 
     def killed(line: str) -> None:
@@ -198,8 +195,8 @@ class Overtaken(NamedTuple):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(Overtaken("_parts", first=True), id="before-the-tables-of-the-first-run"),
-        pytest.param(Overtaken("_parts", first=False), id="before-the-tables-of-a-later-run"),
+        pytest.param(Overtaken("_done", first=True), id="before-the-tables-of-the-first-run"),
+        pytest.param(Overtaken("_done", first=False), id="before-the-tables-of-a-later-run"),
         pytest.param(Overtaken("_write_progress", first=True), id="after-the-tables-of-the-first-run"),
         pytest.param(Overtaken("_write_progress", first=False), id="after-the-tables-of-a-later-run"),
     ],
@@ -216,7 +213,7 @@ def test_two_runs_at_once(
 
     def overtaken(self: Any, *args: Any) -> Any:
         # The files of the batch are written before the other run, and its row of `ingested` after it.
-        files = wrapped(self, *args) if case.method == "_parts" else None
+        files = wrapped(self, *args) if case.method == "_done" else None
         if not others and (files is not None or args[0].batch > self._progress.batch):
             others.append(1)
             make.simple(make.name("late"), at(topic, 2))
@@ -271,30 +268,18 @@ def test_each_batch_writes_to_each_table(
     assert [table.version(warehouse) for table in RECORDS] == [version + 1 for version in before]
 
 
-def test_a_batch_with_too_many_records(
-    spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task stops, so its batch is read again in smaller pieces, and nothing of it is there twice."""
+def test_a_task_stops_after_so_many_records(client: Client, filled: KafkaCluster, warehouse: str) -> None:
+    """And says how far it came: what it wrote is before that offset, and nothing is missing."""
     bounds = cast(LogBounds, read_log_bounds(client, soon()))
-    pieces = [Piece(partition, bounds.starts[partition], end) for partition, end in bounds.ends.items()]
+    ranges = [Range(partition, bounds.starts[partition], end) for partition, end in bounds.ends.items()]
     Path(warehouse).mkdir(parents=True)
     target = Target(warehouse, {table.name: table for table in RECORDS}, 0, 1, {})
-    monkeypatch.setattr(fetch, "RECORDS_MAX", 3)
-    (done,) = read_and_write(iter([pieces]), client.settings, target)
+    (done,) = read_and_write(iter([ranges]), client.settings, target, 3)
     assert (done.failure, done.crowded) == (None, True)
-    assert any(done.reached.get(piece, piece.start) < piece.end for piece in pieces)
-    own, sizes = batches._Ingest._parts, list[int]()
-
-    def crowded(self: Any, some: list[Piece], number: int) -> Any:
-        sizes.append(max(piece.end - piece.start for piece in some))
-        return None if sizes[-1] > 1 else own(self, some, number)
-
-    monkeypatch.setattr(batches._Ingest, "_parts", crowded)
-    for name, value in {"_PIECE_OFFSETS": 1, "_PIECES": 4, "_GROWTH": 2}.items():
-        monkeypatch.setattr(batches, name, value)
-    run(spark, client, warehouse)
-    assert max(sizes) > 1
-    assert_equal(spark, warehouse, filled.bootstrap_servers)
+    assert [partition for partition, start, _ in ranges if done.reached[partition] > start] == [ranges[0].partition]
+    (whole,) = read_and_write(iter([ranges]), client.settings, target, 1_000_000)
+    assert whole.reached == bounds.ends
+    assert not whole.crowded
 
 
 def test_a_table_that_can_not_be_written(
@@ -560,15 +545,15 @@ def test_what_a_worker_can_not_read(spark: SparkSession, other: KafkaCluster, wa
     delete_all_records(maker, other.bootstrap_servers)
     target = Target(str(tmp_path), {table.name: table for table in RECORDS}, 0, 1, {})
 
-    def failure(settings: Settings, piece: Piece) -> str:
-        ((reached, parts, why, _),) = read_and_write(iter([[piece]]), settings, target)
+    def failure(settings: Settings, offsets: Range) -> str:
+        ((reached, parts, why, _),) = read_and_write(iter([[offsets]]), settings, target, 9)
         assert (reached, parts) == ({}, [])
         assert why is not None
         return why
 
-    assert "lost records, or was recreated, while it was read" in failure(settings, Piece(end[0], 0, end[1]))
-    assert "ends earlier than a moment ago" in failure(settings, Piece(end[0], end[1], end[1] + 9))
-    assert "127.0.0.1:1" in failure(Settings(("127.0.0.1:1",), timeout=timedelta(seconds=1)), Piece(0, 0, 1))
+    assert "lost records, or was recreated, while it was read" in failure(settings, Range(end[0], 0, end[1]))
+    assert "ends earlier than a moment ago" in failure(settings, Range(end[0], end[1], end[1] + 9))
+    assert "127.0.0.1:1" in failure(Settings(("127.0.0.1:1",), timeout=timedelta(seconds=1)), Range(0, 0, 1))
     maker.close()
     client.close()
 
@@ -623,14 +608,14 @@ def test_a_log_in_the_format_before_transactions(spark: SparkSession, warehouse:
 
 
 def test_a_log_that_was_compacted(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the broker's own cleaner: what it left is read, over gaps of any size, which are in no piece's way."""
+    """By the broker's own cleaner: what it left is read, over gaps of any size."""
     often = {
         "log.cleaner.enable": "true",
         "log.cleaner.backoff.ms": "100",
         "offsets.topic.segment.bytes": str(1 << 20),
         "log.cleaner.min.cleanable.ratio": "0.01",
     }
-    monkeypatch.setattr(batches, "_PIECE_OFFSETS", 50)
+    monkeypatch.setattr(batches, "_RECORDS", 1)
     with KafkaCluster(config=FEW_PARTITIONS | often) as cluster:
         bootstrap = cluster.bootstrap_servers
         maker = Maker(bootstrap)

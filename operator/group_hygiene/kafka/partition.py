@@ -213,14 +213,14 @@ def fetch_readable(
     return fetched
 
 
-def fetch_raw(leader: PartitionLeader, position: int, deadline: Deadline, little: bool = False) -> RawFetched | Fault:
+def fetch_raw(leader: PartitionLeader, position: int, deadline: Deadline) -> RawFetched | Fault:
     """The batches from the one with `position` on, with their aborted transactions, as many as one answer holds.
 
-    No byte: there is no record up to `stable`, as after compaction. little: as many as a small answer holds.
+    No byte: there is no record up to `stable`, as after compaction.
     """
-    size = _HEADERS_BYTES if little else _FETCH_BYTES
-    answer = leader.ask(lambda: _request(leader.partition, position, _READ_COMMITTED, 0, size), _fetch_error, deadline)
-    return _parsed(leader.partition, position, _only(answer), _raw)
+    place = leader.partition
+    answer = leader.ask(lambda: _request(place, position, _READ_COMMITTED, 0, _FETCH_BYTES), _fetch_error, deadline)
+    return _parsed(place, position, _only(answer), _raw)
 
 
 def read_old_batch(data: memoryview, most: int) -> list[OldRecord]:

@@ -4,6 +4,6 @@
 
     batches   one run of the ingest
     progress  how far the log was read, and how to continue after the log changed
-    fetch     the task of a worker: reads pieces of the log, and writes them as Parquet
+    fetch     the task of a worker: reads partitions of the log, and writes them as Parquet
     decoder   decodes the keys and values of records into columns
 """

@@ -1,18 +1,18 @@
 """One run of the ingest: writes the new records of the offsets log into the bronze tables, exactly once.
 
-A run reads the log in rounds. Each is a batch: Spark's workers read pieces of the log into files (`fetch`), and once
-every piece was read to its end, and its partition still has the leader epoch of the start, the driver adds the files to
-each table in one version. `ingested` comes last, and is the only checkpoint: rows of a later batch are leftovers of a
-run that was killed, and the next run removes them.
+Each batch has some millions of records: Spark's workers read partitions of the log into files (`fetch`), and say how
+far they came; if each partition still has the leader epoch of the start, the driver adds the files to each table in one
+version. `ingested` comes last, and is the only checkpoint: rows of a later batch are leftovers of a run that was
+killed, and the next run removes them.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from pyspark.sql import SparkSession
 
@@ -23,7 +23,7 @@ from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.ingest.fetch import Done, Piece, Target, read_and_write
+from group_hygiene.pipeline.ingest.fetch import Done, Range, Target, read_and_write
 from group_hygiene.pipeline.ingest.progress import (
     Progress,
     cut_off,
@@ -34,18 +34,16 @@ from group_hygiene.pipeline.ingest.progress import (
     refuse_orphans,
     write_progress,
 )
-from group_hygiene.pipeline.table_file import Part
 from group_hygiene.pipeline.tables import COVERAGE, INGESTED, RECORDS
 
 Report = Callable[[str], None]
 
-# Pieces of a round, and the least offsets of each: little work is lost with a killed run, but a round costs a second.
-_PIECES, _PIECE_OFFSETS = 64, 1_000_000
-# Compaction leaves few records of older offsets. After a round with fewer records than this there are more pieces, and
-# they grow, but shrink towards the end of their partition: a year of 20 million commits a day takes some 70.
-_FEW_RECORDS, _GROWTH = 8_000_000, 8
-# A task connects to the brokers and writes a file for each table. A piece takes a request at least.
-_LEAST_TASKS, _TASK_RECORDS, _TASK_PIECES = 2, 1_000_000, 32
+# Offsets of a task, and the least and most tasks; more if Spark has many cores by now. A task connects to the brokers,
+# and writes a file for each table, and compaction may have left few records.
+_TASK_OFFSETS, _LEAST_TASKS, _MOST_TASKS = 1_000_000, 2, 16
+# Records after which a task ends, wherever it is: the rest follows in the next batch. A run that is killed loses one
+# batch, and each costs a second.
+_RECORDS = 4_000_000
 # Larger than the number of any batch.
 _NO_BATCH = (1 << 63) - 1
 
@@ -67,30 +65,22 @@ def ingest(
     return _Ingest(spark, client, warehouse, report, hosts).run(start_over)
 
 
-def pieces_of(positions: Mapping[int, int], ends: Mapping[int, int], most: int = _PIECE_OFFSETS) -> list[Piece]:
-    """A round's pieces of the offsets from the positions to the ends, in turn of each partition; none: all was read.
+def ranges_of(positions: Mapping[int, int], ends: Mapping[int, int]) -> list[Range]:
+    """What is left of each partition, in their order; none: all was read."""
+    return [Range(each, positions[each], end) for each, end in sorted(ends.items()) if positions[each] < end]
 
-    most: offsets of one; more than the least for offsets that hold few records.
+
+def divided(ranges: Sequence[Range], number: int) -> list[list[Range]]:
+    """At most so many tasks, with about as many offsets each. A partition is in one of them.
+
+    A task has successive partitions: its files then have no others between them.
     """
-    many = _PIECES if most <= _PIECE_OFFSETS else 4 * _PIECES
-    ranked: list[tuple[int, Piece]] = []
-    for partition, end in ends.items():
-        at, rank = positions[partition], 0
-        while at < end and rank < many:
-            size = max(_PIECE_OFFSETS, min(most, (end - at) // _GROWTH))
-            ranked.append((rank, Piece(partition, at, min(at + size, end))))
-            at, rank = at + size, rank + 1
-    return [piece for _, piece in sorted(ranked)[:many]]
-
-
-def divided(pieces: Iterable[Piece], number: int) -> list[list[Piece]]:
-    """The pieces of each task, which have about as many offsets, and those of few partitions: few files have them."""
-    pieces, at = sorted(pieces), 0
-    total = _offsets(pieces)
-    tasks: list[list[Piece]] = [[] for _ in range(number)]
-    for piece in pieces:
-        tasks[at * number // total].append(piece)
-        at += piece.end - piece.start
+    total, at = _offsets(ranges), 0
+    tasks: list[list[Range]] = [[] for _ in range(number)]
+    for each in ranges:
+        size = each.end - each.start
+        tasks[(2 * at + size) * number // (2 * total)].append(each)
+        at += size
     return [task for task in tasks if task]
 
 
@@ -171,27 +161,18 @@ class _Ingest:
                 self._versions[table] = store.delete(table.path(self._warehouse), f"batch > {last}", version)
 
     def _read(self) -> None:
-        most, density = _PIECE_OFFSETS, 1.0
-        while pieces := pieces_of(self._progress.positions, self._bounds.ends, most):
-            found = self._read_batch(pieces, math.ceil(density * _offsets(pieces)))
-            if found is None:
-                most, density = _PIECE_OFFSETS, 1.0
-                continue
-            most = most * _GROWTH if found < _FEW_RECORDS else max(_PIECE_OFFSETS, most // _GROWTH)
-            density = found / _offsets(pieces)
+        while ranges := ranges_of(self._progress.positions, self._bounds.ends):
+            most = max(_MOST_TASKS, 2 * self._spark.sparkContext.defaultParallelism)
+            self._read_batch(divided(ranges, min(most, max(_LEAST_TASKS, _offsets(ranges) // _TASK_OFFSETS))))
 
-    def _read_batch(self, pieces: list[Piece], expected: int) -> int | None:
-        """The number of records. None = none were written: the cleaner removed less of these offsets than before."""
-        tasks = math.ceil(max(_LEAST_TASKS, expected / _TASK_RECORDS, len(pieces) / _TASK_PIECES))
-        parts = self._parts(pieces, min(len(pieces), tasks))
-        if parts is None:
-            self._report("so many records here that smaller batches follow")
-            return None
-        ends = {piece.partition: piece.end for piece in pieces}
-        progress = self._progress.advanced(ends).seen(self._bounds)
+    def _read_batch(self, tasks: Sequence[Sequence[Range]]) -> None:
+        done, before = self._done(tasks), self._progress.positions
+        reached = {partition: offset for each in done for partition, offset in each.reached.items()}
+        progress = self._progress.advanced(reached).seen(self._bounds)
         if cut := cut_off(progress, self._ask_epochs(progress)):
             place = Partition(OFFSETS_TOPIC, min(cut))
             raise PipelineError(f"{place} changed its leader while it was read: nothing is lost, run this again")
+        parts = [part for each in done for part in each.parts]
         for table in RECORDS:
             files = [part.file for part in parts if part.table == table.name]
             # Each batch writes a version of each table, even without rows: a run that reads other offsets as the batch
@@ -201,15 +182,11 @@ class _Ingest:
         for part in parts:
             self._written.update({part.table: part.rows, "aborted": part.aborted})
         so_far = sum(self._written[table.name] for table in RECORDS)
-        self._report(f"batch {progress.batch}: offsets {_offsets(pieces):,}, records so far {so_far:,}")
-        return sum(part.rows for part in parts)
+        offsets = sum(reached[partition] - before[partition] for partition in reached)
+        self._report(f"batch {progress.batch}: offsets {offsets:,}, records so far {so_far:,}")
 
-    def _parts(self, pieces: list[Piece], number: int) -> list[Part] | None:
-        """Let Spark read these pieces by so many tasks. Raises PipelineError unless each was read to its end, once.
-
-        None = a task has too many records.
-        """
-        tasks = divided(pieces, number)
+    def _done(self, tasks: Sequence[Sequence[Range]]) -> list[Done]:
+        """Let Spark do these tasks. Raises PipelineError unless each read its partitions to their ends, or enough."""
         places = self._progress.places.items()
         read = {partition: place.read_at for partition, place in places if place.read_at is not None}
         tables = {table.name: table for table in RECORDS}
@@ -218,20 +195,19 @@ class _Ingest:
         settings = self._client.settings
         if settings.requests_per_second is not None:
             settings = replace(settings, requests_per_second=max(1, settings.requests_per_second // len(tasks)))
-        work = partial(read_and_write, settings=settings, target=target)
+        work = partial(read_and_write, settings=settings, target=target, most=_RECORDS)
         done: list[Done] = self._spark.sparkContext.parallelize(tasks, len(tasks)).mapPartitions(work).collect()
         for each in done:
             if each.failure is not None:
                 raise PipelineError(each.failure)
-        if any(each.crowded for each in done):
-            return None
-        reached = {piece: offset for each in done for piece, offset in each.reached.items()}
-        for piece in pieces:
-            if reached.get(piece, piece.start) < piece.end:
-                place = Partition(OFFSETS_TOPIC, piece.partition)
-                raise PipelineError(f"{place} was not read to offset {piece.end}: nothing is lost, run this again")
-        return [part for each in done for part in each.parts]
+        reached = {partition: offset for each in done if not each.crowded for partition, offset in each.reached.items()}
+        crowded = {partition for each in done if each.crowded for partition in each.reached}
+        for partition, _, end in chain(*tasks):
+            if partition not in crowded and reached.get(partition, -1) < end:
+                place = Partition(OFFSETS_TOPIC, partition)
+                raise PipelineError(f"{place} was not read to offset {end}: nothing is lost, run this again")
+        return done
 
 
-def _offsets(pieces: Iterable[Piece]) -> int:
-    return sum(piece.end - piece.start for piece in pieces)
+def _offsets(ranges: Iterable[Range]) -> int:
+    return sum(each.end - each.start for each in ranges)

@@ -1,8 +1,8 @@
-"""The task of a Spark worker: fetches pieces of the offsets log from their leaders, and writes them into Parquet files.
+"""The task of a Spark worker: fetches partitions of the offsets log from their leaders, and writes Parquet files.
 
-Each piece ends with the offset up to which it was read, so the driver knows without a further read that all of it is in
-the files, whatever gaps compaction and transaction markers left. Then it adds the files to the tables. If it never
-does, no table refers to them, and VACUUM removes them. The connection comes in the task itself, in memory.
+It returns the offset up to which each was read, so the driver knows without a further read that all of it is in the
+files, whatever gaps compaction and transaction markers left. Then it adds the files to the tables. If it never does, no
+table refers to them, and VACUUM removes them. The connection comes in the task itself, in memory.
 """
 
 from __future__ import annotations
@@ -30,16 +30,12 @@ from group_hygiene.pipeline.table_file import Part, TableFile, leave_out_pandas
 from group_hygiene.spec.connection import Settings
 from group_hygiene.spec.secret import one_line
 
-# Of a task: far more than the pieces of a log without gaps have.
-RECORDS_MAX = 10_000_000
-# One answer has about so many records.
-_FEW_OFFSETS = 50_000
 # Rows of a file.
 _FILE_ROWS = 2_000_000
 _TIME = pa.timestamp("us", "UTC")
 
 
-class Piece(NamedTuple):
+class Range(NamedTuple):
     """Offsets of one partition of the log, without `end`. All of them are before its last stable offset."""
 
     partition: int
@@ -62,58 +58,60 @@ class Target(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The result of a task: by piece, the offset up to which it was read; and the files. failure: why it ended.
+    """The result of a task: by partition, the offset up to which it was read; and the files. failure: why it ended.
 
-    crowded: it stopped, as its pieces have more than RECORDS_MAX records.
+    crowded: it has as many records as a task may have, and so may not have read all.
     """
 
-    reached: dict[Piece, int]
+    reached: dict[int, int]
     parts: list[Part]
     failure: str | None = None
     crowded: bool = False
 
 
-def read_and_write(tasks: Iterator[Sequence[Piece]], settings: Settings, target: Target) -> Iterator[Done]:
-    """For mapPartitions. Failures are results: Spark would pass on the text of an exception only as a traceback."""
+def read_and_write(tasks: Iterator[Sequence[Range]], settings: Settings, target: Target, most: int) -> Iterator[Done]:
+    """For mapPartitions. A task stops after the answer with which it has `most` records.
+
+    Failures are results: Spark would pass on the text of an exception only as a traceback.
+    """
     leave_out_pandas()
-    for pieces in tasks:
-        reached: dict[Piece, int] = {}
+    for ranges in tasks:
+        reached: dict[int, int] = {}
         try:
             with closing(connect(settings)) as client:
                 files, leaders = Files(target), dict[int, int]()
-                for piece in pieces:
-                    reached[piece] = _read(client, piece, leaders, files)
-                yield Done(reached, files.finished(), crowded=files.rows > RECORDS_MAX)
+                for each in ranges:
+                    reached[each.partition] = _read(client, each, leaders, files, most)
+                yield Done(reached, files.finished(), crowded=files.rows >= most)
         except HygieneError as error:
             yield Done(reached, [], str(error))
         except (OSError, DeltaError) as error:
             yield Done(reached, [], f"the records can't be written into the tables: {one_line(str(error))}")
 
 
-def _read(client: Client, piece: Piece, leaders: dict[int, int], files: Files) -> int:
-    place, position = Partition(OFFSETS_TOPIC, piece.partition), piece.start
-    # Of many offsets, compaction may have left few records, and a large answer would be mostly of what follows.
-    leader, little = PartitionLeader(client, place, leaders), piece.end - piece.start > _FEW_OFFSETS
-    while position < piece.end and files.rows <= RECORDS_MAX:
+def _read(client: Client, offsets: Range, leaders: dict[int, int], files: Files, most: int) -> int:
+    place, position = Partition(OFFSETS_TOPIC, offsets.partition), offsets.start
+    leader = PartitionLeader(client, place, leaders)
+    while position < offsets.end and files.rows < most:
         # The limit for the timeout of a scan applies to each request.
-        answer = fetch_raw(leader, position, Deadline(client.settings.timeout.total_seconds()), little)
+        answer = fetch_raw(leader, position, Deadline(client.settings.timeout.total_seconds()))
         if isinstance(answer, Fault):
             raise PipelineError(_explained(place, answer))
         if not answer.data:
-            if answer.stable < piece.end:
+            if answer.stable < offsets.end:
                 raise PipelineError(f"{place} ends earlier than a moment ago: nothing is lost, run this again")
             # Compaction removed everything up to the last stable offset.
-            return piece.end
-        before, little = position, False
+            return offsets.end
+        before = position
         try:
             for records in parse(answer):
                 position = max(position, records.next)
-                files.add(piece.partition, records.between(before, piece.end))
+                files.add(offsets.partition, records.between(before, offsets.end))
         except (ValueError, IndexError, TooMuch) as error:
             raise PipelineError(f"{place} can't be read at offset {position}: {error}") from error
         if position <= before:
             raise PipelineError(f"{place} can't be read: the broker's answer does not reach offset {before}")
-    return position
+    return min(position, offsets.end)
 
 
 def _explained(place: Partition, fault: Fault) -> str:
