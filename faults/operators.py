@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[1]
 # The shortest that the operator accepts, so that a successor soon leads.
 LEASE_SECONDS = 6
 _NAMESPACE = "group-hygiene"
-# RLIMIT_DATA counts the whole stack of each thread, which is mostly untouched: 8 MiB, for as many threads as there are.
+# RLIMIT_DATA counts the whole stack of each thread, 8 MiB that are mostly untouched; 5 to 60 threads were counted, and
+# what they really take is compared with the limit at the end.
 _STACKS = 30 * 8 << 20
 
 

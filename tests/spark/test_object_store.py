@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.network.egress import parse_egress
@@ -72,10 +72,13 @@ def test_maintenance_removes_files_from_a_bucket(
 ) -> None:
     """It compacts the tables, and what is in them stays."""
     uri = f"s3a://{bucket.name}/maintained"
-    topic = make.topic(records=3)
-    for offset in (1, 2):
-        make.simple(make.name("simple"), at(topic, offset))
-        pipeline(kafka, "ingest", uri, tmp_path / "spark.log", bucket.variables)
+    make.simple(make.name("simple"), at(make.topic(records=3), 1))
+    pipeline(kafka, "ingest", uri, tmp_path / "spark.log", bucket.variables)
+    written = DeltaTable(f"{uri}/commits", storage_options=bucket.variables)
+    rows = pa.table(QueryBuilder().register("t", written).execute("SELECT * FROM t"))
+    # Few files are not compacted.
+    for _ in range(8):
+        write_deltalake(written, rows, mode="append")
     before = stored.rows(uri, bucket.variables, ("commits",))
     files = DeltaTable(f"{uri}/commits", storage_options=bucket.variables).file_uris()
     pipeline(kafka, "maintain", uri, tmp_path / "spark.log", bucket.variables)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from faults.ingest_tables import covered_by, differences
 from faults.offsets_log import ends
@@ -16,6 +19,7 @@ from sandbox.spark.event_log import SETTINGS, tasks_by_executor
 from sandbox.spark.jars import jars, jars_of_the_image
 from tests import stored
 from tests.kafka.makers import Maker, at
+from tests.spark.conftest import FEW_PARTITIONS
 
 SECONDS = 1200
 
@@ -66,12 +70,21 @@ client.close()
 """
 
 
-def test_every_executor_reads_the_log(kafka: KafkaCluster, make: Maker, tmp_path: Path) -> None:
+@pytest.fixture
+def many() -> Iterator[KafkaCluster]:
+    """A broker whose log has more partitions than there are executors' cores."""
+    with KafkaCluster(config=FEW_PARTITIONS | {"offsets.topic.num.partitions": "20"}) as cluster:
+        yield cluster
+
+
+def test_every_executor_reads_the_log(many: KafkaCluster, tmp_path: Path) -> None:
     """As many tasks as the log has partitions with records; the tables are those of one process."""
-    topic, events = make.topic(records=3), tmp_path / "events"
-    for _ in range(20):
+    make, kafka, events = Maker(many.bootstrap_servers), many, tmp_path / "events"
+    topic = make.topic(records=3)
+    for _ in range(40):
         make.simple(make.name("simple"), at(topic, 1))
     make.abandoned(make.name("abandoned"), topic)
+    make.close()
     events.mkdir()
     (tmp_path / "settings").write_text("".join(f"{name} {value}\n" for name, value in SETTINGS.items()))
     arguments = [kafka.bootstrap_servers, str(jars()), str(tmp_path), str(tmp_path / "warehouse")]
@@ -80,6 +93,7 @@ def test_every_executor_reads_the_log(kafka: KafkaCluster, make: Maker, tmp_path
     assert done.returncode == 0, f"{done.stderr}\n{(tmp_path / 'spark.log').read_text()[-3000:]}"
     tasks = tasks_by_executor(events, "batches.py")
     assert len(tasks) == 4, tasks
+    assert min(tasks.values()) > 1, tasks
     assert differences(kafka.bootstrap_servers, tmp_path / "warehouse") == []
     assert covered_by(tmp_path / "warehouse" / "ingested", "batch")[0] == ends(kafka.bootstrap_servers)
 

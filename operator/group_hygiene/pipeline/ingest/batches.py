@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 from pyspark.sql import SparkSession
 
@@ -197,15 +196,13 @@ class _Ingest:
             settings = replace(settings, requests_per_second=max(1, settings.requests_per_second // len(tasks)))
         work = partial(read_and_write, settings=settings, target=target, most=_RECORDS)
         done: list[Done] = self._spark.sparkContext.parallelize(tasks, len(tasks)).mapPartitions(work).collect()
-        for each in done:
+        for ranges, each in zip(tasks, done, strict=True):
             if each.failure is not None:
                 raise PipelineError(each.failure)
-        reached = {partition: offset for each in done if not each.crowded for partition, offset in each.reached.items()}
-        crowded = {partition for each in done if each.crowded for partition in each.reached}
-        for partition, _, end in chain(*tasks):
-            if partition not in crowded and reached.get(partition, -1) < end:
-                place = Partition(OFFSETS_TOPIC, partition)
-                raise PipelineError(f"{place} was not read to offset {end}: nothing is lost, run this again")
+            for partition, _, end in ranges:
+                if not each.crowded and each.reached.get(partition, -1) < end:
+                    place = Partition(OFFSETS_TOPIC, partition)
+                    raise PipelineError(f"{place} was not read to offset {end}: nothing is lost, run this again")
         return done
 
 
