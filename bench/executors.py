@@ -1,7 +1,7 @@
 """`python -m bench.executors`: the pipeline on clusters of 1, 2 and 4 executors, all on this machine.
 
 Each reads the same log of a real broker into a warehouse of its own, with Spark's `local-cluster`, whose executors are
-processes. Each executor must have done tasks of the ingest and of the fold, and `activity` must be the same. On two
+processes. Each executor must have done tasks, and `activity` must be the same. On two
 cores it shows what further executors cost, not what they gain.
 """
 
@@ -34,7 +34,7 @@ from sandbox.spark.jars import jars
 
 EXECUTORS = (1, 2, 4)
 # The files whose lines name the stages.
-_STAGES = {"ingest": "batches.py", "fold": "update.py"}
+_STAGES = {"ingest": "batch.py"}
 _SECONDS = 1200.0
 
 
@@ -91,10 +91,9 @@ def _one(number: int, servers: str, folder: Path) -> None:
     client, seconds = connect(Settings((servers,))), dict[str, float]()
     try:
         with spark_session(options) as spark:
-            for job in (Job.INGEST, Job.ACTIVITY):
-                started = time.monotonic()
-                repeat(spark, client, Work((job,), warehouse), say, options.log)
-                seconds[f"{job}_s"] = round(time.monotonic() - started, 3)
+            started = time.monotonic()
+            repeat(spark, client, Work((Job.INGEST,), warehouse), say, options.log)
+            seconds["ingest_s"] = round(time.monotonic() - started, 3)
     finally:
         client.close()
     tasks = {job: sorted(tasks_by_executor(events, file).values()) for job, file in _STAGES.items()}

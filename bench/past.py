@@ -7,7 +7,7 @@ code that judges.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +18,13 @@ from pyspark.sql import SparkSession
 
 from bench.lives import DAY, LEAST_DAYS, NEVER, NO_COMMIT, SECOND, How, Lives, Numbers, Span, lives, span
 from group_hygiene.kafka.partitions import partition_of
-from group_hygiene.model.evidence import TABLES_VERSION
-from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline import store
+from group_hygiene.pipeline.ingest.batch import Tables, advanced
+from group_hygiene.pipeline.ingest.progress import Place, Progress
+from group_hygiene.pipeline.ingest.task import Range, Sink
 from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.table_file import TableFile
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 
 LOG_PARTITIONS = 50
 LEAST_GROUPS = 500
@@ -144,8 +146,7 @@ def write_past(spark: SparkSession, warehouse: str, groups: int = 100_000, days:
     names = pa.array(known.names, pa.string())
     _write(warehouse, COMMITS, commits, lambda rows: _commit_columns(rows, names, when))
     _write(warehouse, GROUP_STATES, states, lambda rows: _state_columns(rows, names))
-    INGESTED.overwrite(warehouse, _ingested(ends, when))
-    update(spark, warehouse)
+    _fold(spark, warehouse, ends, when)
     start, end, read_at = (_moment(each) for each in when)
     rows = len(commits["time"]) + len(states["time"])
     return Past(groups, days, rows, start, end, read_at, known.names, _gaps(known))
@@ -294,15 +295,28 @@ def _state_columns(rows: _Rows, names: Any) -> dict[str, Any]:
     }
 
 
-def _ingested(ends: Numbers, when: Span) -> list[dict[str, Any]]:
-    of_all = {
-        **{"cluster_id": "past", "topic_id": "past", "era": 0, "batch": 1 + (when.read_at - when.start) // DAY},
-        **{"read_at": _moment(when.read_at), "complete_since": None, "stream": "past"},
-        "first_read_at": _moment(when.start),
-        "version": TABLES_VERSION,
-        "leader_epoch": None,
-    }
-    return [of_all | {"log_partition": number, "covered_to": int(end)} for number, end in enumerate(ends)]
+def _fold(spark: SparkSession, warehouse: str, ends: Numbers, when: Span) -> None:
+    """Write `activity` and `coverage`, by the pipeline's own tasks, of the rows in the other tables."""
+    versions = {table.name: (table.path(warehouse), table.schema) for table in (COMMITS, GROUP_STATES)}
+
+    # Within this function, as Spark's workers can't import the benchmarks.
+    def written(ranges: Sequence[Range], sink: Sink) -> dict[int, int]:
+        for partition, _, _ in ranges:
+            for name, (uri, schema) in versions.items():
+                for rows in store.read(uri, 0, warehouse, f"log_partition = {partition}"):
+                    for part in pa.Table.from_batches([rows]).select(schema.names).cast(schema).to_batches():
+                        sink.fold(name, part)
+        return {each.partition: each.end for each in ranges}
+
+    batch, read_at, start = (when.read_at - when.start) // DAY, _moment(when.read_at), _moment(when.start)
+    before = Progress("past", "past", 0, batch, {number: Place(0) for number in range(len(ends))})
+    tables = Tables(spark, warehouse, ACTIVITY.create(warehouse), -1)
+    ranges = [Range(number, 0, int(end)) for number, end in enumerate(ends)]
+    done = tables.work(tables.tasks(ranges, before.places, False), tables.round(before, read_at), written)
+    tables.add(done)
+    after = advanced(before, done)
+    places = {each: replace(place, read_at=read_at, first_read_at=start) for each, place in after.places.items()}
+    tables.save(replace(after, places=places))
 
 
 def _gaps(known: Lives) -> _Gaps:

@@ -28,21 +28,18 @@ _GROUP = ("group", "last_commit_ms", "commits_by_day")
 
 def differences(bootstrap: str, warehouse: Path | str) -> list[str]:
     """Differences between the log and the tables, as far as these are complete; empty = they are equal."""
-    covered, batch = covered_by(f"{warehouse}/ingested", "batch")
+    covered, batch = covered_by(f"{warehouse}/coverage", "batch")
     if not covered:
         return []
     log, found = expected(read(bootstrap)), []
     for (name, columns), rows in zip(TABLES.items(), (log.commits, log.states), strict=True):
         held = _query(f"{warehouse}/{name}", f"SELECT {_selected(columns)} FROM t WHERE batch <= {batch}")  # noqa: S608
         found += _compared(name, held, {row for row in rows if row[1] < covered.get(row[0], 0)})
-    covered, version = covered_by(f"{warehouse}/coverage", "activity_version")
-    if covered:
-        # Not the newest version, but the one that coverage names.
-        sql = f"SELECT {_selected(_GROUP)} FROM t"  # noqa: S608
-        rows = _query(f"{warehouse}/activity", sql, version)
-        known = [(group, last, sum(count for _, count in days)) for group, last, days in rows]
-        found += _compared("groups", known, groups(log, covered))
-    return found
+    # Not the newest version, but the one that coverage names.
+    _, version = covered_by(f"{warehouse}/coverage", "activity_version")
+    rows = _query(f"{warehouse}/activity", f"SELECT {_selected(_GROUP)} FROM t", version)  # noqa: S608
+    known = [(group, last, sum(count for _, count in days)) for group, last, days in rows]
+    return found + _compared("groups", known, groups(log, covered))
 
 
 def groups(log: Rows, covered: dict[int, int]) -> set[Row]:
@@ -64,9 +61,9 @@ def _compared(name: str, held: list[Row], wanted: set[Row]) -> list[str]:
 
 
 def make_maintenance_due(warehouse: Path) -> bool:
-    """Make `maintain` due in the next run, as a day later; False = nothing was ingested yet."""
+    """Make `maintain` due in the next run, as a day later; False = nothing was read yet."""
     try:
-        diary = DeltaTable(str(warehouse / "ingested"))
+        diary = DeltaTable(str(warehouse / "coverage"))
     except TableNotFoundError:
         return False
     diary.alter.set_table_properties({"grouphygiene.maintained": "0"}, raise_if_not_exists=False)

@@ -21,7 +21,7 @@ _OF_THE_RUN = {
     "updated_at",
     "written_after",
 }
-TABLES = ("activity", "commits", "coverage", "group_states", "ingested")
+TABLES = ("activity", "commits", "coverage", "group_states")
 
 
 def rows(

@@ -236,6 +236,27 @@ def test_the_pods_of_the_pipeline_take_what_those_of_the_operator_take() -> None
     assert one(found, "Deployment") == one(objects(rendered(*chosen("pipeline"))), "Deployment")
 
 
+def test_the_maintenance_may_have_a_job_of_its_own() -> None:
+    """Then the pipeline only reads. It has its own memory and disk, and needs no connection."""
+    own = {"schedule": "5 3 * * *", "memory": "8g", "tmpSize": "500Gi", "extraArgs": ["--keep-history=30d"]}
+    found = objects(rendered(*chosen("pipeline"), "--set-json", f"pipeline.maintenance={json.dumps(own)}"))
+    usual = one(objects(rendered(*chosen("pipeline"))), "CronJob")
+    reads, maintains = [obj for obj in found if obj["kind"] == "CronJob"]
+    assert [obj["metadata"]["name"] for obj in (reads, maintains)] == [
+        "group-hygiene-pipeline-main",
+        "group-hygiene-maintain-main",
+    ]
+    assert json.loads(json.dumps(reads).replace('"ingest"', '"run"')) == usual
+    assert maintains["spec"]["schedule"] == own["schedule"]
+    spec = pod_of(maintains)["spec"]
+    assert spec["containers"][0]["args"] == [
+        *("group-hygiene", "pipeline", "maintain"),
+        *("--warehouse=s3a://kafka-hygiene/main", "--memory=8g", "--log-file=/tmp/spark.log", "--keep-history=30d"),
+    ]
+    assert spec["volumes"][0]["emptyDir"]["sizeLimit"] == "500Gi"
+    assert spec["serviceAccountName"] == pod_of(usual)["spec"]["serviceAccountName"]
+
+
 def test_the_pipeline_may_read_its_configuration() -> None:
     """One connection by its name, and the Secrets that are named; where none is, no Secret."""
     granted = rights(objects(rendered(*chosen("pipeline"))))

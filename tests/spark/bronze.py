@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from faults.offsets_log import Row, Rows
 from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, QUARANTINE
+from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, QUARANTINE
 
 _PLACE = ("log_partition", "log_offset", "record_ms")
 _COMMIT = ("group", "topic", "partition", "committed_offset", "leader_epoch", "metadata", "commit_ms", "aborted")
@@ -53,8 +53,8 @@ def append(warehouse: str, table: Table, rows: DataFrame) -> None:
 
 def covered(spark: SparkSession, warehouse: str) -> dict[int, int]:
     """Partition of the log -> the offset up to which it was read."""
-    return {row.log_partition: row.covered_to for row in INGESTED.read(spark, warehouse).collect()}
+    return {row.log_partition: row.covered_to for row in COVERAGE.read(spark, warehouse).collect()}
 
 
-def ingested(spark: SparkSession, warehouse: str) -> list[Any]:
-    return INGESTED.read(spark, warehouse).orderBy("log_partition").collect()
+def coverage(spark: SparkSession, warehouse: str) -> list[Any]:
+    return COVERAGE.read(spark, warehouse).orderBy("log_partition").collect()

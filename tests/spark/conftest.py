@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.session import Options, spark_session
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
@@ -86,5 +85,4 @@ def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     warehouse = str(tmp_path_factory.mktemp("lived"))
     groups = {name: sorted(events, key=lambda event: event["record_time"]) for name, events in LIVES.items()}
     Bronze(spark, warehouse).write(groups)
-    update(spark, warehouse)
     return warehouse

@@ -1,18 +1,24 @@
-"""Histories of groups as records of the log, and the bronze rows and `ingested` that an ingest makes of them."""
+"""Histories of groups as records of the log, and the tables that an ingest makes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from group_hygiene.model.evidence import TABLES_VERSION
+from group_hygiene.pipeline.ingest.batch import Tables, advanced
+from group_hygiene.pipeline.ingest.progress import Place, Progress, read_progress
+from group_hygiene.pipeline.ingest.task import Range, Sink
 from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, QUARANTINE, RECORDS
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
+# When the log was read.
+READ_AT = START + timedelta(days=1)
 Event = dict[str, Any]
 HOUR = 3600.0
 
@@ -78,43 +84,79 @@ LIVES: dict[str, list[Event]] = {
 
 
 class Bronze:
-    """The tables that an ingest fills, without one. Every event of a group is a record of one log partition.
+    """The tables that the ingest fills, without a log. Every event of a group is a record of one log partition.
 
-    began: when the log was read to its end first.
+    began: when the log was read to its end first. partitions: of the log. history: see run.Choices.
     """
 
     def __init__(self, spark: SparkSession, warehouse: str, began: datetime = START) -> None:
         self._spark, self.warehouse, self._began = spark, warehouse, began
-        self._offset = 0
-        self.batch = 0
-        # Of the log.
         self.partitions = 1
-        for table in (*RECORDS, INGESTED):
-            table.create(warehouse)
+        self.history: timedelta | None = None
+        self.offset = 0
 
     def write(self, groups: Mapping[str, Sequence[Event]], era: int = 0, log_partition: int = 0) -> None:
-        """One finished batch: of each group these records, in this order."""
-        self.batch += 1
-        rows: dict[str, list[tuple[Any, ...]]] = {COMMITS.name: [], GROUP_STATES.name: []}
+        """One batch: of each group these records, in this order. They are in all tables then."""
+        batch = 1 + (COVERAGE.rows(self.warehouse)[0]["batch"] if COVERAGE.exists(self.warehouse) else 0)
+        rows: dict[str, list[dict[str, Any]]] = {COMMITS.name: [], GROUP_STATES.name: [], QUARANTINE.name: []}
+        start = self.offset
         for group, events in groups.items():
             for event in events:
-                place = {"era": era, "batch": self.batch, "log_partition": log_partition, "log_offset": self._offset}
+                place = {"era": era, "batch": batch, "log_partition": log_partition, "log_offset": self.offset}
                 table: Table = event["table"]
-                rows[table.name].append(tuple((event | place | {"group": group}).get(f) for f in table.schema.names))
-                self._offset += 1
-        for table in (COMMITS, GROUP_STATES):
-            self._append(table, rows[table.name])
-        self.finish(era, log_partition)
+                fields = event | place | {"group": group}
+                rows[table.name].append({name: fields.get(name) for name in table.schema.names})
+                self.offset += 1
+        batches = {
+            table.name: pa.RecordBatch.from_pylist(rows[table.name], table.schema)
+            for table in RECORDS
+            if rows[table.name]
+        }
+        self._add([Range(log_partition, start, self.offset)] if batches else [], batches, era, log_partition)
 
     def finish(self, era: int = 0, log_partition: int = 0) -> None:
-        """What `ingested` says after that batch."""
-        read_at = START + timedelta(days=1)
-        rest = (self._offset, read_at, None, self._began, TABLES_VERSION, None)
-        partitions = range(self.partitions) if self.partitions > 1 else [log_partition]
-        rows = [("cluster", "topic", era, self.batch, partition, *rest) for partition in partitions]
-        frame = self._spark.createDataFrame(rows, INGESTED.none(self._spark).schema)
-        frame.write.format("delta").mode("overwrite").save(INGESTED.path(self.warehouse))
+        """A run without new records."""
+        self._add([], {}, era, log_partition)
 
-    def _append(self, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
-        frame = self._spark.createDataFrame(list(rows), table.none(self._spark).schema).coalesce(1)
-        frame.write.format("delta").mode("append").save(table.path(self.warehouse))
+    def _add(self, ranges: list[Range], batches: dict[str, pa.RecordBatch], era: int, log_partition: int) -> None:
+        known = read_progress(self.warehouse)
+        before = Progress("cluster", "topic", era, 0, {}) if known is None else known[0]
+        moved = before.era != era
+        places = {} if moved else dict(before.places)
+        for partition in range(self.partitions) if self.partitions > 1 else [log_partition]:
+            places.setdefault(partition, Place(0))
+        progress = replace(before, era=era, places=places)
+        tables = Tables(
+            self._spark,
+            self.warehouse,
+            ACTIVITY.create(self.warehouse) if known is None else known[1],
+            COVERAGE.version(self.warehouse),
+        )
+        tables.remove_leftovers(before.batch)
+        if ranges or moved:
+            progress = add_batch(tables, progress, ranges, batches, now=READ_AT, moved=moved, history=self.history)
+        seen = {
+            partition: replace(place, read_at=READ_AT, first_read_at=self._began)
+            for partition, place in progress.places.items()
+        }
+        tables.save(replace(progress, places=seen))
+
+
+def add_batch(
+    tables: Tables, progress: Progress, ranges: Sequence[Range], batches: Mapping[str, pa.RecordBatch], **how: Any
+) -> Progress:
+    """Add these rows, by table, as if they were what the log has in these ranges; `coverage` is not written yet.
+
+    how: see Tables.round.
+    """
+
+    # Within this function, as Spark's workers can't import the tests.
+    def given(ranges: Sequence[Range], sink: Sink) -> dict[int, int]:
+        for name, rows in batches.items():
+            sink.add(name, rows)
+        return {each.partition: each.end for each in ranges}
+
+    tasks = tables.tasks(ranges, progress.places, how.get("moved", False))
+    done = tables.work(tasks, tables.round(progress, **how), given)
+    tables.add(done)
+    return advanced(progress, done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,16 +15,15 @@ from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import Halted, PipelineError
+from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.partitions import partition_of
-from group_hygiene.pipeline import store
-from group_hygiene.pipeline.activity import update as activity
-from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline import jobs
+from group_hygiene.pipeline.ingest import batch
+from group_hygiene.pipeline.ingest.batch import Tables
 from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.maintain import Retention, maintain
-from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES
-from tests.spark.bronze import append
-from tests.spark.histories import START, Bronze, Event, classic, client, commit, epoch, member, moment, state, wiped
+from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
+from tests.spark.histories import Bronze, Event, classic, client, commit, epoch, member, moment, state, wiped
 
 Rows = dict[str, dict[str, Any]]
 
@@ -249,9 +249,7 @@ def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Take
     bronze = Bronze(spark, warehouse)
     cuts = {f"{name}/{cut}": (it.events, cut) for name, it in HISTORIES.items() for cut in range(len(it.events) + 1)}
     bronze.write({group: events[:cut] for group, (events, cut) in cuts.items()})
-    update(spark, warehouse)
     bronze.write({group: events[cut:] for group, (events, cut) in cuts.items()})
-    update(spark, warehouse)
     return Taken(bronze, rows(spark, warehouse))
 
 
@@ -264,20 +262,11 @@ def test_row(taken: Taken, name: str) -> None:
         assert {key: row[key] for key in history.row} == history.row, f"cut after {cut}"
 
 
-def test_taken_in_twice(spark: SparkSession, taken: Taken) -> None:
-    """A run that ended after the MERGE and before coverage was written changes nothing when it is repeated."""
-    warehouse = taken.bronze.warehouse
-    path = COVERAGE.path(warehouse)
-    spark.read.format("delta").option("versionAsOf", 0).load(path).write.format("delta").mode("overwrite").save(path)
-    assert update(spark, warehouse).records > 0
-    assert rows(spark, warehouse) == taken.rows
-
-
 def test_coverage_names_what_it_covers(spark: SparkSession, taken: Taken) -> None:
-    """coverage says what ingested says, and which table at which version holds that; deltalake reads the same rows."""
+    """Which table, at which version, has all up to its last batch; deltalake reads the same rows."""
     (covered,) = COVERAGE.read(spark, taken.bronze.warehouse).collect()
     reader = Reader(ACTIVITY.path(taken.bronze.warehouse), version=covered["activity_version"])
-    assert (covered["batch"], covered["activity_id"]) == (taken.bronze.batch, str(reader.metadata().id))
+    assert (covered["batch"], covered["activity_id"]) == (2, str(reader.metadata().id))
     query = 'select "group", last_commit, empty_since from t'
     read = QueryBuilder().register("t", reader).execute(query).read_all()
     columns = [read.column(name).to_pylist() for name in ("group", "last_commit", "empty_since")]
@@ -285,34 +274,17 @@ def test_coverage_names_what_it_covers(spark: SparkSession, taken: Taken) -> Non
     assert set(zip(*columns, strict=True)) == wanted
 
 
-def test_unfinished_batch_waits(spark: SparkSession, warehouse: str) -> None:
-    """Rows of a batch that `ingested` doesn't name yet are taken in when it does, not before."""
-    bronze = Bronze(spark, warehouse)
-    bronze.write({"g": [commit(1)]})
-    bronze.write({"g": [commit(5)]})
-    bronze.batch = 1
-    bronze.finish()
-    update(spark, warehouse)
-    assert rows(spark, warehouse)["g"]["last_commit"] == moment(1)
-    bronze.batch = 2
-    bronze.finish()
-    update(spark, warehouse)
-    assert rows(spark, warehouse)["g"]["last_commit"] == moment(5)
-
-
 def test_recreated_log(spark: SparkSession, warehouse: str) -> None:
     """Of an earlier log, a group keeps its times, but neither offsets nor members nor state; lower offsets count."""
     bronze = Bronze(spark, warehouse)
     old = {"g": [commit(1, 5), commit(2, 6, 1), member(2, "a"), epoch(2)], "h": [commit(1), classic(3, 0)]}
     bronze.write({"other": [commit(1)] * 50, **old})
-    update(spark, warehouse)
-    bronze._offset, bronze.partitions, place = 0, 4, partition_of("g", 4)
+    bronze.offset, bronze.partitions, place = 0, 4, partition_of("g", 4)
     bronze.write({"g": [commit(9, 8)]}, era=1, log_partition=place)
-    update(spark, warehouse)
     found = rows(spark, warehouse)
     wanted = SIMPLE | {"first_commit": moment(1), "last_commit": moment(9), "offsets": {0: 8}, "members": []}
     assert {key: found["g"][key] for key in wanted} == wanted
-    assert (found["g"]["era"], found["g"]["log_partition"], found["g"]["read_to"]) == (1, place, 1)
+    assert (found["g"]["era"], found["g"]["log_partition"]) == (1, place)
     assert found["h"]["empty_since"] == moment(3)
 
 
@@ -327,22 +299,19 @@ def test_a_log_that_was_recreated_with_other_partitions(
     spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch, partitions: int, first: str
 ) -> None:
     """In a table of many files, each group has one row, whenever it commits next, and wherever that is."""
-    monkeypatch.setattr(activity, "_SMALL", 0)
+    monkeypatch.setattr(batch, "_SMALL", 0)
     bronze = Bronze(spark, warehouse)
     bronze.partitions = 4
     for partition in range(4):
         bronze.write({name: [commit(1, 5)] for name in _names(partition)}, log_partition=partition)
-    update(spark, warehouse)
     assert len(Reader(ACTIVITY.path(warehouse)).file_uris()) == 4
-    bronze._offset, bronze.partitions = 0, partitions
+    bronze.offset, bronze.partitions = 0, partitions
     names = [name for partition in range(4) for name in _names(partition)]
     if first == "none-commits":
         bronze.finish(era=1)
-        update(spark, warehouse)
     for second, some in ((9, names[::3]), (11, names), (13, names[1::2])):
         for name in some:
             bronze.write({name: [commit(second, second)]}, era=1, log_partition=partition_of(name, partitions))
-        update(spark, warehouse)
         found = [
             (row["group"], row["last_commit"].astimezone(UTC)) for row in ACTIVITY.read(spark, warehouse).collect()
         ]
@@ -353,26 +322,23 @@ def test_a_log_that_was_recreated_with_other_partitions(
 @pytest.mark.parametrize("split", [False, True])
 def test_a_log_that_grew(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch, split: bool) -> None:
     """What a group's records say in the partition where they were before is stale, and their offsets are no order."""
-    monkeypatch.setattr(activity, "_SMALL", 0 if split else 100)
+    monkeypatch.setattr(batch, "_SMALL", 0 if split else 100)
     name, home = next((name, home) for name in ("a", "b", "c", "d") if (home := partition_of(name, 4)) > 1)
     bronze = Bronze(spark, warehouse)
-    bronze.partitions, bronze._offset = 2, 1000
+    bronze.partitions, bronze.offset = 2, 1000
     before = partition_of(name, 2)
     bronze.write({name: [commit(1, 5)], "x": [commit(1)]}, log_partition=before)
-    update(spark, warehouse)
     bronze.partitions = 4
     for _ in range(2):
         # All of the log is read again.
-        bronze._offset = 1000
+        bronze.offset = 1000
         bronze.write({name: [commit(1, 5)]}, era=1, log_partition=before)
-        bronze._offset = 0
+        bronze.offset = 0
         bronze.write({name: [commit(4, 7)]}, era=1, log_partition=home)
-    update(spark, warehouse)
-    bronze._offset = 3
+    bronze.offset = 3
     bronze.write({name: [commit(100, 9)]}, era=1, log_partition=home)
-    update(spark, warehouse)
     (row,) = [row for row in ACTIVITY.read(spark, warehouse).collect() if row["group"] == name]
-    assert (row["last_commit"].astimezone(UTC), row["read_to"], row["log_partition"]) == (moment(100), 4, home)
+    assert (row["last_commit"].astimezone(UTC), row["log_partition"]) == (moment(100), home)
     assert [offset["offset"] for offset in row["offsets"]] == [9]
 
 
@@ -381,54 +347,20 @@ def test_a_use_in_an_unexpected_partition_is_a_use_of_any_group(
     spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch, era: int
 ) -> None:
     """A broker puts records by the number of partitions at its start. No group counts as idle since before that."""
-    monkeypatch.setattr(activity, "_SMALL", 0)
+    monkeypatch.setattr(batch, "_SMALL", 0)
     bronze = Bronze(spark, warehouse)
     bronze.partitions = 4
     if era:
         bronze.write({_names(1)[0]: [commit(0)]}, log_partition=1)
-        update(spark, warehouse)
-    bronze._offset = 0
+    bronze.offset = 0
     bronze.write({_names(2)[0]: [commit(1)]}, era=era, log_partition=2)
     bronze.write({_names(3)[0]: [commit(50, 5)]}, era=era, log_partition=0)
     # The last run has nothing new, and forgets nothing.
     for _ in range(2):
-        update(spark, warehouse)
         since = {row["log_partition"]: row["complete_since"] for row in COVERAGE.rows(warehouse)}
         assert since == dict.fromkeys(range(4), moment(50.1))
         assert _names(3)[0] not in rows(spark, warehouse)
         bronze.finish(era=era)
-
-
-def test_records_and_rows_that_are_there_twice(spark: SparkSession, warehouse: str) -> None:
-    """However that came: a group has one row."""
-    bronze = Bronze(spark, warehouse)
-    events = [classic(1, 1) | {"clients": [client("a")]}, commit(2), classic(5, 0), wiped(6), member(7, "m")]
-    bronze.write({"g": events})
-    for table in (COMMITS, GROUP_STATES):
-        append(warehouse, table, table.read(spark, warehouse).localCheckpoint())
-    update(spark, warehouse)
-    assert len(rows(spark, warehouse)) == ACTIVITY.read(spark, warehouse).count() == 1
-    doubled = ACTIVITY.read(spark, warehouse).localCheckpoint()
-    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", store.MARK)
-    append(warehouse, ACTIVITY, doubled)
-    spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
-    bronze.write({"g": [commit(9)]})
-    update(spark, warehouse)
-    assert ACTIVITY.read(spark, warehouse).count() == 1
-
-
-def test_rounds_of_many_batches(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, with the same result."""
-    monkeypatch.setattr(activity, "_ROUND_RECORDS", 2)
-    bronze = Bronze(spark, warehouse)
-    for second in range(1, 6):
-        bronze.write({"g": [commit(second)], f"g{second}": [commit(second)]})
-    assert update(spark, warehouse).records == 10
-    assert ACTIVITY.version(warehouse) > 2
-    assert {name: row["commits"] for name, row in rows(spark, warehouse).items()} == {
-        "g": 5,
-        **{f"g{second}": 1 for second in range(1, 6)},
-    }
 
 
 def _restored(spark: SparkSession, path: str) -> None:
@@ -446,12 +378,9 @@ def _merged(spark: SparkSession, path: str) -> None:
     merge.whenMatchedUpdateAll().whenNotMatchedBySourceDelete().execute()
 
 
-def _files_put_back(spark: SparkSession, path: str) -> None:
-    for file in Path(path, "_delta_log").iterdir():
-        version = file.name.lstrip(".").partition(".")[0]
-        if file.name == "_last_checkpoint" or (file.is_file() and version.isdecimal() and int(version) > 1):
-            file.unlink()
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+def _doubled(spark: SparkSession, path: str) -> None:
+    rows = spark.read.format("delta").load(path)
+    rows.localCheckpoint().write.format("delta").mode("append").save(path)
 
 
 @pytest.fixture(scope="module")
@@ -461,145 +390,70 @@ def ready(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     bronze = Bronze(spark, warehouse)
     for second in (1, 5):
         bronze.write({"g": [commit(second)], f"only-{second}": [commit(second)]})
-        update(spark, warehouse)
     return warehouse
 
 
-def named(spark: SparkSession, warehouse: str) -> tuple[str, str]:
-    """The id of the table that coverage speaks of, and of the one that is there."""
-    (covered,) = COVERAGE.read(spark, warehouse).collect()
-    return covered["activity_id"], str(Reader(ACTIVITY.path(warehouse)).metadata().id)
-
-
-def test_older_state_of_the_table(spark: SparkSession, ready: str, warehouse: str) -> None:
-    """After somebody put an older state of `activity` back, in whatever way, the next run makes it anew, as another."""
+@pytest.mark.parametrize("change", [_overwritten, _merged, _restored, _doubled])
+def test_rows_that_others_changed(
+    spark: SparkSession, ready: str, warehouse: str, change: Callable[[SparkSession, str], None]
+) -> None:
+    """In whatever way, older rows or further ones: the next run begins with those that coverage names."""
     shutil.copytree(ready, warehouse)
     before = rows(spark, warehouse)
-    for put_back in (_overwritten, _merged, _restored, _files_put_back):
-        last, _ = named(spark, warehouse)
-        put_back(spark, ACTIVITY.path(warehouse))
-        assert set(rows(spark, warehouse)) == {"g", "only-1"}, put_back
-        assert update(spark, warehouse).batches == 2, put_back
-        assert rows(spark, warehouse) == before, put_back
-        covered, there = named(spark, warehouse)
-        assert covered == there != last, put_back
-    assert update(spark, warehouse).batches == 0
-    assert named(spark, warehouse) == (covered, there)
-
-
-def test_killed_while_it_is_recreated(
-    spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is there by then is never taken for the table of which coverage speaks, whatever its version."""
-    shutil.copytree(ready, warehouse)
-    before = rows(spark, warehouse)
-    _restored(spark, ACTIVITY.path(warehouse))
-    monkeypatch.setattr(activity, "_add", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        update(spark, warehouse)
-    covered, there = named(spark, warehouse)
-    assert covered != there
-    monkeypatch.undo()
-    assert update(spark, warehouse).batches == 2
-    assert rows(spark, warehouse) == before
-
-
-def test_our_own_writes_are_known(
-    spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run that ended before coverage, and the maintenance, leave the table what it was: it goes on from there."""
-    shutil.copytree(ready, warehouse)
-    first, _ = named(spark, warehouse)
+    change(spark, ACTIVITY.path(warehouse))
     bronze = Bronze(spark, warehouse)
-    bronze.batch, bronze._offset = 2, 4
-    bronze.write({"g": [commit(11), wiped(12)]})
+    bronze.offset = 4
+    bronze.write({"new": [commit(7)]})
+    found = rows(spark, warehouse)
+    assert ACTIVITY.read(spark, warehouse).count() == 4
+    assert {name: row for name, row in found.items() if name != "new"} == before
+
+
+def test_a_run_that_was_killed_and_the_maintenance(
+    spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is in all tables but coverage is added again, once, also after maintain has removed old files."""
+    shutil.copytree(ready, warehouse)
+    bronze = Bronze(spark, warehouse)
+    bronze.offset = 4
+    new = {"g": [commit(11), wiped(12)]}
     monkeypatch.setattr(COVERAGE.__class__, "overwrite", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        update(spark, warehouse)
+        bronze.write(new)
     monkeypatch.undo()
-    maintain(spark, warehouse, Retention(history=datetime.now(UTC) - moment(20)))
+    assert rows(spark, warehouse)["g"]["commits"] == 3
+    maintain(spark, warehouse, Retention(history=datetime.now(UTC) - moment(20), activity=timedelta(0)))
+    bronze.offset = 4
+    bronze.write(new)
     bronze.write({"h": [commit(21)]})
-    assert update(spark, warehouse).batches == 2
-    assert named(spark, warehouse) == (first, first)
+    found = rows(spark, warehouse)
+    assert {group: row["commits"] for group, row in found.items()} == {"g": 3, "h": 1, "only-1": 1, "only-5": 1}
 
 
 def interrupted(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_coverage_that_is_gone(spark: SparkSession, ready: str, warehouse: str) -> None:
-    """Where some history was dropped, nobody knows what it said: complete since then only."""
-    shutil.copytree(ready, warehouse)
-    maintain(spark, warehouse, Retention(history=datetime.now(UTC) - moment(3)))
-    shutil.rmtree(COVERAGE.path(warehouse))
-    update(spark, warehouse)
-    (covered,) = COVERAGE.read(spark, warehouse).collect()
-    assert covered["complete_since"].astimezone(UTC) == START + timedelta(days=1)
-
-
-def test_an_older_ingested(spark: SparkSession, ready: str, warehouse: str) -> None:
-    """Its next batches would have numbers of batches that were taken in: it is told, and coverage stays."""
-    shutil.copytree(ready, warehouse)
-    covered = COVERAGE.read(spark, warehouse).collect()
-    bronze = Bronze(spark, warehouse)
-    bronze.batch = 1
-    bronze.finish()
-    with pytest.raises(Halted, match="older state replaced ingested"):
-        update(spark, warehouse)
-    assert COVERAGE.read(spark, warehouse).collect() == covered
-
-
 class Enough(Exception):
     """Ends what would go on."""
 
 
-def test_rounds_go_on_after_a_fault_that_passes(spark: SparkSession, warehouse: str, tmp_path: Path) -> None:
-    """It is told, and the next round does the work."""
+def test_rounds_go_on_after_a_fault_that_passes(
+    spark: SparkSession, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is reported, and the next round does the work; where a user must decide, and after a single round, it ends."""
     said: list[str] = []
+    faults = iter([PipelineError("not now"), Enough(), Halted("never"), PipelineError("not now")])
 
-    def tell(line: str) -> None:
-        said.append(line)
-        if len(said) > 1:
-            raise Enough
-        Bronze(spark, warehouse).write({"g": [commit(1)]})
+    def broken(*_: Any) -> Any:
+        raise next(faults)
 
-    work = Work([Job.ACTIVITY], warehouse, every=timedelta(milliseconds=1))
-    with pytest.raises(Enough):
-        repeat(spark, None, work, tell, tmp_path / "spark.log")
-    assert "failed" in said[0]
-    assert "pipeline ingest" in said[0]
-    assert "1 new records" in said[1]
-
-
-def test_rounds_end_where_a_person_is_needed(spark: SparkSession, ready: str, warehouse: str, tmp_path: Path) -> None:
-    """Trying again would change nothing; and a single round ends with every fault."""
-    shutil.copytree(ready, warehouse)
-    Bronze(spark, warehouse).finish()
-    every = timedelta(milliseconds=1)
-    with pytest.raises(Halted, match="older state replaced ingested"):
-        repeat(spark, None, Work([Job.ACTIVITY], warehouse, every=every), pytest.fail, tmp_path / "spark.log")
-    with pytest.raises(PipelineError, match="pipeline ingest"):
-        repeat(spark, None, Work([Job.ACTIVITY], f"{warehouse}-2"), pytest.fail, tmp_path / "spark.log")
-
-
-@pytest.mark.parametrize("table", [COMMITS, GROUP_STATES], ids=lambda table: table.name)
-def test_a_table_that_is_gone(spark: SparkSession, ready: str, warehouse: str, table: Table) -> None:
-    """What it held would count as never written, and a group that committed as one that never did."""
-    shutil.copytree(ready, warehouse)
-    covered, _ = named(spark, warehouse)
-    shutil.rmtree(table.path(warehouse))
-    shutil.rmtree(ACTIVITY.path(warehouse))
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    with pytest.raises(Halted, match=f"{table.name} is gone"):
-        update(spark, warehouse)
-    assert not ACTIVITY.exists(warehouse)
-    assert COVERAGE.rows(warehouse)[0]["activity_id"] == covered
-
-
-def test_nothing_ingested(spark: SparkSession, tmp_path: Path) -> None:
-    """Without an ingest, the user is told to run one."""
-    with pytest.raises(PipelineError, match="pipeline ingest"):
-        update(spark, str(tmp_path))
+    monkeypatch.setattr(jobs, "ingest", broken)
+    every, once = (Work([Job.INGEST], str(tmp_path), every=every) for every in (timedelta(milliseconds=1), None))
+    for work, ends in ((every, Enough), (every, Halted), (once, PipelineError)):
+        with pytest.raises(ends):
+            repeat(spark, client, work, said.append, tmp_path / "spark.log")
+    assert said == ["failed, will retry: not now"]
 
 
 def test_another_run_meanwhile(
@@ -608,43 +462,40 @@ def test_another_run_meanwhile(
     """A run that another one overtakes never adds to what that one wrote: it is told, and all is as if it was not."""
     shutil.copytree(ready, warehouse)
     bronze = Bronze(spark, warehouse)
-    bronze.batch, bronze._offset = 2, 4
-    bronze.write({"g": [commit(11)], "new": [commit(11), commit(12)]})
-    others, own = iter([update]), activity._add
+    bronze.offset = 4
+    own = Tables.add
 
-    def overtaken(*given: Any) -> Any:
-        for other in others:
-            other(spark, warehouse)
-            bronze.write({"g": [commit(21)]})
-            other(spark, warehouse)
-        return own(*given)
+    def overtaken(self: Tables, *given: Any) -> Any:
+        monkeypatch.undo()
+        other = Bronze(spark, warehouse)
+        for second in (11, 21):
+            other.offset = second
+            other.write({"g": [commit(second)]})
+        return own(self, *given)
 
-    monkeypatch.setattr(activity, "_add", overtaken)
+    monkeypatch.setattr(Tables, "add", overtaken)
     with pytest.raises(PipelineError, match=r"another run wrote .* run this one again"):
-        update(spark, warehouse)
-    monkeypatch.undo()
-    assert update(spark, warehouse).batches == 0
+        bronze.write({"g": [commit(13)], "new": [commit(13), commit(14)]})
     found = rows(spark, warehouse)
     assert {group: (row["last_commit"], row["commits"]) for group, row in found.items()} == {
         "g": (moment(21), 4),
-        "new": (moment(12), 2),
         "only-1": (moment(1), 1),
         "only-5": (moment(5), 1),
     }
 
 
 def test_a_broken_file(spark: SparkSession, ready: str, warehouse: str) -> None:
-    """One line that names the table, as for all that can't be read; when the file is back, it goes on."""
+    """One line that names the tables, as for all that can't be read; when the file is back, it goes on."""
     shutil.copytree(ready, warehouse)
     bronze = Bronze(spark, warehouse)
-    bronze.batch, bronze._offset = 2, 4
-    bronze.write({"g": [commit(11)]})
     file = Path(Reader(ACTIVITY.path(warehouse)).file_uris()[0])
     whole = file.read_bytes()
     for broken in (whole[: len(whole) // 2], b""):
         file.write_bytes(broken)
-        with pytest.raises(PipelineError, match=r"^the table .*/activity can't be read or written: .*$"):
-            update(spark, warehouse)
+        bronze.offset = 4
+        with pytest.raises(PipelineError, match=r"^the tables at .* can't be read or written: .*$"):
+            bronze.write({"g": [commit(11)]})
     file.write_bytes(whole)
-    update(spark, warehouse)
+    bronze.offset = 4
+    bronze.write({"g": [commit(11)]})
     assert rows(spark, warehouse)["g"]["last_commit"] == moment(11)

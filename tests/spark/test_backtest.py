@@ -16,12 +16,11 @@ from group_hygiene.decide.checks import judge
 from group_hygiene.errors import PipelineError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
-from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest import run
 from group_hygiene.pipeline.backtest.lives import extent, histories, lives
 from group_hygiene.pipeline.backtest.run import Backtest, Terms, backtest
 from group_hygiene.pipeline.backtest.trial import Trial
-from group_hygiene.pipeline.ingest.batches import ingest
+from group_hygiene.pipeline.ingest.reading import ingest
 from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.durations import format_duration
@@ -247,7 +246,6 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
 
     def run() -> None:
         ingest(spark, client, warehouse, lambda line: None)
-        update(spark, warehouse)
 
     tag, topic = make.name("today"), make.topic(records=9)
     make.simple(make.name("first"), at(topic))

@@ -34,8 +34,8 @@ print(pipeline.markdown({log.name: line}, {log.name: parts}))
 print(json.dumps([line, parts]))
 """
 _FIGURES = {
-    *("records", "l0_s", "l1_s", "l2_s", "full_s", "full_vs_l2", "increment_vs_full", "records_per_s"),
-    *("peak_rss_mb", "activity_query_s"),
+    *("records", "l0_s", "l1_s", "l2_s", "full_s", "full_vs_l2", "warm_vs_l2", "increment_s", "records_per_s"),
+    *("bytes_per_commit", "peak_rss_mb", "activity_query_s"),
 }
 _NOW = 1_780_000_000_000
 

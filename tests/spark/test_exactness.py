@@ -19,8 +19,7 @@ from pyspark.sql import SparkSession
 from faults.offsets_log import read
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets_log import Commit, StateRecord
-from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.ingest.batches import ingest
+from group_hygiene.pipeline.ingest.reading import Choices, ingest
 from group_hygiene.pipeline.tables import ACTIVITY
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at
@@ -95,7 +94,6 @@ def real(spark: SparkSession, kafka: KafkaCluster, client: Client, tmp_path_fact
 
     def run() -> None:
         ingest(spark, client, warehouse, lambda line: None)
-        update(spark, warehouse)
 
     for what in ("transactional", "aborted"):
         commit_in_transaction(bootstrap, names[what], topic, 1, abort=False)
@@ -187,8 +185,7 @@ def test_who_did_not_join_is_not_named(real: Real, what: str) -> None:
 @pytest.mark.parametrize("hosts", [True, False])
 def test_no_file_has_a_host_if_none_is_wanted(spark: SparkSession, client: Client, tmp_path: Path, hosts: bool) -> None:
     """In any file of the warehouse; clients stay. Malformed records: tests/unit/test_files.py."""
-    ingest(spark, client, str(tmp_path), lambda line: None, hosts=hosts)
-    update(spark, str(tmp_path))
+    ingest(spark, client, str(tmp_path), lambda line: None, Choices(hosts=hosts))
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     tables = [pq.read_table(file).to_pylist() for file in files if file.suffix == ".parquet"]
     texts = [file.read_bytes() for file in files if file.suffix != ".parquet"]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from group_hygiene.pipeline.activity.update import update
 from sandbox.spark.jars import jars
 from tests.cli.test_gitops_check import GITOPS, ROOT, commands
 from tests.spark.histories import Bronze, Event, classic, commit, moment
@@ -34,7 +33,6 @@ def test_it_fails_for_a_group_that_was_used_again(spark: SparkSession, tmp_path:
         "orders": [commit(day * DAY) for day in range(-31, 1)],
     }
     Bronze(spark, str(copy / "warehouse"), moment(-31 * DAY)).write(lives)
-    update(spark, str(copy / "warehouse"))
     programs = tmp_path / "bin"
     programs.mkdir()
     options = f"--memory 1g --master 'local[2]' --log-file '{tmp_path}/spark.log'"

@@ -13,11 +13,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline.activity.fold import Fold
-from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.lives import extent, lives
 from group_hygiene.pipeline.backtest.lives import histories as histories_of
 from group_hygiene.pipeline.backtest.replay import History, Steps, Stretch
+from group_hygiene.pipeline.ingest.fold import Fold, Run
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
@@ -61,7 +60,6 @@ def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     groups = {name: it.events for name, it in HISTORIES.items() if all(_within(event) for event in it.events)}
     groups |= {f"random-{number}": random_life(chance) for number in range(300)}
     Bronze(spark, warehouse).write({name: _in_order(events) for name, events in groups.items()})
-    update(spark, warehouse)
     return warehouse
 
 
@@ -112,9 +110,12 @@ def test_every_step_is_as_activity_was_then(spark: SparkSession, lived: str, tmp
     known = []
     for table in (COMMITS, GROUP_STATES):
         rows = table.read(spark, lived).join(F.broadcast(moments), F.col("record_time") <= F.col("at"))
-        known.append(rows.withColumn("group", F.concat_ws("@", "group", "step")))
-    with closing(Fold("cluster", 0, START, START.date(), str(tmp_path))) as fold:
-        fold.add(*(rows.toArrow() for rows in known))
+        # Of each step, the groups and the offsets are others, and the log has one partition.
+        rows = rows.withColumn("log_offset", F.col("log_offset") * STEPS.count + F.col("step"))
+        rows = rows.withColumn("group", F.concat_ws("@", "group", "step")).withColumn("log_partition", F.lit(0))
+        known.append(rows.toArrow())
+    run = Run("cluster", 0, 1, START, START.date())
+    with closing(Fold(known[0], known[1], run, str(tmp_path))) as fold:
         found_then = fold.rows(ACTIVITY.schema.empty_table())
         then = {row["group"]: as_it_was(row) for rows in found_then for row in rows.to_pylist()}
     assert len(then) > 1_000
@@ -174,7 +175,6 @@ def test_what_was_dropped(
     Here all is dropped but what came 90 days later.
     """
     Bronze(spark, warehouse).write({"group": events})
-    update(spark, warehouse)
     late = START + timedelta(days=80)
     maintain(spark, warehouse, Retention(history=_ago(late)))
     reach = extent(warehouse)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,20 +17,23 @@ from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
-from group_hygiene.errors import Halted, PipelineError
+from group_hygiene.errors import Halted, HygieneError, PipelineError
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
-from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.ingest import batches
-from group_hygiene.pipeline.ingest.batches import ingest
-from group_hygiene.pipeline.ingest.fetch import Range, Target, read_and_write
+from group_hygiene.kafka.record_columns import Records
+from group_hygiene.pipeline import store
+from group_hygiene.pipeline.ingest import batch as batches
+from group_hygiene.pipeline.ingest import fetch
+from group_hygiene.pipeline.ingest.batch import Tables
+from group_hygiene.pipeline.ingest.reading import Choices, ingest
+from group_hygiene.pipeline.ingest.task import Range, Sink
 from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, RECORDS
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, soon
-from tests.spark.bronze import covered, ingested, tables
+from tests.spark.bronze import coverage, covered, tables
 from tests.spark.conftest import FEW_PARTITIONS
 
 # No coordinator writes these: a key of a version that nobody knows, an empty key, a commit that ends too early.
@@ -38,7 +41,7 @@ BROKEN = [(b"\x7f\xff\x00\x01x", b"v"), (b"", b"nothing"), (bytes.fromhex("00010
 
 
 def run(spark: SparkSession, client: Client, warehouse: str, start_over: bool = False) -> Counter[str]:
-    return ingest(spark, client, warehouse, lambda line: None, start_over)
+    return ingest(spark, client, warehouse, lambda line: None, Choices(start_over)).written
 
 
 def commit_in_transaction(bootstrap: str, group: str, topic: str, offset: int, abort: bool) -> None:
@@ -99,7 +102,7 @@ def test_all_of_the_log_is_in_the_tables(
     assert written == Counter(counts | {"aborted": aborted})
     assert aborted, "an aborted transaction"
     assert any(row[6] is None for row in held.commits), "a tombstone"
-    for row in ingested(spark, warehouse):
+    for row in coverage(spark, warehouse):
         assert before <= row.read_at.astimezone(UTC) <= datetime.now(UTC)
         assert (row.era, row.complete_since, row.cluster_id) == (0, None, filled.cluster_id)
 
@@ -156,11 +159,11 @@ def test_a_log_in_many_batches(
     spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each task ends after the first answer, in the middle of its partitions; each batch is complete."""
-    monkeypatch.setattr(batches, "_RECORDS", 1)
+    monkeypatch.setattr(batches, "_BYTES", 1)
     said: list[str] = []
     ingest(spark, client, warehouse, said.append)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
-    (batch,) = {row.batch for row in ingested(spark, warehouse)}
+    (batch,) = {row.batch for row in coverage(spark, warehouse)}
     assert batch == len([line for line in said if line.startswith("batch ")]) > 1
 
 
@@ -168,7 +171,7 @@ def test_a_round_that_fails_leaves_those_before_it(
     spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first read of a large log makes progress, although each run is killed."""
-    monkeypatch.setattr(batches, "_RECORDS", 1)
+    monkeypatch.setattr(batches, "_BYTES", 1)
     before: dict[int, int] = {}
 
     def killed(line: str) -> None:
@@ -195,33 +198,35 @@ class Overtaken(NamedTuple):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(Overtaken("_done", first=True), id="before-the-tables-of-the-first-run"),
-        pytest.param(Overtaken("_done", first=False), id="before-the-tables-of-a-later-run"),
-        pytest.param(Overtaken("_write_progress", first=True), id="after-the-tables-of-the-first-run"),
-        pytest.param(Overtaken("_write_progress", first=False), id="after-the-tables-of-a-later-run"),
+        pytest.param(Overtaken("work", first=True), id="before-the-tables-of-the-first-run"),
+        pytest.param(Overtaken("work", first=False), id="before-the-tables-of-a-later-run"),
+        pytest.param(Overtaken("save", first=True), id="after-the-tables-of-the-first-run"),
+        pytest.param(Overtaken("save", first=False), id="after-the-tables-of-a-later-run"),
     ],
 )
 def test_two_runs_at_once(
     spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str, case: Overtaken
 ) -> None:
-    """A run that another one overtook fails, before its tables or between them and `ingested`; no record is lost."""
+    """A run that another one overtook fails, before its tables or between them and `coverage`; no record is lost."""
     if not case.first:
         run(spark, client, warehouse)
     topic = make.topic(records=3)
     make.simple(make.name("early"), at(topic, 1))
-    wrapped, others = getattr(batches._Ingest, case.method), list[int]()
+    wrapped, others = getattr(Tables, case.method), list[int]()
 
     def overtaken(self: Any, *args: Any) -> Any:
-        # The files of the batch are written before the other run, and its row of `ingested` after it.
-        files = wrapped(self, *args) if case.method == "_done" else None
-        if not others and (files is not None or args[0].batch > self._progress.batch):
+        # The files of the batch are written before the other run, and its row of `coverage` after it.
+        files = wrapped(self, *args) if case.method == "work" else None
+        if not others and (
+            files is not None or args[0].batch > max((row["batch"] for row in COVERAGE.rows(warehouse)), default=0)
+        ):
             others.append(1)
             make.simple(make.name("late"), at(topic, 2))
             run(spark, client, warehouse)
         return wrapped(self, *args) if files is None else files
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches._Ingest, case.method, overtaken)
+        patch.setattr(Tables, case.method, overtaken)
         with pytest.raises(PipelineError, match="another run wrote it"):
             run(spark, client, warehouse)
     assert others
@@ -268,26 +273,27 @@ def test_each_batch_writes_to_each_table(
     assert [table.version(warehouse) for table in RECORDS] == [version + 1 for version in before]
 
 
-def test_a_task_stops_after_so_many_records(client: Client, filled: KafkaCluster, warehouse: str) -> None:
-    """And says how far it came: what it wrote is before that offset, and nothing is missing."""
-    bounds = cast(LogBounds, read_log_bounds(client, soon()))
+class Few:
+    """Takes the records of one answer."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.offsets = dict[int, int]()
+
+    def add_records(self, partition: int, records: Records) -> None:
+        self.full = True
+        self.offsets[partition] = max([self.offsets.get(partition, -1), *records.offsets.tolist()])
+
+
+def test_a_task_stops_after_so_many_records(client: Client, filled: KafkaCluster) -> None:
+    """And says how far it came: what it has is before that offset, and nothing is missing."""
+    bounds, sink = cast(LogBounds, read_log_bounds(client, soon())), Few()
     ranges = [Range(partition, bounds.starts[partition], end) for partition, end in bounds.ends.items()]
-    Path(warehouse).mkdir(parents=True)
-    target = Target(warehouse, {table.name: table for table in RECORDS}, 0, 1, {})
-    (done,) = read_and_write(iter([ranges]), client.settings, target, 1)
-    assert (done.failure, done.crowded) == (None, True)
-    left = [partition for partition, start, end in ranges if start < end]
-    begun = [partition for partition, start, _ in ranges if done.reached[partition] > start]
-    assert begun == left[: len(begun)]
-    assert 0 < len(begun) < len(left)
-    log = expected(read(filled.bootstrap_servers))
-    before = [
-        row for rows in (log.commits, log.states, log.quarantine) for row in rows if row[1] < done.reached[row[0]]
-    ]
-    assert sum(part.rows for part in done.parts) == len(before) > 0
-    (whole,) = read_and_write(iter([ranges]), client.settings, target, 1_000_000)
-    assert whole.reached == bounds.ends
-    assert not whole.crowded
+    reached = fetch.read(ranges, cast(Sink, sink), client.settings)
+    first = ranges[0].partition
+    assert sink.offsets.keys() == {first}
+    assert sink.offsets[first] < reached[first]
+    assert [reached[partition] for partition, _, _ in ranges[1:]] == [start for _, start, _ in ranges[1:]]
 
 
 def test_a_table_that_can_not_be_written(
@@ -297,7 +303,7 @@ def test_a_table_that_can_not_be_written(
     folder = Path(warehouse, "commits")
     folder.parent.mkdir(parents=True)
     folder.symlink_to("/dev/null/nothing")
-    with pytest.raises(PipelineError, match=r"the records can't be written into the tables: .*Not a directory"):
+    with pytest.raises(PipelineError, match=r"the tables at .* can't be read or written: .*Not a directory"):
         run(spark, client, warehouse)
     folder.unlink()
     run(spark, client, warehouse)
@@ -307,13 +313,13 @@ def test_a_table_that_can_not_be_written(
 def test_a_lost_table_of_progress(spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str) -> None:
     """What is in the other tables would come twice: the user is told the way out, and nothing is written."""
     run(spark, client, warehouse)
-    shutil.rmtree(INGESTED.path(warehouse))
+    shutil.rmtree(COVERAGE.path(warehouse))
     held = tables(spark, warehouse)
     for _ in range(2):
-        with pytest.raises(Halted, match=r"ingested is gone.*new, empty --warehouse"):
+        with pytest.raises(Halted, match=r"coverage is gone.*new, empty --warehouse"):
             run(spark, client, warehouse)
     assert tables(spark, warehouse) == held
-    for table in (*RECORDS, INGESTED):
+    for table in (*RECORDS, ACTIVITY, COVERAGE):
         shutil.rmtree(table.path(warehouse), ignore_errors=True)
     forget(spark)
     run(spark, client, warehouse)
@@ -341,7 +347,7 @@ def test_commits_alone_make_both_tables(spark: SparkSession, lonely: KafkaCluste
     maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
     assert run(spark, client, warehouse) == Counter(commits=1)
     assert GROUP_STATES.exists(warehouse)
-    assert update(spark, warehouse).records == 1
+    assert ACTIVITY.read(spark, warehouse).count() == 1
     maker.close()
     client.close()
 
@@ -349,25 +355,68 @@ def test_commits_alone_make_both_tables(spark: SparkSession, lonely: KafkaCluste
 def test_an_older_table_of_progress(
     spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str
 ) -> None:
-    """Where `activity` knows more, neither job goes on before the newest state is back."""
+    """Two batches older: what was read since may be gone from the log, so nothing is removed before it is back."""
     topic = make.topic(records=1)
     run(spark, client, warehouse)
     older = max(map(version_of, delta_log(warehouse)))
-    make.simple(make.name("new"), at(topic, 1))
-    run(spark, client, warehouse)
-    update(spark, warehouse)
-    newest = max(map(version_of, delta_log(warehouse)))
-    put_back = f"RESTORE TABLE delta.`{INGESTED.path(warehouse)}` TO VERSION AS OF "
-    spark.sql(f"{put_back} {older}").collect()
-    make.simple(make.name("new"), at(topic, 1))
-    with pytest.raises(Halted, match=r"older state replaced ingested.*newest state"):
+    for _ in range(2):
+        make.simple(make.name("new"), at(topic, 1))
         run(spark, client, warehouse)
-    with pytest.raises(Halted, match=r"older state replaced ingested.*newest state"):
-        update(spark, warehouse)
-    spark.sql(f"{put_back} {newest}").collect()
+    held, newest = tables(spark, warehouse), max(map(version_of, delta_log(warehouse)))
+    store.restore(COVERAGE.path(warehouse), older)
+    make.simple(make.name("new"), at(topic, 1))
+    with pytest.raises(Halted, match=r"older state of coverage.*newest state"):
+        run(spark, client, warehouse)
+    assert tables(spark, warehouse) == held
+    store.restore(COVERAGE.path(warehouse), newest)
     assert run(spark, client, warehouse) == Counter(commits=1)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
-    assert update(spark, warehouse).records == 1
+
+
+def _emptied(warehouse: str) -> None:
+    shutil.rmtree(ACTIVITY.path(warehouse))
+
+
+def _made_anew(warehouse: str) -> None:
+    ACTIVITY.create(warehouse)
+
+
+def _older_files(warehouse: str) -> None:
+    for file in Path(ACTIVITY.path(warehouse), "_delta_log").iterdir():
+        if file.is_file() and (file.name == "_last_checkpoint" or version_of(file) > 0):
+            file.unlink()
+
+
+@pytest.mark.parametrize("lose", [_emptied, _made_anew, _older_files])
+def test_a_lost_activity(
+    spark: SparkSession,
+    filled: KafkaCluster,
+    client: Client,
+    warehouse: str,
+    monkeypatch: pytest.MonkeyPatch,
+    lose: Callable[[str], None],
+) -> None:
+    """All of the log is read again, if a user says so, also if that run is killed; nothing counts as idle then."""
+    run(spark, client, warehouse)
+    before = {row["group"] for row in ACTIVITY.read(spark, warehouse).collect()}
+    lose(warehouse)
+    forget(spark)
+    for _ in range(2):
+        with pytest.raises(Halted, match=r"activity is not the one that coverage names.*--start-over"):
+            run(spark, client, warehouse)
+    now = datetime.now(UTC)
+    monkeypatch.setattr(Tables, "work", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(spark, client, warehouse, start_over=True)
+    monkeypatch.undo()
+    run(spark, client, warehouse)
+    assert_equal(spark, warehouse, filled.bootstrap_servers, era=1)
+    assert {row["group"] for row in ACTIVITY.read(spark, warehouse).collect()} == before
+    assert all(row.complete_since.astimezone(UTC) >= now for row in coverage(spark, warehouse))
+
+
+def killed(*_: Any) -> Any:
+    raise KeyboardInterrupt
 
 
 class Crash(NamedTuple):
@@ -401,15 +450,15 @@ def test_a_crash_before_the_last_write(
     warehouse: str,
     crash: Crash,
 ) -> None:
-    """Rows of a batch that is not in `ingested` are removed, and the records come again: once, with those that are new.
+    """Rows of a batch that is not in `coverage` are removed, and the records come again: once, with those that are new.
 
-    In the very first batch, too: by then `ingested` exists.
+    In the very first batch, too: by then `coverage` exists.
     """
     before: list[Any] = []
     version = 0
     if not crash.first:
         run(spark, client, warehouse)
-        before, version = ingested(spark, warehouse), max(map(version_of, delta_log(warehouse)))
+        before, version = coverage(spark, warehouse), max(map(version_of, delta_log(warehouse)))
         make.simple(make.name("new"), at(make.topic(records=1), 1))
     run(spark, client, warehouse)
     for file in delta_log(warehouse):
@@ -420,7 +469,7 @@ def test_a_crash_before_the_last_write(
     forget(spark)
     if crash.compacted:
         DeltaTable.forPath(spark, COMMITS.path(warehouse)).optimize().executeCompaction()
-    crashed = ingested(spark, warehouse)
+    crashed = coverage(spark, warehouse)
     assert crashed == before or crash.first
     assert {row.batch for row in crashed} == {0 if crash.first else before[0].batch}
     if crash.more:
@@ -458,8 +507,8 @@ def forget(spark: SparkSession) -> None:
 
 
 def delta_log(warehouse: str) -> set[Path]:
-    """Files for each version of `ingested`."""
-    return {file for file in Path(INGESTED.path(warehouse), "_delta_log").iterdir() if file.is_file()}
+    """Files for each version of `coverage`."""
+    return {file for file in Path(COVERAGE.path(warehouse), "_delta_log").iterdir() if file.is_file()}
 
 
 def version_of(file: Path) -> int:
@@ -498,7 +547,7 @@ def test_a_log_without_groups(spark: SparkSession, other: KafkaCluster, warehous
     bootstrap = other.bootstrap_servers
     client = connect(Settings((bootstrap,)))
     assert run(spark, client, warehouse) == Counter()
-    assert all(table.read(spark, warehouse).isEmpty() for table in (*RECORDS, INGESTED))
+    assert all(table.read(spark, warehouse).isEmpty() for table in (*RECORDS, COVERAGE))
     maker = Maker(bootstrap)
     everything(maker, bootstrap)
     maker.close()
@@ -527,7 +576,7 @@ def test_a_log_that_was_hurt(spark: SparkSession, other: KafkaCluster, warehouse
     assert run(spark, client, warehouse, start_over=True) == Counter(commits=1)
     held = tables(spark, warehouse)
     assert held.commits == sorted(kept.commits + expected(read(bootstrap)).commits, key=lambda row: row[:2])
-    since = [row.complete_since for row in ingested(spark, warehouse)]
+    since = [row.complete_since for row in coverage(spark, warehouse)]
     assert [moment is not None and moment.astimezone(UTC) >= now for moment in since].count(True) == 1
     assert run(spark, client, warehouse) == Counter()
 
@@ -538,26 +587,24 @@ def test_a_log_that_was_hurt(spark: SparkSession, other: KafkaCluster, warehouse
     assert run(spark, client, warehouse, start_over=True) == Counter(commits=1)
     assert tables(spark, warehouse) == held
     assert_equal(spark, warehouse, bootstrap, era=1)
-    assert all(row.complete_since.astimezone(UTC) >= now for row in ingested(spark, warehouse))
+    assert all(row.complete_since.astimezone(UTC) >= now for row in coverage(spark, warehouse))
     assert COMMITS.read(spark, warehouse).count() == len(held.commits) + 1
     maker.close()
     client.close()
 
 
-def test_what_a_worker_can_not_read(spark: SparkSession, other: KafkaCluster, warehouse: str, tmp_path: Path) -> None:
-    """Offsets that are deleted, or not there yet; a broker that does not answer: a result that says so."""
+def test_what_a_worker_can_not_read(other: KafkaCluster) -> None:
+    """Offsets that are deleted, or not there yet; a broker that does not answer: an error that says so."""
     settings = Settings((other.bootstrap_servers,))
     client, maker = connect(settings), Maker(other.bootstrap_servers)
     maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
     end = max(ends(other.bootstrap_servers).items(), key=lambda item: item[1])
     delete_all_records(maker, other.bootstrap_servers)
-    target = Target(str(tmp_path), {table.name: table for table in RECORDS}, 0, 1, {})
 
     def failure(settings: Settings, offsets: Range) -> str:
-        ((reached, parts, why, _),) = read_and_write(iter([[offsets]]), settings, target, 9)
-        assert (reached, parts) == ({}, [])
-        assert why is not None
-        return why
+        with pytest.raises(HygieneError) as raised:
+            fetch.read([offsets], cast(Sink, Few()), settings)
+        return str(raised.value)
 
     assert "lost records, or was recreated, while it was read" in failure(settings, Range(end[0], 0, end[1]))
     assert "ends earlier than a moment ago" in failure(settings, Range(end[0], end[1], end[1] + 9))
@@ -623,7 +670,7 @@ def test_a_log_that_was_compacted(spark: SparkSession, warehouse: str, monkeypat
         "offsets.topic.segment.bytes": str(1 << 20),
         "log.cleaner.min.cleanable.ratio": "0.01",
     }
-    monkeypatch.setattr(batches, "_RECORDS", 1)
+    monkeypatch.setattr(batches, "_BYTES", 1)
     with KafkaCluster(config=FEW_PARTITIONS | often) as cluster:
         bootstrap = cluster.bootstrap_servers
         maker = Maker(bootstrap)

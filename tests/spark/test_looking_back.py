@@ -20,7 +20,6 @@ from group_hygiene.cli import backtest_commands, backtests, main
 from group_hygiene.cli.manifests import read_manifests
 from group_hygiene.cli.output import show
 from group_hygiene.errors import HygieneError
-from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.run import backtest as run
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from group_hygiene.report.wording import printable
@@ -412,7 +411,6 @@ def test_a_report(spark: SparkSession, tmp_path: Path) -> None:
     warehouse, folder, log = tmp_path / "warehouse", tmp_path / "reports", tmp_path / "spark.log"
     lives = {name: [classic(-9 * DAY, 1), commit(-8 * DAY), classic(-8 * DAY, 0)] for name in HOSTILE}
     Bronze(spark, str(warehouse), moment(5 * 3600)).write(lives)
-    update(spark, str(warehouse))
     folder.mkdir()
     file, link = folder / "report.html", tmp_path / "link.html"
     file.write_text("before")

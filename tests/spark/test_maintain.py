@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 from deltalake import DeltaTable as Reader
 from deltalake import QueryBuilder, Schema
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
 
 from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
-from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.lives import extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, INGESTED, QUARANTINE, RECORDS
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE, RECORDS
 from tests.spark.histories import HOUR, START, Bronze, commit, milliseconds, moment, wiped
 
 
@@ -40,16 +37,15 @@ def since(second: float) -> Retention:
 
 
 def test_what_is_old_goes_and_what_is_needed_stays(spark: SparkSession, warehouse: str) -> None:
-    """Old records are dropped once they are in `activity`, which can be made again from the others."""
+    """Old records are dropped; `activity` has what they said. A group that is gone leaves it with the next commits."""
     bronze = Bronze(spark, warehouse)
     bronze.write({"old": [commit(1)], "both": [commit(1), commit(100)], "gone": [commit(1), wiped(2)]})
-    update(spark, warehouse)
-    bronze.write({"late": [commit(3)]})
     assert maintain(spark, warehouse, since(50))
-    assert groups(spark, warehouse, COMMITS) == ["both", "late"]
+    assert groups(spark, warehouse, COMMITS) == ["both"]
     assert groups(spark, warehouse, ACTIVITY) == ["both", "gone", "old"]
     # The log was read a day after the start.
-    update(spark, warehouse, START + timedelta(days=1) - moment(50))
+    bronze.history = timedelta(days=1) - (moment(50) - START)
+    bronze.write({"late": [commit(3)]})
     assert groups(spark, warehouse, ACTIVITY) == ["both", "late", "old"]
     assert complete_since(spark, warehouse) is None
     (covered,) = COVERAGE.read(spark, warehouse).collect()
@@ -57,24 +53,14 @@ def test_what_is_old_goes_and_what_is_needed_stays(spark: SparkSession, warehous
     read = QueryBuilder().register("t", reader).execute('select "group" from t').read_all()
     assert sorted(read.column("group").to_pylist()) == ["both", "late", "old"]
 
-    # What had been dropped by then is unknown.
-    shutil.rmtree(ACTIVITY.path(warehouse))
-    update(spark, warehouse)
-    assert groups(spark, warehouse, ACTIVITY) == ["both", "late"]
-    assert complete_since(spark, warehouse) == START + timedelta(days=1)
-    update(spark, warehouse)
-    assert complete_since(spark, warehouse) == START + timedelta(days=1)
-
 
 def test_old_versions_of_activity_are_removed(spark: SparkSession, warehouse: str) -> None:
     """But not the one that coverage names, also if a run that was killed wrote a later one."""
     bronze = Bronze(spark, warehouse)
     for second in (1, 2, 3):
         bronze.write({"g": [commit(second)]})
-        update(spark, warehouse)
     covered = COVERAGE.rows(warehouse)
     bronze.write({"g": [commit(4)]})
-    update(spark, warehouse)
     COVERAGE.overwrite(warehouse, covered)
     maintain(spark, warehouse, Retention(activity=timedelta(0)))
     assert len(list(Path(ACTIVITY.path(warehouse)).glob("*.parquet"))) == 2
@@ -85,9 +71,8 @@ def test_old_versions_of_activity_are_removed(spark: SparkSession, warehouse: st
 def test_files_of_old_versions_are_removed(spark: SparkSession, warehouse: str) -> None:
     """In every table, a file that left it, or never was in it, goes after the retention, and no earlier."""
     Bronze(spark, warehouse).write({"g": [commit(1)]})
-    update(spark, warehouse)
     now, left, never = datetime.now(UTC).timestamp(), dict[Path, bool](), dict[Path, bool]()
-    for table in (*RECORDS, INGESTED, COVERAGE, ACTIVITY):
+    for table in (*RECORDS, COVERAGE, ACTIVITY):
         folder, removed = Path(table.path(warehouse)), list[AddAction | RemoveAction]()
         for age in (1, 3):
             for files, name in ((left, f"left-{age}.parquet"), (never, f"never-{age}.parquet")):
@@ -110,7 +95,6 @@ def test_a_table_without_old_rows_is_not_written(spark: SparkSession, warehouse:
     Bronze(spark, warehouse).write(
         {name: [commit(HOUR * 24 * day + hour) for day in range(5) for hour in (1, 2)] for name in ("a", "b")}
     )
-    update(spark, warehouse)
     assert maintain(spark, warehouse, every(0))
 
     def files() -> list[str]:
@@ -131,17 +115,15 @@ def test_of_old_days_the_first_and_the_last_commits_stay(spark: SparkSession, wa
     others = [commit(HOUR * 2, partition=1), *(commit(HOUR * hour + 1, aborted=True) for hour in (3, 4, 5))]
     others += [wiped(HOUR * hour + 2) for hour in (6, 7, 8)]
     late = commit(HOUR * 5 + 3, commit_ms=milliseconds(HOUR * 11.5))
-    bronze = Bronze(spark, warehouse)
-    bronze.write({"g": sorted([*map(commit, hours), *others, late], key=lambda event: event["record_time"])})
-    update(spark, warehouse)
-    bronze.write({"g": [commit(HOUR * 3)]})
+    events = sorted([*map(commit, hours), *others, late], key=lambda event: event["record_time"])
+    Bronze(spark, warehouse).write({"g": events})
     reach = extent(warehouse)
     days = Steps(datetime(2026, 11, 21, tzinfo=UTC), timedelta(days=1), 3)
     before = sorted(map(str, lives(spark, warehouse, reach, days).collect()))
     # Noon of the second day: the first one has ended.
     assert maintain(spark, warehouse, every(HOUR * 24))
     times = sorted((row["record_time"].astimezone(UTC) - START) / timedelta(hours=1) for row in rows(spark, warehouse))
-    first = [1, 2, 3, 3, 5, 5, 6, 8, 11]
+    first = [1, 2, 3, 5, 5, 6, 8, 11]
     assert [round(time, 2) for time in times if time < 12] == first
     assert [int(time) for time in times if time >= 12] == list(range(12, 60))
     assert sorted(map(str, lives(spark, warehouse, reach, days).collect())) == before
@@ -149,26 +131,6 @@ def test_of_old_days_the_first_and_the_last_commits_stay(spark: SparkSession, wa
     times = sorted((row["record_time"].astimezone(UTC) - START) / timedelta(hours=1) for row in rows(spark, warehouse))
     assert [int(time) for time in times if time >= 12] == [12, 35, *range(36, 60)]
     assert sorted(map(str, lives(spark, warehouse, reach, days).collect())) == before
-
-
-@pytest.mark.parametrize("dropped", ["thinned", "pruned"])
-def test_a_new_activity_counts_no_day_that_lost_commits(spark: SparkSession, warehouse: str, dropped: str) -> None:
-    """The number of such a day is unknown, and not the number of the rows that are left. Times are the same."""
-    seconds = [HOUR / 4 * quarter for quarter in range(200)]
-    Bronze(spark, warehouse).write({"g": [commit(second) for second in seconds]})
-    assert "counted" not in str(update(spark, warehouse))
-    before = ACTIVITY.read(spark, warehouse).collect()[0].asDict()
-    # Noon of the second day, or the same time as what was first.
-    retention = every(HOUR * 24) if dropped == "thinned" else since(HOUR * 2)
-    assert maintain(spark, warehouse, retention)
-    shutil.rmtree(ACTIVITY.path(warehouse))
-    shutil.rmtree(COVERAGE.path(warehouse))
-    whole = {day: number for day, number in before["commits_by_day"].items() if day > START.date()}
-    assert str(update(spark, warehouse)).endswith(f"; commits are counted from {min(whole)} on")
-    after = ACTIVITY.read(spark, warehouse).collect()[0].asDict()
-    assert after["commits_by_day"] == whole
-    same = ("last_commit", "offsets", "state", *(["first_commit"] if dropped == "thinned" else []))
-    assert {name: after[name] for name in same} == {name: before[name] for name in same}
 
 
 def every(second: float) -> Retention:
@@ -183,7 +145,7 @@ def rows(spark: SparkSession, warehouse: str) -> list[Any]:
 def test_not_more_often_than_asked(spark: SparkSession, warehouse: str) -> None:
     """It is done when it was not done for so long; without a limit, always; without tables, or for new ones, never."""
     assert not maintain(spark, warehouse)
-    Bronze(spark, warehouse)
+    Bronze(spark, warehouse).finish()
     assert not maintain(spark, warehouse, at_most_every=timedelta(days=1))
     assert maintain(spark, warehouse, at_most_every=timedelta(microseconds=1))
     assert not maintain(spark, warehouse, at_most_every=timedelta(days=1))
@@ -193,14 +155,10 @@ def test_not_more_often_than_asked(spark: SparkSession, warehouse: str) -> None:
 def test_records_that_could_not_be_read(spark: SparkSession, warehouse: str) -> None:
     """Each may have been a commit of any group of its partition: they count as active then, for good."""
     bronze = Bronze(spark, warehouse)
-    bronze.write({"g": [commit(1)]})
-    for second in (7, 5):
-        place = (0, bronze.batch, 0, 1, moment(second))
-        frame = spark.createDataFrame([(*place, b"k", b"v", "why", None)], QUARANTINE.none(spark).schema)
-        frame.write.format("delta").mode("append").save(QUARANTINE.path(warehouse))
-    update(spark, warehouse)
+    broken = {"table": QUARANTINE, "key": b"k", "value": b"v", "error": "why"}
+    bronze.write({"g": [commit(1)], "": [broken | {"record_time": moment(second)} for second in (7, 5)]})
     assert complete_since(spark, warehouse) == moment(7)
     maintain(spark, warehouse, since(50))
     assert QUARANTINE.read(spark, warehouse).isEmpty()
-    update(spark, warehouse)
+    bronze.write({"g": [commit(9)]})
     assert complete_since(spark, warehouse) == moment(7)

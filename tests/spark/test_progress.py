@@ -93,27 +93,32 @@ def test_another_cluster_is_never_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ingested", "covered", "refused"),
+    ("last", "refused"),
     [
-        pytest.param((1, 7), (1, 7), False, id="all-is-taken-in"),
-        pytest.param((1, 8), (1, 7), False, id="more-to-take-in"),
-        pytest.param((2, 7), (1, 7), False, id="a-later-era"),
-        pytest.param((1, 6), (1, 7), True, id="an-earlier-batch"),
-        pytest.param((0, 7), (1, 7), True, id="an-earlier-era"),
+        pytest.param(0, False, id="no rows"),
+        pytest.param(7, False, id="the same batch"),
+        pytest.param(8, False, id="a run that was killed"),
+        pytest.param(9, True, id="two batches more"),
     ],
 )
-def test_progress_is_never_behind_what_came_of_it(
-    ingested: tuple[int, int], covered: tuple[int, int], refused: bool
-) -> None:
-    """Else an older state of it was put back, and the same numbers would mean other records."""
-    with pytest.raises(Halted, match="older state") if refused else nullcontext():
-        refuse_older(ingested, covered)
+def test_progress_is_never_behind_what_came_of_it(last: int, refused: bool) -> None:
+    """Else an older state of it was put back, and what was read since may be gone from the log."""
+    with pytest.raises(Halted, match="older state of coverage") if refused else nullcontext():
+        refuse_older("commits", last, 7)
+
+
+def test_what_says_nothing_of_groups_counts_as_unread() -> None:
+    """The latest time of all, for good."""
+    later = NOW + (NOW - EARLIER)
+    after = BEFORE.advanced({}, {0: NOW, 1: NOW}).advanced({0: 101}, {0: EARLIER, 1: later})
+    assert {partition: place.complete_since for partition, place in after.places.items()} == {0: NOW, 1: later}
+    assert (after.batch, after.positions) == (9, {0: 101, 1: 20})
 
 
 def test_what_is_not_at_its_end_is_not_read_to_its_end() -> None:
     """`read_at` moves only where the log held no more when it was asked."""
     assert {p: place.read_at for p, place in BEFORE.seen(bounds()).places.items()} == {0: NOW, 1: EARLIER}
-    assert BEFORE.advanced({1: 25}).seen(bounds()).places[1].read_at == NOW
+    assert BEFORE.advanced({1: 25}, {}).seen(bounds()).places[1].read_at == NOW
 
 
 @pytest.mark.parametrize(

@@ -22,22 +22,20 @@ from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import Partition
-from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.ingest.batches import ingest
+from group_hygiene.pipeline.ingest.reading import Choices, ingest
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, alert, verdicts
-from tests.spark.bronze import covered, ingested
+from tests.spark.bronze import coverage, covered
 from tests.spark.conftest import FEW_PARTITIONS
 
 PARTITIONS = int(FEW_PARTITIONS["offsets.topic.num.partitions"])
 
 
 def run(spark: SparkSession, client: Client, warehouse: str, start_over: bool = False) -> None:
-    ingest(spark, client, warehouse, lambda line: None, start_over)
-    update(spark, warehouse)
+    ingest(spark, client, warehouse, lambda line: None, Choices(start_over))
 
 
 def known(warehouse: str, group: str, older: datetime | None = None) -> Activity:
@@ -117,7 +115,7 @@ def test_an_open_transaction_holds_back_what_is_read(
     (group, producer), bootstrap, topic = open_transaction, kafka.bootstrap_servers, make.topic(records=1)
     make.simple(make.name("any"), at(topic))
     run(spark, client, warehouse)
-    log, before = ends(bootstrap), {row.log_partition: row.read_at for row in ingested(spark, warehouse)}
+    log, before = ends(bootstrap), {row.log_partition: row.read_at for row in coverage(spark, warehouse)}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     producer.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], consumer.consumer_group_metadata(), 120)
     wait_for(lambda: ends(bootstrap) != log)
@@ -125,7 +123,7 @@ def test_an_open_transaction_holds_back_what_is_read(
     for _ in range(2):
         run(spark, client, warehouse)
         assert covered(spark, warehouse)[own] == log[own]
-        read_at = {row.log_partition: row.read_at.astimezone(UTC) for row in ingested(spark, warehouse)}
+        read_at = {row.log_partition: row.read_at.astimezone(UTC) for row in coverage(spark, warehouse)}
         assert before[own].astimezone(UTC) <= read_at.pop(own) <= begun
         assert min(read_at.values()) > begun
     consumer.close()
@@ -165,7 +163,7 @@ def test_what_an_unclean_election_cut_off(spark: SparkSession, warehouse: str) -
         now = datetime.now(UTC)
         run(spark, client, warehouse, start_over=True)
         assert verdicts(scene.observe(policy), policy) == {group: reasons.TOO_RECENT}
-        assert all(row.complete_since.astimezone(UTC) >= now for row in ingested(spark, warehouse))
+        assert all(row.complete_since.astimezone(UTC) >= now for row in coverage(spark, warehouse))
         make.close()
         client.close()
 

@@ -13,9 +13,8 @@ from pyspark.sql import SparkSession
 
 from group_hygiene.cli.manifests import read_manifests
 from group_hygiene.pipeline.activity.survey import survey
-from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.suggest import with_suggestions
-from group_hygiene.pipeline.tables import COVERAGE, INGESTED
+from group_hygiene.pipeline.tables import COVERAGE
 from group_hygiene.report.findings import Findings, Suggestion
 from group_hygiene.spec.policy import Action, Mode, Policy
 from tests.spark.histories import START, Bronze, Event, classic, commit
@@ -73,7 +72,6 @@ LIVES: Lives = {
 def written(spark: SparkSession, warehouse: str, lives: Mapping[str, Sequence[Event]], held: float = HELD) -> Findings:
     """Tables of these lives, and what the survey finds in them. held: days of which all is known."""
     Bronze(spark, warehouse, READ_AT - timedelta(days=held)).write(lives)
-    update(spark, warehouse)
     return survey(spark, warehouse, RETENTION)
 
 
@@ -249,10 +247,9 @@ def test_history_is_too_short(spark: SparkSession, warehouse: str) -> None:
         "The history in the tables is 312h long: policies are suggested here once the pipeline has run for 14 days."
     ]
     # A part of the log that was read for the first time after another was read for the last one.
-    (row,) = INGESTED.rows(warehouse)
+    (row,) = COVERAGE.rows(warehouse)
     late = READ_AT + HOUR
-    INGESTED.overwrite(warehouse, [row, row | {"log_partition": 1, "first_read_at": late, "read_at": late}])
-    update(spark, warehouse)
+    COVERAGE.overwrite(warehouse, [row, row | {"log_partition": 1, "first_read_at": late, "read_at": late}])
     (note,) = with_suggestions(spark, warehouse, findings).notes
     assert note.startswith("The history in the tables is 0s long")
 

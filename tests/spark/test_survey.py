@@ -20,8 +20,7 @@ from group_hygiene.model.evidence import Commits
 from group_hygiene.model.groups import GroupType
 from group_hygiene.pipeline.activity import survey as surveying
 from group_hygiene.pipeline.activity.survey import known, survey
-from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED
+from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
 from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.owners import GroupOwner, Owners
@@ -64,17 +63,16 @@ def gone(days: float) -> list[Event]:
 def ingest(
     spark: SparkSession, warehouse: str, *partitions: Mapping[str, Sequence[Event]], **changes: Mapping[int, Any]
 ) -> None:
-    """Histories, by group, of each partition of the log; changes: what else `ingested` says, by column."""
+    """Histories, by group, of each partition of the log; changes: what else `coverage` says, by column."""
     bronze = Bronze(spark, warehouse)
+    bronze.partitions = len(partitions)
     for partition, groups in enumerate(partitions):
         bronze.write(groups, log_partition=partition)
-    (row,) = INGESTED.rows(warehouse)
-    rows = [row | {"log_partition": partition} for partition in range(len(partitions))]
+    rows = sorted(COVERAGE.rows(warehouse), key=lambda row: row["log_partition"])
     for column, values in changes.items():
         for partition, value in values.items():
             rows[partition][column] = value
-    INGESTED.overwrite(warehouse, rows)
-    update(spark, warehouse)
+    COVERAGE.overwrite(warehouse, rows)
 
 
 GROUPS: dict[str, list[Event]] = {
@@ -510,11 +508,7 @@ def test_nothing_to_tell_of(spark: SparkSession, warehouse: str) -> None:
     """Each step that is missing is said, and what to do about it."""
     with pytest.raises(PipelineError, match=r"there are no tables at .* yet: run `group-hygiene pipeline run` first"):
         survey(spark, warehouse, RETENTION)
-    bronze = Bronze(spark, warehouse)
-    with pytest.raises(PipelineError, match=r"there are no tables at .* yet"):
-        survey(spark, warehouse, RETENTION)
-    bronze.finish()
-    update(spark, warehouse)
+    Bronze(spark, warehouse).finish()
     with pytest.raises(PipelineError, match="the tables hold no group yet"):
         survey(spark, warehouse, RETENTION)
     rows = COVERAGE.rows(warehouse)

@@ -21,13 +21,13 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.table_file import TableFile
-from group_hygiene.pipeline.tables import COMMITS, INGESTED
+from group_hygiene.pipeline.tables import COMMITS, COVERAGE
 from tests.spark.bronze import all_rows, append
 
 _ROW = {
     **{"cluster_id": "ours", "topic_id": None, "era": 0, "batch": 1, "log_partition": 0, "covered_to": 7},
     **{"read_at": datetime(2030, 1, 31, 12, tzinfo=UTC), "complete_since": None, "first_read_at": None},
-    **{"version": TABLES_VERSION, "leader_epoch": None},
+    **{"version": TABLES_VERSION, "leader_epoch": None, "activity_id": "a", "activity_version": 3},
 }
 
 _COMMIT = {
@@ -44,32 +44,32 @@ def _at(covered_to: int) -> dict[str, Any]:
 def test_small_tables_tell_what_is_in_them(spark: SparkSession, tmp_path: Path) -> None:
     """By Spark or by delta-rs; and nothing is written after a version that is not the newest one."""
     warehouse, other = str(tmp_path / "one"), tmp_path / "other"
-    folder = Path(INGESTED.path(warehouse))
-    assert INGESTED.rows(warehouse) == []
-    assert not INGESTED.exists(warehouse)
+    folder = Path(COVERAGE.path(warehouse))
+    assert COVERAGE.rows(warehouse) == []
+    assert not COVERAGE.exists(warehouse)
 
-    assert INGESTED.version(warehouse) == -1
-    INGESTED.overwrite(warehouse, [_ROW], -1)
-    assert INGESTED.version(warehouse) == 0
-    assert INGESTED.rows(warehouse) == [_ROW]
-    assert all_rows(spark, warehouse, INGESTED) == [_ROW]
+    assert COVERAGE.version(warehouse) == -1
+    COVERAGE.overwrite(warehouse, [_ROW], -1)
+    assert COVERAGE.version(warehouse) == 0
+    assert COVERAGE.rows(warehouse) == [_ROW]
+    assert all_rows(spark, warehouse, COVERAGE) == [_ROW]
     for version in (-1, 1):
         with pytest.raises(PipelineError, match="it is not at version"):
-            INGESTED.overwrite(warehouse, [_at(8)], version)
-    assert INGESTED.rows(warehouse) == [_ROW]
-    INGESTED.overwrite(warehouse, [_at(8)], 0)
-    assert INGESTED.rows(warehouse) == [_at(8)]
+            COVERAGE.overwrite(warehouse, [_at(8)], version)
+    assert COVERAGE.rows(warehouse) == [_ROW]
+    COVERAGE.overwrite(warehouse, [_at(8)], 0)
+    assert COVERAGE.rows(warehouse) == [_at(8)]
 
     shutil.copytree(folder, other)
-    INGESTED.overwrite(warehouse, [_at(9), _at(10)])
-    assert INGESTED.rows(warehouse) == [_at(9), _at(10)]
+    COVERAGE.overwrite(warehouse, [_at(9), _at(10)])
+    assert COVERAGE.rows(warehouse) == [_at(9), _at(10)]
     shutil.rmtree(folder)
     shutil.copytree(other, folder)
-    assert INGESTED.rows(warehouse) == [_at(8)]
+    assert COVERAGE.rows(warehouse) == [_at(8)]
     DeltaTable.forPath(spark, str(folder)).update(set={"covered_to": F.lit(10)})
-    assert INGESTED.rows(warehouse) == [_at(10)]
+    assert COVERAGE.rows(warehouse) == [_at(10)]
     shutil.rmtree(folder)
-    assert INGESTED.rows(warehouse) == []
+    assert COVERAGE.rows(warehouse) == []
 
 
 def test_rows_of_some_batches(spark: SparkSession, tmp_path: Path) -> None:
@@ -165,10 +165,10 @@ def test_a_commit_takes_six_bytes_and_stays_as_small(spark: SparkSession, tmp_pa
 
 def test_a_table_that_can_not_be_read(tmp_path: Path) -> None:
     """It is not taken for one that isn't there."""
-    INGESTED.overwrite(str(tmp_path), [_ROW])
-    (log,) = (tmp_path / "ingested" / "_delta_log").glob("*.json")
+    COVERAGE.overwrite(str(tmp_path), [_ROW])
+    (log,) = (tmp_path / "coverage" / "_delta_log").glob("*.json")
     log.write_text("{")
-    with pytest.raises(PipelineError, match=r"the table .*/ingested can't be read or written: "):
-        INGESTED.rows(str(tmp_path))
+    with pytest.raises(PipelineError, match=r"the table .*/coverage can't be read or written: "):
+        COVERAGE.rows(str(tmp_path))
     with pytest.raises(PipelineError, match="can't be read or written"):
-        INGESTED.exists(str(tmp_path))
+        COVERAGE.exists(str(tmp_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ pytest.importorskip("pyspark")
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.record_columns import Records, Slices
 from group_hygiene.pipeline import store, table_file
-from group_hygiene.pipeline.ingest import fetch
-from group_hygiene.pipeline.ingest.fetch import Files, Target
+from group_hygiene.pipeline.ingest import task
+from group_hygiene.pipeline.ingest.task import Round, Sink
 from group_hygiene.pipeline.table_file import Part
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, QUARANTINE, RECORDS
 from group_hygiene.spec.secret import one_line
@@ -41,11 +42,29 @@ def batch(first: int, *pairs: Pair) -> Records:
     return Records(offsets, times, np.zeros(len(pairs), np.bool_), keys, values, first + len(pairs))
 
 
-def written(folder: Path, *batches: Records, partition: int = 4, hosts: bool = True) -> list[Part]:
-    made = Files(Target(str(folder), {table.name: table for table in RECORDS}, 2, 7, {4: START}, hosts))
+def written(folder: Path, *batches: Records, partition: int = 4, hosts: bool = True) -> Sequence[Part]:
+    round = Round(
+        warehouse=str(folder),
+        records={table.name: table for table in RECORDS},
+        activity=ACTIVITY,
+        version=-1,
+        cluster_id="c",
+        era=2,
+        batch=7,
+        written_after={4: START},
+        partitions=5,
+        moved=False,
+        now=START,
+        first_day=START.date(),
+        gone_before=None,
+        hosts=hosts,
+        most=100,
+        run="r",
+    )
+    sink = Sink(round)
     for records in batches:
-        made.add(partition, records)
-    return made.finished()
+        sink.add_records(partition, records)
+    return sink.finished()
 
 
 def held(folder: Path, table: str) -> list[dict[str, Any]]:
@@ -79,7 +98,7 @@ def test_each_record_is_a_row_of_its_table(tmp_path: Path, partition: int) -> No
 
 def test_a_file_has_so_many_rows_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many records a task reads: the next ones are in another file."""
-    monkeypatch.setattr(fetch, "_FILE_ROWS", 3)
+    monkeypatch.setattr(task, "_FILE_ROWS", 3)
     added = written(tmp_path, *(batch(at, COMMIT, COMMIT) for at in range(0, 10, 2)))
     assert [part.rows for part in added] == [4, 4, 2]
     assert sorted(row["log_offset"] for row in held(tmp_path, "commits")) == list(range(10))
@@ -231,8 +250,8 @@ def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "with_it", "clients"),
     [
-        pytest.param("ingest.fetch", {"decoder", "fetch", "ingest"}, {"kafka"}, id="ingest"),
-        pytest.param("activity.shards", {"activity", "fold", "shards"}, set(), id="activity"),
+        pytest.param("ingest.fetch", {"decoder", "fetch", "fold", "ingest", "task"}, {"kafka"}, id="fetch"),
+        pytest.param("ingest.task", {"decoder", "fold", "ingest", "task"}, set(), id="task"),
     ],
 )
 def test_it_drags_nothing_along(module: str, with_it: set[str], clients: set[str]) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 pytest.importorskip("duckdb")
 
 import pyarrow as pa
 
 from group_hygiene.kafka.partitions import partition_of
-from group_hygiene.pipeline.activity.fold import Fold
+from group_hygiene.pipeline.ingest.fold import Fold, Run, partitions_of
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -38,18 +40,15 @@ def state(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def last_stray(tmp_path: Path, partition: int, *rows: Mapping[str, Any]) -> datetime | None:
-    """What `remove_strays` returns for records in this partition."""
-    with closing(Fold("cluster", 0, NOW, NOW.date(), str(tmp_path))) as fold:
-        of_table: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-        for offset, row in enumerate(rows):
-            of_table["topic" in row].append({"log_partition": partition, "log_offset": offset} | dict(row))
-        fold.add(
-            pa.Table.from_pylist(of_table[True], COMMITS.schema),
-            pa.Table.from_pylist(of_table[False], GROUP_STATES.schema),
-        )
-        found = fold.remove_strays(PARTITIONS)
-        assert len(fold.groups()) == (partition == OWN)
-        return found
+    """What `strays` is for records in this partition."""
+    of_table: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for offset, row in enumerate(rows):
+        of_table["topic" in row].append({"log_partition": partition, "log_offset": offset} | dict(row))
+    commits = pa.Table.from_pylist(of_table[True], COMMITS.schema)
+    states = pa.Table.from_pylist(of_table[False], GROUP_STATES.schema)
+    with closing(Fold(commits, states, Run("cluster", 0, PARTITIONS, NOW, NOW.date()), str(tmp_path))) as fold:
+        assert len(fold.groups) == (partition == OWN)
+        return fold.strays
 
 
 @pytest.mark.parametrize(
@@ -76,3 +75,11 @@ def test_a_use_in_an_unexpected_partition_has_its_time(
     """Whose offsets it left is not known, so before its time no group counts as idle. Brokers' own records are none."""
     assert last_stray(tmp_path, (OWN + 1) % PARTITIONS, *rows) == used
     assert last_stray(tmp_path, OWN, *rows) is None
+
+
+# Java's hash of the first one is the smallest number there is.
+@example(["polygenelubricants", "", "\u00e9", "\U0001f600"], 50)
+@given(st.lists(st.text()), st.integers(1, 1000))
+def test_many_groups_are_where_each_of_them_is(groups: list[str], partitions: int) -> None:
+    found = partitions_of(pa.chunked_array([["first"], groups]).slice(1), partitions)
+    assert found.tolist() == [partition_of(group, partitions) for group in groups]

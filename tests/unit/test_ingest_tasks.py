@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle
 
-from group_hygiene.pipeline.ingest.batches import divided, ranges_of
-from group_hygiene.pipeline.ingest.fetch import Range, Target, read_and_write
-from group_hygiene.pipeline.tables import RECORDS
+from group_hygiene.pipeline.ingest import fetch
+from group_hygiene.pipeline.ingest.reading import ranges_of
+from group_hygiene.pipeline.ingest.task import Range, Task, plan, together
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.secret import Hidden
 
@@ -27,12 +27,12 @@ def test_every_offset_is_in_one_task(ranges: dict[int, tuple[int, int]], number:
     """From the position to the end of each partition; the tasks have successive partitions."""
     positions = {partition: start for partition, (start, _) in ranges.items()}
     ends = {partition: start + size for partition, (start, size) in ranges.items()}
-    tasks = divided(ranges_of(positions, ends), number)
-    assert len(tasks) <= number
-    assert all(tasks)
-    found = list(chain(*tasks))
     left = [Range(each, positions[each], ends[each]) for each in sorted(ranges) if positions[each] < ends[each]]
-    assert found == left
+    assert ranges_of(positions, ends) == left
+    tasks = plan(left, {}, sorted(ranges) or [0], split=True, moved=False)
+    found = together(tasks, [task.ranges[0].end - task.ranges[0].start for task in tasks], number)
+    assert len(found) <= number
+    assert list(chain(*(task.ranges for task in found))) == left
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_every_offset_is_in_one_task(ranges: dict[int, tuple[int, int]], number:
         pytest.param([10, 10, 10, 10], [[0, 1], [2, 3]], id="even"),
         pytest.param([100, 1, 1], [[0], [1, 2]], id="the first one is large"),
         pytest.param([1, 1, 100], [[0, 1], [2]], id="the last one is large"),
-        pytest.param([0, 5, 0], [[1]], id="one has records"),
+        pytest.param([5], [[0]], id="one"),
         pytest.param([], [], id="none"),
     ],
 )
-def test_tasks_have_about_as_many_offsets(sizes: list[int], tasks: list[list[int]]) -> None:
-    found = divided(ranges_of(dict.fromkeys(range(len(sizes)), 0), dict(enumerate(sizes))), 2)
-    assert [[each.partition for each in task] for task in found] == tasks
+def test_tasks_have_about_the_same_size(sizes: list[int], tasks: list[list[int]]) -> None:
+    each = [Task((Range(number, 0, size),), (), (), ()) for number, size in enumerate(sizes)]
+    assert [[some.partition for some in task.ranges] for task in together(each, sizes, 2)] == tasks
 
 
 def test_a_partition_that_was_read_has_none() -> None:
@@ -66,8 +66,7 @@ LOGINS = [
 def test_a_worker_has_the_whole_connection(sasl: Sasl) -> None:
     """With its secrets, as Spark sends a task; what is shown of it has none."""
     settings = Settings(("a:1",), Tls("ca", "certificate", Hidden(SECRET)), sasl, requests_per_second=5)
-    target = Target("/tables", {table.name: table for table in RECORDS}, 1, 2, {})
-    task = partial(read_and_write, settings=settings, target=target, most=9)
+    task = partial(fetch.read, settings=settings)
     sent = cloudpickle.loads(cloudpickle.dumps(task))  # type: ignore[no-untyped-call]
     assert sent.keywords == task.keywords
     login = sent.keywords["settings"].sasl

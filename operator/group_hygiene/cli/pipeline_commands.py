@@ -24,7 +24,7 @@ def pipeline() -> None:
     Examples:
       group-hygiene pipeline run --bootstrap-server kafka:9092 --warehouse /data/hygiene
       group-hygiene pipeline ingest --command-config client.properties --warehouse s3a://bucket/hygiene
-      group-hygiene pipeline activity --warehouse /data/hygiene
+      group-hygiene pipeline maintain --warehouse /data/hygiene
 
     Exit codes: 0 done, 1 an error.
     """
@@ -65,27 +65,25 @@ def _read_options(command: F) -> F:
     return command
 
 
-def _retention_options(command: F) -> F:
-    for name, default, what in (
-        (
-            "--keep-every-commit",
-            "14d",
-            "Retention of every commit; of older ones, the first and the last of a day stay.",
-        ),
-        ("--keep-history", "90d", "Retention of commits and group records in the tables: 90d, 720h."),
-    ):
-        command = click.option(
-            name, type=DurationType(), metavar="DURATION", default=default, show_default=True, help=what
-        )(command)
-    return command
+def _period(name: str, default: str, what: str) -> Callable[[F], F]:
+    return click.option(name, type=DurationType(), metavar="DURATION", default=default, show_default=True, help=what)
+
+
+_commits_option = _period(
+    "--keep-every-commit", "14d", "Retention of every commit; of older ones, the first and the last of a day stay."
+)
+_history_option = _period(
+    "--keep-history", "90d", "Retention of commits, group records, and groups that are gone: 90d, 720h."
+)
 
 
 @pipeline.command()
+@_history_option
 @_read_options
 @spark_options
 @target_options
 def ingest(target: ChosenCluster, **given: Any) -> int:
-    """Read new records of the offsets log. Writes the tables commits, group_states and quarantine.
+    """Read new records of the offsets log into the tables.
 
     \b
     Examples:
@@ -98,21 +96,8 @@ def ingest(target: ChosenCluster, **given: Any) -> int:
 
 
 @pipeline.command()
-@spark_options
-def activity(**given: Any) -> int:
-    """Update the table activity. It has one row per group, made from the ingested records. Needs no Kafka.
-
-    \b
-    Example:
-      group-hygiene pipeline activity --warehouse /data/hygiene
-
-    Exit codes: 0 done, 1 an error.
-    """
-    return _run(("activity",), None, given)
-
-
-@pipeline.command()
-@_retention_options
+@_history_option
+@_commits_option
 @spark_options
 def maintain(**given: Any) -> int:
     """Compact and clean up the tables. Removes history and files older than the retention. Needs no Kafka.
@@ -127,12 +112,13 @@ def maintain(**given: Any) -> int:
 
 
 @pipeline.command()
-@_retention_options
+@_history_option
+@_commits_option
 @_read_options
 @spark_options
 @target_options
 def run(target: ChosenCluster, **given: Any) -> int:
-    """Run ingest, activity and maintain in one session.
+    """Run ingest and, once a day, maintain in one session.
 
     \b
     Examples:
@@ -141,7 +127,7 @@ def run(target: ChosenCluster, **given: Any) -> int:
 
     Exit codes: 0 done, or stopped by a signal, 1 an error.
     """
-    return _run(("ingest", "activity", "maintain"), target, given)
+    return _run(("ingest", "maintain"), target, given)
 
 
 def _run(names: tuple[str, ...], target: ChosenCluster | None, given: dict[str, Any]) -> int:

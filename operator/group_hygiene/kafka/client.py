@@ -53,6 +53,7 @@ _BACKOFF_START, _BACKOFF_CAP = 0.1, 2.0
 _POLL_S = 0.01
 _SCRAM_ITERATIONS_MIN = 4096
 _UNSEEN_BYTES = 256 << 10
+_AT_ONCE = 1 << 16
 _TIMED_OUT = Fault("REQUEST_TIMED_OUT", "no answer in time", retriable=True)
 NO_ANSWER = Fault("NO_ANSWER", "the broker's answer leaves it out")
 # The code for a single answer, which a smaller request may avoid; and that for all answers together.
@@ -98,7 +99,8 @@ class _Meter:
         if self._unseen >= _UNSEEN_BYTES and not (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()):
             self._unseen = 0
             raise BlockingIOError
-        received: bytes = self._sock.recv(size)
+        # The library asks for 4 KiB at a time, and takes what it gets.
+        received: bytes = self._sock.recv(max(size, _AT_ONCE))
         self._unseen += len(received)
         self._manager.take(len(received))
         return received

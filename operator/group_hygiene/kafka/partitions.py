@@ -18,7 +18,6 @@ def hash_of(text: str) -> int:
 
 
 def partition_of_hash(code: int, partitions: int) -> int:
-    """The partition of a group whose id has this hash."""
-    signed = code - (1 << 32) if code >> 31 else code
+    """The partition of a group whose id has this hash. By numpy's arrays of int64, of many."""
     # As Utils.abs: the smallest number, which has no positive counterpart, becomes 0.
-    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
+    return abs(code - (code >> 31 << 32)) % (1 << 31) % partitions

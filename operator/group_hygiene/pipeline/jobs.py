@@ -1,4 +1,4 @@
-"""The jobs of one Spark session: ingest, activity, maintain, in that order, once or repeatedly."""
+"""The jobs of one Spark session: ingest, then maintain, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from pyspark.sql import SparkSession
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client
-from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.ingest.batches import ingest
+from group_hygiene.pipeline.ingest.reading import Choices, ingest
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.session import Options, spark_session
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, QUARANTINE
@@ -34,7 +33,6 @@ _STORES = ("s3a", "s3", "abfss", "abfs", "gs")
 
 class Job(StrEnum):
     INGEST = "ingest"
-    ACTIVITY = "activity"
     MAINTAIN = "maintain"
 
 
@@ -110,15 +108,14 @@ def warehouse_uri(text: str) -> str:
 
 def _round(spark: SparkSession, client: Client | None, work: Work, report: Report) -> None:
     if Job.INGEST in work.jobs and client is not None:
-        written = ingest(
-            spark, client, work.warehouse, lambda line: report(f"ingest: {line}"), work.start_over, work.hosts
-        )
+        choices = Choices(work.start_over, work.hosts, work.retention.history)
+        written, read_at = ingest(spark, client, work.warehouse, lambda line: report(f"ingest: {line}"), choices)
+        upto = "not complete yet" if read_at is None else f"complete as of {read_at:%Y-%m-%d %H:%M:%S} UTC"
         report(
             f"ingest: {written[COMMITS.name]:,} commits ({written['aborted']:,} of aborted transactions), "
-            f"{written[GROUP_STATES.name]:,} group records, {written[QUARANTINE.name]:,} malformed ones in quarantine"
+            f"{written[GROUP_STATES.name]:,} group records, {written[QUARANTINE.name]:,} malformed ones in quarantine; "
+            f"{upto}"
         )
-    if Job.ACTIVITY in work.jobs:
-        report(f"activity: {update(spark, work.warehouse, work.retention.history)}")
     # With other jobs, once a day is enough.
     every = timedelta(days=1) if len(work.jobs) > 1 else None
     if Job.MAINTAIN in work.jobs and maintain(spark, work.warehouse, work.retention, every):

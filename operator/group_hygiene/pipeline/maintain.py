@@ -20,13 +20,12 @@ from group_hygiene.pipeline.tables import (
     ACTIVITY,
     COMMITS,
     COVERAGE,
-    INGESTED,
     PRUNED,
     RECORDS,
     THINNED,
 )
 
-# A property of `ingested`: time of the last maintenance, in seconds since 1970.
+# A property of `coverage`: time of the last maintenance, in seconds since 1970.
 _MAINTAINED = "grouphygiene.maintained"
 # A table of so many files is not compacted: that would rewrite all of a small one at each run.
 _FEW = 8
@@ -34,7 +33,7 @@ _FEW = 8
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """history: of records, by their time in the log, and of groups that are gone (which `activity.update` drops).
+    """history: of records, by their time in the log, and of groups that are gone (which `ingest` drops).
     files: of old versions of a table.
 
     commits: of every commit; of older ones, the first and the last of a day are enough.
@@ -51,12 +50,12 @@ class Retention:
 def maintain(
     spark: SparkSession, warehouse: str, retention: Retention | None = None, at_most_every: timedelta | None = None
 ) -> bool:
-    """Maintain all existing tables. False = not due. If ingest or activity runs at the same time, one of both fails.
+    """Maintain all existing tables. False = not due. If ingest runs at the same time, one of both fails.
 
     at_most_every: not due if the last maintenance, or the tables' creation, is more recent than this.
     """
     retention, now = retention or Retention(), datetime.now(UTC)
-    if not INGESTED.exists(warehouse):
+    if not COVERAGE.exists(warehouse):
         return False
     if at_most_every is not None and now - _last(warehouse) < at_most_every:
         return False
@@ -73,15 +72,15 @@ def maintain(
             _thin(spark, warehouse, now - retention.commits, taken_in)
         if len(table.files(warehouse, table.version(warehouse), "batch")) > _FEW:
             found.optimize().executeCompaction()
-    for table in (*RECORDS, INGESTED, COVERAGE):
+    for table in (*RECORDS, COVERAGE):
         store.vacuum(table.path(warehouse), retention.files)
-    store.set_property(INGESTED.path(warehouse), _MAINTAINED, str(int(now.timestamp())))
+    store.set_property(COVERAGE.path(warehouse), _MAINTAINED, str(int(now.timestamp())))
     return True
 
 
 def _last(warehouse: str) -> datetime:
-    done = INGESTED.settings(warehouse).get(_MAINTAINED)
-    return store.created(INGESTED.path(warehouse)) if done is None else datetime.fromtimestamp(int(done), UTC)
+    done = COVERAGE.settings(warehouse).get(_MAINTAINED)
+    return store.created(COVERAGE.path(warehouse)) if done is None else datetime.fromtimestamp(int(done), UTC)
 
 
 def _prune(found: DeltaTable, warehouse: str, table: Table, oldest: datetime, taken_in: int) -> None:
@@ -90,7 +89,7 @@ def _prune(found: DeltaTable, warehouse: str, table: Table, oldest: datetime, ta
         return
     before = table.settings(warehouse).get(PRUNED)
     if before is None or datetime.fromisoformat(before) < oldest:
-        # First: a rebuild of `activity`, or a backtest, must know that the rows are incomplete.
+        # First: a backtest must know that the rows are incomplete.
         store.set_property(table.path(warehouse), PRUNED, oldest.isoformat())
     found.delete(rows)
 

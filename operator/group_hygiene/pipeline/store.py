@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from delta import DeltaTable as SparkTable
     from pyspark.sql import DataFrame, SparkSession
 
-# Our commits have it in Delta's history, as `userMetadata`.
-MARK = "group-hygiene"
-
+# Fail if there is a newer version than the one that was opened.
+_ONCE = CommitProperties(max_commit_retries=0)
 # Times in tables are at most so far from 1970, some 1,900 years: records may name any, and durations are added to them.
 FAR_MS = 60_000_000_000_000
 
@@ -127,7 +126,7 @@ class Table(NamedTuple):
             ]
 
     def rows(self, warehouse: str) -> list[dict[str, Any]]:
-        """All rows of a small table, `ingested` or `coverage`, times in UTC, all columns; none if it does not exist.
+        """All rows of a small table, `coverage`, times in UTC, all columns; none if it does not exist.
 
         Raises Halted if a newer program wrote it.
         """
@@ -139,15 +138,15 @@ class Table(NamedTuple):
             )
         return found
 
-    def create(self, warehouse: str) -> None:
+    def create(self, warehouse: str) -> State:
         """Create it without rows. One that exists is replaced by one with another id, in one version."""
         with _explained(uri := self.path(warehouse)):
-            DeltaTable.create(
+            table = DeltaTable.create(
                 *(uri, Schema.from_arrow(self.schema), "overwrite"),
                 configuration=self._properties,
-                commit_properties=_marked(),
                 raise_if_key_not_exists=False,
             )
+            return State(str(table.metadata().id), int(table.version()))
 
     def overwrite(self, warehouse: str, rows: Sequence[Mapping[str, Any]], after: int | None = None) -> None:
         """Overwrite a small table with these rows; creates it if it does not exist.
@@ -164,7 +163,7 @@ class Table(NamedTuple):
                 pa.Table.from_pylist(data, self.schema),
                 mode="overwrite",
                 configuration=self._properties if table is None else None,
-                commit_properties=_marked(retries=None if after is None else 0),
+                commit_properties=None if after is None else _ONCE,
             )
 
     def change(self, warehouse: str, files: Iterable[AddAction], version: int, removed: Iterable[str] = ()) -> int:
@@ -177,11 +176,11 @@ class Table(NamedTuple):
         with _explained(uri):
             if version >= 0:
                 table = DeltaTable(uri, version=version)
-                table.create_write_transaction(actions, "append", schema, commit_properties=_marked(retries=0))
+                table.create_write_transaction(actions, "append", schema, commit_properties=_ONCE)
                 return version + 1
             settings = self._properties
             try:
-                create_table_with_add_actions(uri, schema, actions, configuration=settings, commit_properties=_marked())
+                create_table_with_add_actions(uri, schema, actions, configuration=settings)
             except DeltaError as error:
                 # That another run created it has no error of its own.
                 if opened(uri) is None:
@@ -244,7 +243,7 @@ def delete(uri: str, condition: str, version: int) -> int:
     """Delete the rows for which an SQL condition holds; returns the table's version then. Fails as `change` does."""
     with _explained(uri):
         table = DeltaTable(uri, version=version)
-        table.delete(condition, commit_properties=_marked(retries=0))
+        table.delete(condition, commit_properties=_ONCE)
     return int(table.version())
 
 
@@ -254,17 +253,18 @@ def vacuum(uri: str, age: timedelta, versions: Sequence[int] = ()) -> None:
         with _explained(uri):
             table.vacuum(
                 *(int(age / timedelta(hours=1)), False, False),
-                commit_properties=_marked(retries=0),
+                commit_properties=_ONCE,
                 keep_versions=list(versions),
                 full=True,
             )
 
 
-def history(uri: str, count: int) -> list[dict[str, Any]]:
-    """The table's last commits, newest first, as far as they are still known."""
+def restore(uri: str, version: int) -> int:
+    """Put the state of this version back, in a new version, which it returns."""
     with _explained(uri):
-        found: list[dict[str, Any]] = DeltaTable(uri).history(count)
-    return found
+        table = DeltaTable(uri)
+        table.restore(version, commit_properties=_ONCE)
+    return int(table.version())
 
 
 def _rows(table: DeltaTable, query: str) -> pa.RecordBatchReader:
@@ -276,11 +276,6 @@ def _rows(table: DeltaTable, query: str) -> pa.RecordBatchReader:
 def _files(table: DeltaTable) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return found
-
-
-def _marked(retries: int | None = None) -> CommitProperties:
-    """With our mark. retries: 0 = fail if there is a newer version than the one that was opened."""
-    return CommitProperties({"userMetadata": MARK}, max_commit_retries=retries)
 
 
 @contextmanager

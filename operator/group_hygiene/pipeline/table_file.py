@@ -74,6 +74,8 @@ class TableFile:
             compression="zstd",
             use_dictionary=[path for path in paths if path not in NEARLY_UNIQUE],
             column_encoding={path: "DELTA_BINARY_PACKED" for path in paths if path in NEARLY_UNIQUE},
+            # No reader of a table looks at those of the others.
+            write_statistics=table.schema.names[: table.indexed],
             metadata_collector=self._metadata,
         )
         self._waiting: list[pa.RecordBatch] = []

@@ -79,29 +79,11 @@ QUARANTINE = Table(
     _INDEXED,
 )
 
-# One row per log partition: every record of that era before `covered_to` is in the three tables above, and no later
-# record was written before `read_at` (with an open transaction, the time of its first record; null = never completely
-# read). leader_epoch: of the partition at that read, -1 = its log has none. batch: the
-# last completed one, 0 = none; rows of a later one will be written again. complete_since: records from before this time
-# were lost unread, in whole or in part (null = none). first_read_at: time of the first complete read; of older records,
-# compaction had left only the last ones. topic_id: null = a broker before 2.8, which has none. version: TABLES_VERSION
-# of the writer, for all tables.
-INGESTED = Table(
-    "ingested",
-    _schema(
-        """
-        cluster_id VARCHAR NOT NULL, topic_id VARCHAR, era INT NOT NULL, batch BIGINT NOT NULL,
-        log_partition INT NOT NULL, covered_to BIGINT NOT NULL, read_at TIMESTAMPTZ, complete_since TIMESTAMPTZ,
-        first_read_at TIMESTAMPTZ, version INT NOT NULL, leader_epoch INT
-        """
-    ),
-)
-
 # One row per group. Times are those of the log's records; null = unknown. offsets: its last commit in each partition
 # for which it still has an offset. `*_after`: the latest `written_after` of its commits, of the record of its state,
 # and of the commits for each topic of `offsets`: these were written no earlier. last_clients: of the last record that
 # names clients, and its time. log_partition: each file has the groups of one partition, or of all: see
-# activity.shards.
+# ingest.task.
 ACTIVITY = Table(
     "activity",
     _schema(
@@ -113,7 +95,7 @@ ACTIVITY = Table(
         offsets STRUCT(
             topic VARCHAR, "partition" INT, "offset" BIGINT, leader_epoch INT, metadata VARCHAR, commit_time TIMESTAMPTZ
         )[] NOT NULL,
-        commits_by_day MAP(DATE, BIGINT) NOT NULL, tombstoned_at TIMESTAMPTZ, era INT NOT NULL, read_to BIGINT NOT NULL,
+        commits_by_day MAP(DATE, BIGINT) NOT NULL, tombstoned_at TIMESTAMPTZ, era INT NOT NULL,
         updated_at TIMESTAMPTZ NOT NULL, last_commit_after TIMESTAMPTZ, state_after TIMESTAMPTZ,
         topics_after MAP(VARCHAR, TIMESTAMPTZ), last_clients {_CLIENTS}, last_clients_at TIMESTAMPTZ
         """
@@ -121,14 +103,22 @@ ACTIVITY = Table(
     indexed=2,
 )
 
-# One row per log partition, copied from `ingested` once version `activity_version` of `activity` includes all of it.
+# One row per log partition: every record of that era before `covered_to` is in the three tables of records, and in
+# version `activity_version` of `activity`, and no later record was written before `read_at` (with an open transaction,
+# the time of its first record; null = never completely read). leader_epoch: of the partition at that read, -1 = its log
+# has none. batch: the last completed one, 0 = none; rows of a later one will be written again. complete_since: records
+# from before this time were lost unread, could not be decoded, or are of unknown groups (null = none). first_read_at:
+# time of the first complete read; of older records, compaction had left only the last ones. topic_id: null = a broker
+# before 2.8, which has none. version: TABLES_VERSION of the writer, for all tables.
 COVERAGE = Table(
     "coverage",
-    pa.schema(
-        [
-            *INGESTED.schema,
-            *_schema("activity_id VARCHAR NOT NULL, activity_version BIGINT NOT NULL"),
-        ]
+    _schema(
+        """
+        cluster_id VARCHAR NOT NULL, topic_id VARCHAR, era INT NOT NULL, batch BIGINT NOT NULL,
+        log_partition INT NOT NULL, covered_to BIGINT NOT NULL, read_at TIMESTAMPTZ, complete_since TIMESTAMPTZ,
+        first_read_at TIMESTAMPTZ, version INT NOT NULL, leader_epoch INT, activity_id VARCHAR NOT NULL,
+        activity_version BIGINT NOT NULL
+        """
     ),
 )
 

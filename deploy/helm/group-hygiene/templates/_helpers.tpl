@@ -150,7 +150,7 @@ subjects:
 
 {{/* A CronJob's name has at most 52 characters. A hash keeps two names apart that begin alike. Call with a dict of the root and the connection's name. */}}
 {{- define "group-hygiene.pipelineName" -}}
-{{- $name := printf "%s-pipeline-%s" (include "group-hygiene.fullname" .root) .connection -}}
+{{- $name := printf "%s-%s-%s" (include "group-hygiene.fullname" .root) (.job | default "pipeline") .connection -}}
 {{- if gt (len $name) 52 -}}
 {{- $name = printf "%s-%s" (regexReplaceAll "[-.]+$" (trunc 43 $name) "") (sha256sum $name | trunc 8) -}}
 {{- end -}}

@@ -1,7 +1,7 @@
 """Computes the report's findings from `activity` and `coverage`. Does not connect to Kafka, writes nothing.
 
-Everything is as of the time when the log was read. `model.evidence.Activity` defines idle and expiry: here both are
-repeated as Spark SQL. The cost depends on the number of groups and offsets; the driver gets a bounded result.
+Everything is as of the time when the log was read. `model.evidence.Activity` defines idle and expiry. The cost depends
+on the number of groups and offsets; the driver gets a bounded result.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
+from itertools import accumulate, starmap
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.model.evidence import Activity
+from group_hygiene.model.groups import GroupType
 from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.naming import FORMULAS
 from group_hygiene.pipeline.activity.coverage import Covered, activity_at, read_coverage
@@ -36,6 +38,12 @@ _COLUMNS = (
     *("last_commit_after", "state_after", "log_partition", "topics", "partitions", "offsets"),
     *("last_clients", "last_clients_at", "tombstoned_at", "commits_by_day"),
 )
+# Which of them say since when a group is idle.
+_JUDGED = (
+    *("log_partition", "type", "protocol_type"),
+    *("last_commit", "oldest_commit", "empty_since", "last_commit_after", "state_after"),
+)
+_TIME, _NEVER = pa.timestamp("us", "UTC"), datetime.max.replace(tzinfo=UTC)
 _UNIT = ("pattern", "owner", "program")
 # Existing groups that are alike in these columns are counted together. overdue: see `_due`.
 _TALLIED = ("type", "covered", "due", "overdue", "idle", "owner")
@@ -116,28 +124,29 @@ def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retentio
 
     Also with `covered`: whether their partition is in `places`; if not, both times are null (unknown).
     """
-    schema = pa.schema({"log_partition": "int32", "complete_since": pa.timestamp("us", "UTC"), "covered": "bool"})
-    read = [{**row, "log_partition": number, "covered": True} for number, row in places.items()]
-    covered = pa.Table.from_pylist(read, schema)
-    rows = activity.join(F.broadcast(activity.sparkSession.createDataFrame(covered)), "log_partition", "left")
-    classic, simple = F.col("type") == "Classic", F.col("simple")
-    needed = F.when(simple, F.col("last_commit")).otherwise(F.col("empty_since"))
-    idle = F.when(
-        needed.isNotNull() & (F.col("type") != "Unknown"),
-        F.greatest(needed, "last_commit", "last_commit_after", F.when(~simple, F.col("state_after")), "complete_since"),
+    since = {partition: place["complete_since"] for partition, place in places.items()}
+    fields = pa.struct(
+        [("simple", pa.bool_()), ("covered", pa.bool_()), *((name, _TIME) for name in ("idle_since", "expires"))]
     )
-    retained_for = F.lit(retention)
-    expires = (
-        F.when(F.col("oldest_commit").isNull() & F.col("complete_since").isNull(), F.lit(None))
-        .when(classic & ~simple, F.col("empty_since") + retained_for)
-        .when(F.col("oldest_commit").isNotNull(), F.greatest(F.col("oldest_commit") + retained_for, "empty_since"))
-    )
-    rows = rows.withColumns(
-        {"simple": classic & (F.coalesce("protocol_type", F.lit("")) == ""), "covered": F.col("covered").isNotNull()}
-    )
-    return rows.withColumns(
-        {"idle_since": F.when(F.col("covered"), idle), "expires": F.when(F.col("covered"), expires)}
-    )
+
+    def found(partition: int, type_: str, protocol_type: str | None, *times: datetime | None) -> dict[str, Any]:
+        last, oldest, empty, after, state_after = times
+        each = Activity(
+            *(GroupType(type_), protocol_type or "", "", None, last, oldest, empty, partition, 0, _NEVER),
+            complete_since=since.get(partition),
+            last_commit_after=after,
+            state_after=state_after,
+        )
+        if partition not in since:
+            return {"simple": each.simple, "covered": False}
+        expires = each.first_expiry(retention)
+        return {"simple": each.simple, "covered": True, "idle_since": each.idle_since, "expires": expires}
+
+    @F.arrow_udf("struct<simple: boolean, covered: boolean, idle_since: timestamp, expires: timestamp>")  # type: ignore[attr-defined, untyped-decorator]
+    def judged(*columns: pa.Array) -> pa.Array:
+        return pa.array(starmap(found, zip(*(column.to_pylist() for column in columns), strict=True)), fields)
+
+    return activity.withColumn("judged", judged(*_JUDGED)).select("*", "judged.*").drop("judged")
 
 
 def _derived(read_at: datetime, retention: timedelta, since: datetime) -> dict[str, Column]:
@@ -323,10 +332,9 @@ def _rows(groups: DataFrame) -> list[dict[str, Any]]:
         *("last_clients", "last_clients_at", turn.alias("turn")),
     )
     chosen = rows.orderBy("turn", *idle).limit(_ROWS).toArrow().to_pylist()
-    never = datetime.max.replace(tzinfo=UTC)
     return sorted(
         chosen,
-        key=lambda row: (row["turn"] == 3, row["idle_since"] or never, row["last_commit"] or never, row["group"]),
+        key=lambda row: (row["turn"] == 3, row["idle_since"] or _NEVER, row["last_commit"] or _NEVER, row["group"]),
     )
 
 

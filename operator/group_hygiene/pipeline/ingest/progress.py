@@ -1,4 +1,4 @@
-"""How far the log was read, and where to continue: the table `ingested`, and how to handle a log that changed.
+"""How far the log was read, and where to continue: the table `coverage`, and how to handle a log that changed.
 
 `plan` is pure. If records were lost or the log is another one, it stops: a user must decide, since the tables' history
 has a gap then.
@@ -17,7 +17,8 @@ from group_hygiene.kafka.log_bounds import LogBounds
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.model.groups import NO_LEADER_EPOCH
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, RECORDS
+from group_hygiene.pipeline.store import State
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, RECORDS
 
 _HOW_TO_CONTINUE = (
     "To continue with the current log, run this once with --start-over: all history stays, and groups count as active "
@@ -29,7 +30,7 @@ _OF_ALL = ("cluster_id", "topic_id", "era", "batch")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One partition of the log: see tables.INGESTED."""
+    """One partition of the log: see tables.COVERAGE."""
 
     covered_to: int
     read_at: datetime | None = None
@@ -40,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The rows of `ingested`.
+    """The rows of `coverage`.
 
     batch: the number of the last completed batch; rows of a later one are leftovers of a run that was killed.
     """
@@ -55,10 +56,14 @@ class Progress:
     def positions(self) -> dict[int, int]:
         return {partition: place.covered_to for partition, place in self.places.items()}
 
-    def advanced(self, ends: Mapping[int, int]) -> Progress:
-        """The progress after one more batch, up to `ends`."""
+    def advanced(self, reached: Mapping[int, int], unread: Mapping[int, datetime]) -> Progress:
+        """The progress after one more batch. unread: by partition, records before this time say nothing of groups."""
         moved = {
-            partition: replace(place, covered_to=max(place.covered_to, ends.get(partition, 0)))
+            partition: replace(
+                place,
+                covered_to=max(place.covered_to, reached.get(partition, 0)),
+                complete_since=max(filter(None, (place.complete_since, unread.get(partition))), default=None),
+            )
             for partition, place in self.places.items()
         }
         return replace(self, batch=self.batch + 1, places=moved)
@@ -89,12 +94,17 @@ def cut_off(before: Progress, ends: Mapping[int, int]) -> dict[int, int]:
 
 
 def plan(
-    before: Progress | None, bounds: LogBounds, start_over: bool, cut: Mapping[int, int] | None = None
+    before: Progress | None,
+    bounds: LogBounds,
+    start_over: bool,
+    cut: Mapping[int, int] | None = None,
+    lost: str | None = None,
 ) -> Progress:
     """Where to continue. Raises Halted if the log is another one than before, or lost records before they were read.
 
-    cut: see `cut_off`. start_over: continue nevertheless. A log that was recreated, or gained partitions, is a new era;
-    one that lost its beginning is the same era. Raises PipelineError if there is no log now.
+    cut: see `cut_off`. lost: why the rows of `activity` are gone; None = they are there. start_over: continue
+    nevertheless. A log that was recreated, or gained partitions, or is read again for `activity`, is a new era; one
+    that lost its beginning is the same era. Raises PipelineError if there is no log now.
     """
     if before is None:
         places = {partition: Place(start) for partition, start in bounds.starts.items()}
@@ -109,45 +119,42 @@ def plan(
         raise PipelineError(
             f"the topic {OFFSETS_TOPIC} is gone: run this again once a consumer has made the brokers create it"
         )
-    if (why := _why_new_era(before, bounds, cut or {})) is not None:
+    if (why := lost or _why_new_era(before, bounds, cut or {})) is not None:
         if not start_over:
             raise Halted(f"{why}. {_HOW_TO_CONTINUE}")
         places = {partition: _again(before, partition, bounds) for partition in bounds.starts}
         return Progress(bounds.cluster_id, bounds.topic_id, before.era + 1, before.batch, places)
     places = dict(before.places)
     starts = bounds.starts.items()
-    lost = {partition: start for partition, start in starts if start > places.get(partition, Place(start)).covered_to}
-    if lost:
+    unread = {partition: start for partition, start in starts if start > places.get(partition, Place(start)).covered_to}
+    if unread:
         if not start_over:
-            raise Halted(f"{_lost(before, lost)}. {_HOW_TO_CONTINUE}")
-        places |= {partition: _again(before, partition, bounds) for partition in lost}
+            raise Halted(f"{_unread(before, unread)}. {_HOW_TO_CONTINUE}")
+        places |= {partition: _again(before, partition, bounds) for partition in unread}
     return Progress(bounds.cluster_id, bounds.topic_id or before.topic_id, before.era, before.batch, places)
 
 
-def refuse_older(ingested: tuple[int, int], covered: tuple[int, int]) -> None:
-    """Compare era and batch of `ingested` with those of `coverage`, which follows it. Raises Halted if it is ahead.
-
-    Otherwise new batches would get numbers that `activity` includes already, and would never be added to it.
-    """
-    if ingested < covered:
-        _tables_differ(
-            f"the table {INGESTED.name} ends with batch {ingested[1]} of era {ingested[0]}, and {COVERAGE.name} with "
-            f"batch {covered[1]} of era {covered[0]}: an older state replaced {INGESTED.name}"
-        )
-
-
 def refuse_orphans(warehouse: str) -> None:
-    """Before the first ingest. Raises Halted if tables have rows nevertheless: these would be written twice."""
-    for table in (*RECORDS, COVERAGE):
+    """Before the first run. Raises Halted if tables have rows nevertheless: these would be written twice."""
+    for table in (*RECORDS, ACTIVITY):
         if store.rows(table.path(warehouse), "SELECT 1 FROM t LIMIT 1"):
-            _tables_differ(f"the table {INGESTED.name} is gone or empty, and {table.name} is not")
+            _tables_differ(f"the table {COVERAGE.name} is gone or empty, and {table.name} is not")
 
 
 def refuse_incomplete(warehouse: str, batch: int) -> None:
     """Raises Halted if a table is missing that the first batch created: its rows would count as never written."""
     for table in (COMMITS, GROUP_STATES):
         if batch and not table.exists(warehouse):
-            _tables_differ(f"the table {INGESTED.name} ends with batch {batch}, and {table.name} is gone")
+            _tables_differ(f"the table {COVERAGE.name} ends with batch {batch}, and {table.name} is gone")
+
+
+def refuse_older(table: str, last: int, batch: int) -> None:
+    """Raises Halted if a table has a later batch than the one after `batch`, which a run that was killed leaves."""
+    if last > batch + 1:
+        _tables_differ(
+            f"the table {table} ends with batch {last}, and {COVERAGE.name} with batch {batch}: an older state of "
+            f"{COVERAGE.name} replaced the newest one"
+        )
 
 
 def _tables_differ(why: str) -> NoReturn:
@@ -157,22 +164,24 @@ def _tables_differ(why: str) -> NoReturn:
     )
 
 
-def read_progress(warehouse: str) -> Progress | None:
-    """The progress in `ingested`; None = nothing was read yet."""
-    rows = INGESTED.rows(warehouse)
+def read_progress(warehouse: str) -> tuple[Progress, State] | None:
+    """The progress in `coverage`, and the state of `activity` that has all of it; None = nothing was read yet."""
+    rows = COVERAGE.rows(warehouse)
     if not rows:
         return None
     places = {row["log_partition"]: Place(**{field.name: row[field.name] for field in fields(Place)}) for row in rows}
-    return Progress(**{name: rows[0][name] for name in _OF_ALL}, places=places)
+    activity = State(rows[0]["activity_id"], rows[0]["activity_version"])
+    return Progress(**{name: rows[0][name] for name in _OF_ALL}, places=places), activity
 
 
-def write_progress(warehouse: str, progress: Progress, after: int) -> None:
-    """Replace the rows of `ingested`. Raises PipelineError if its version is not `after`: see store.replace."""
+def write_progress(warehouse: str, progress: Progress, activity: State, after: int) -> None:
+    """Replace the rows of `coverage`. Raises PipelineError if its version is not `after`: see Table.overwrite."""
     of_all = {name: getattr(progress, name) for name in _OF_ALL} | {"version": TABLES_VERSION}
+    of_all |= {"activity_id": activity.id, "activity_version": activity.version}
     rows = [
         of_all | {"log_partition": partition} | asdict(place) for partition, place in sorted(progress.places.items())
     ]
-    INGESTED.overwrite(warehouse, rows, after)
+    COVERAGE.overwrite(warehouse, rows, after)
 
 
 def _again(before: Progress, partition: int, bounds: LogBounds) -> Place:
@@ -210,9 +219,9 @@ def _why_new_era(before: Progress, bounds: LogBounds, cut: Mapping[int, int]) ->
     return None
 
 
-def _lost(before: Progress, lost: Mapping[int, int]) -> str:
-    partition, start = min(lost.items())
-    others = f" (and {len(lost) - 1} more partitions)" if len(lost) > 1 else ""
+def _unread(before: Progress, unread: Mapping[int, int]) -> str:
+    partition, start = min(unread.items())
+    others = f" (and {len(unread) - 1} more partitions)" if len(unread) > 1 else ""
     covered = before.places[partition].covered_to
     return (
         f"{OFFSETS_TOPIC}-{partition} was read up to offset {covered} and begins at {start} now{others}: "

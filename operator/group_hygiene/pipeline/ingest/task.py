@@ -1,0 +1,319 @@
+"""The task of a Spark worker: new records of some partitions of the log become files of all tables.
+
+It writes each record into a file of its table of records, and folds it into the row of its group (`fold`): each file of
+`activity` has the groups of one shard, which is one partition of the log, or all of them while the table is small, and
+a task writes new files in place of those of its shards. The driver adds the files to the tables. If it never does, no
+table refers to them, and VACUUM removes them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import date, datetime
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
+
+from group_hygiene.errors import HygieneError
+from group_hygiene.kafka.record_columns import Records
+from group_hygiene.pipeline import store
+from group_hygiene.pipeline.ingest.decoder import decode_all
+from group_hygiene.pipeline.ingest.fold import Fold, Run, partitions_of
+from group_hygiene.pipeline.store import FAR_MS, Table
+from group_hygiene.pipeline.table_file import Part, TableFile, leave_out_pandas
+from group_hygiene.spec.secret import one_line
+
+# Rows of a file of records.
+_FILE_ROWS = 2_000_000
+# Batches of `activity` that are filtered together, and rows that are added to a file at once.
+_BATCHES, _CHUNK = 8, 10_000
+_TIME = pa.timestamp("us", "UTC")
+# The names of two of the tables of records; the third has those that say nothing of a group.
+_COMMITS, _STATES = "commits", "group_states"
+
+
+class Range(NamedTuple):
+    """Offsets of one partition of the log, without `end`. All of them are before its last stable offset."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class Shard(NamedTuple):
+    """The groups whose records are in these partitions of the log: from `low` to `high`."""
+
+    low: int
+    high: int
+
+
+EVERYTHING = Shard(0, (1 << 31) - 1)
+
+
+class Task(NamedTuple):
+    """What a task reads, and the shards that it writes. old: paths of the files with their current rows, which are in
+    `wholes`, and no other file's.
+    """
+
+    ranges: tuple[Range, ...]
+    shards: tuple[Shard, ...]
+    old: tuple[str, ...]
+    wholes: tuple[Shard, ...]
+
+
+class Round(NamedTuple):
+    """What all tasks of a batch do. records: the tables of records by name. written_after: by partition of the log, see
+    tables.COMMITS.
+
+    version: of the table `activity`. partitions: of the log. moved: whether groups may be in other partitions than
+    before. now: when the log's end was asked for. first_day: see Fold. gone_before: groups that are gone since an
+    earlier time get no row any more; None = all get one.
+
+    hosts: whether to store the hosts of clients. most: bytes of records in memory after which a task ends. run: a name
+    of its own.
+    """
+
+    warehouse: str
+    records: Mapping[str, Table]
+    activity: Table
+    version: int
+    cluster_id: str
+    era: int
+    batch: int
+    written_after: Mapping[int, datetime]
+    partitions: int
+    moved: bool
+    now: datetime
+    first_day: date
+    gone_before: datetime | None
+    hosts: bool
+    most: int
+    run: str
+
+
+class Done(NamedTuple):
+    """What a task did. reached: by partition, the offset up to which it was read. parts: files of records.
+
+    files: of `activity`, in place of `Task.old`; None = all stays as it was. unread: by partition, when its last record
+    was written that can't be decoded. strays: see `Fold`.
+
+    crowded: it has as many bytes as a task may have, and so may not have read all. failure: why it ended.
+    """
+
+    task: Task
+    reached: Mapping[int, int] = {}
+    parts: Sequence[Part] = ()
+    files: Sequence[AddAction] | None = None
+    unread: Mapping[int, datetime] = {}
+    strays: datetime | None = None
+    crowded: bool = False
+    failure: str | None = None
+
+
+def plan(
+    ranges: Sequence[Range], files: Mapping[str, Shard], partitions: Iterable[int], split: bool, moved: bool
+) -> list[Task]:
+    """The smallest tasks that do not touch each other's groups, in the order of partitions.
+
+    files: by path, the partitions whose groups it may have. split: whether each partition is a shard. moved: whether
+    groups may be in other partitions than before: then one task does everything. Files of partitions without new
+    records stay.
+    """
+    lows = sorted(partitions) if split else [0]
+    # An earlier log may have had further partitions.
+    wanted = [Shard(low, low) for low in lows[:-1]] + [Shard(lows[-1], EVERYTHING.high)]
+    wanted[0] = Shard(EVERYTHING.low, wanted[0].high)
+    bounds = sorted([*wanted, *files.values(), *([EVERYTHING] if moved else [])])
+    tasks: list[Task] = []
+    while bounds:
+        low, high = bounds[0]
+        while bounds and bounds[0].low <= high:
+            high = max(high, bounds.pop(0).high)
+        own = tuple(each for each in ranges if low <= each.partition <= high)
+        shards = tuple(shard for shard in wanted if low <= shard.low <= high)
+        old = tuple(path for path, shard in files.items() if low <= shard.low <= high)
+        if own or moved:
+            tasks.append(Task(own, shards, old, (Shard(low, high),)))
+    return tasks
+
+
+def together(tasks: Sequence[Task], sizes: Sequence[int], number: int) -> list[Task]:
+    """At most so many tasks, each of successive ones, with about the same sum of sizes."""
+    total, at = sum(sizes), 0
+    found: list[list[Task]] = [[] for _ in range(number)]
+    for task, size in zip(tasks, sizes, strict=True):
+        found[(2 * at + size) * number // (2 * total)].append(task)
+        at += size
+    return [Task(*(tuple(chain(*each)) for each in zip(*some, strict=True))) for some in found if some]
+
+
+class Sink:
+    """The records of one task: each becomes a row of a file, and those of groups stay in memory until they are folded.
+
+    folded: these, by table. unread: see Done. Raises OSError.
+    """
+
+    def __init__(self, round: Round) -> None:
+        self._round = round
+        self._open: dict[str, TableFile] = {}
+        self._parts: list[Part] = []
+        self._bytes = 0
+        self.folded: dict[str, list[pa.RecordBatch]] = {_COMMITS: [], _STATES: []}
+        self.unread: dict[int, datetime] = {}
+
+    @property
+    def full(self) -> bool:
+        return self._bytes >= self._round.most
+
+    def add_records(self, partition: int, records: Records) -> None:
+        """Add records of one partition of the log."""
+        round = self._round
+        same: dict[str, Any] = {"era": round.era, "batch": round.batch, "log_partition": partition}
+        same["written_after"] = round.written_after.get(partition)
+        for name, some, decoded in decode_all(records.keys, records.values, round.hosts):
+            if not len(some):
+                continue
+            times, schema = records.times[some], round.records[name].schema
+            columns = {
+                **dict.fromkeys(schema.names, pa.nulls(len(some))),
+                **{name: pa.repeat(value, len(some)) for name, value in same.items()},
+                **decoded,
+                "record_time": pa.array(np.clip(times, -FAR_MS, FAR_MS) * 1000, _TIME, mask=times == -1),
+                "log_offset": records.offsets[some],
+                "aborted": records.aborted[some],
+            }
+            self.add(name, pa.RecordBatch.from_pydict(columns, schema))
+
+    def add(self, name: str, rows: pa.RecordBatch) -> None:
+        """Add rows of the table of this name."""
+        if name not in self._open:
+            self._open[name] = TableFile(self._round.warehouse, self._round.records[name])
+        file = self._open[name]
+        file.add(rows)
+        if file.rows >= _FILE_ROWS:
+            self._parts.append(self._open.pop(name).finished())
+        if name in self.folded:
+            self.fold(name, rows)
+        else:
+            self._note_unread(rows)
+
+    def fold(self, name: str, rows: pa.RecordBatch) -> None:
+        """Add rows of groups which the table has already."""
+        self.folded[name].append(rows)
+        self._bytes += rows.nbytes
+
+    def finished(self) -> list[Part]:
+        return self._parts + [file.finished() for file in self._open.values()]
+
+    def _note_unread(self, rows: pa.RecordBatch) -> None:
+        for partition, *times in zip(*(rows.column(name).to_pylist() for name in _WHEN), strict=True):
+            known = [time for time in (*times, self.unread.get(partition)) if time is not None]
+            if known:
+                self.unread[partition] = max(known)
+
+
+_WHEN = ("log_partition", "record_time", "written_after")
+# Reads these ranges into a sink until it is full; returns by partition the offset up to which it has all records.
+Source = Callable[[Sequence[Range], Sink], Mapping[int, int]]
+
+
+def work(tasks: Iterator[Task], round: Round, source: Source) -> Iterator[Done]:
+    """For mapPartitions. Failures are results: Spark would pass on the text of an exception only as a traceback."""
+    leave_out_pandas()
+    # Arrow's own one takes and returns the memory of large arrays so often that it costs a sixth of the time.
+    pa.set_memory_pool(pa.system_memory_pool())
+    for task in tasks:
+        try:
+            yield _done(task, round, source)
+        except HygieneError as error:
+            yield Done(task, failure=str(error))
+        except (OSError, DeltaError, pa.ArrowException, duckdb.Error) as error:
+            yield Done(
+                task, failure=f"the tables at {round.warehouse} can't be read or written: {one_line(str(error))}"
+            )
+
+
+def _done(task: Task, round: Round, source: Source) -> Done:
+    sink = Sink(round)
+    reached = source(task.ranges, sink) if task.ranges else {}
+    done = Done(task, reached, sink.finished(), unread=sink.unread, crowded=sink.full)
+    if not any(sink.folded.values()) and not round.moved:
+        return done
+    commits, states = (
+        pa.Table.from_batches(batches, round.records[name].schema) for name, batches in sink.folded.items()
+    )
+    run = Run(round.cluster_id, round.era, round.partitions, round.now, round.first_day)
+    with tempfile.TemporaryDirectory() as spill, closing(Fold(commits, states, run, spill)) as fold:
+        return done._replace(files=_folded(task, round, fold), strays=fold.strays)
+
+
+def _folded(task: Task, round: Round, fold: Fold) -> list[AddAction]:
+    """New files of the task's shards."""
+    schema, changed = round.activity.schema, fold.groups
+    old, files = list[pa.Table](), _Files(round, task.shards)
+    where = " OR ".join(f"log_partition BETWEEN {whole.low} AND {whole.high}" for whole in task.wholes)
+    for rows in _tables(store.read(round.activity.path(round.warehouse), round.version, round.run, where), schema):
+        known = pc.is_in(rows.column("group"), value_set=changed)
+        old.append(rows.filter(known))
+        files.add(rows.filter(pc.invert(known)))
+    for rows in fold.rows(pa.concat_tables([schema.empty_table(), *old])):
+        files.add(rows)
+    return files.finished()
+
+
+def _tables(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    waiting = iter(batches)
+    while some := list(islice(waiting, _BATCHES)):
+        yield pa.Table.from_batches(some).select(schema.names).cast(schema)
+
+
+class _Files:
+    """New files of `activity`, one for each shard that has rows."""
+
+    def __init__(self, round: Round, shards: Sequence[Shard]) -> None:
+        self._round, self._shards = round, shards
+        self._open: dict[Shard, TableFile] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        if self._round.gone_before is not None:
+            rows = rows.filter(pc.invert(_gone(rows, self._round.gone_before)))
+        if self._round.moved:
+            rows = _moved(rows, self._round.era, self._round.partitions)
+        partition = rows.column("log_partition").to_numpy()
+        which = np.searchsorted([shard.low for shard in self._shards[1:]], partition, "right")
+        if np.count_nonzero(np.diff(which)) > _BATCHES:
+            order = np.argsort(which, kind="stable")
+            rows, which = rows.take(order), which[order]
+        # Slices: a filter would copy the rows.
+        for own in np.split(np.arange(len(which)), np.flatnonzero(np.diff(which)) + 1):
+            if len(own):
+                shard = self._shards[which[own[0]]]
+                if shard not in self._open:
+                    self._open[shard] = TableFile(self._round.warehouse, self._round.activity)
+                for batch in rows.slice(own[0], len(own)).to_batches(max_chunksize=_CHUNK):
+                    self._open[shard].add(batch)
+
+    def finished(self) -> list[AddAction]:
+        return [file.finished().file for file in self._open.values()]
+
+
+def _gone(rows: pa.Table, before: datetime) -> pa.ChunkedArray:
+    """Whether each group ended before that time, and did not commit since. An unknown end is none."""
+    ended = pc.fill_null(pc.less(rows.column("tombstoned_at"), before), False)
+    silent = pc.fill_null(pc.less(rows.column("last_commit"), before), True)
+    return pc.and_(pc.equal(rows.column("state"), "Gone"), pc.and_(ended, silent))
+
+
+def _moved(rows: pa.Table, era: int, partitions: int) -> pa.Table:
+    """The rows of an earlier log with the partition of so many in which their groups' next records will be."""
+    now = pa.array(partitions_of(rows.column("group"), partitions), pa.int32())
+    index, found = rows.schema.get_field_index("log_partition"), rows.column("log_partition")
+    return rows.set_column(index, rows.field(index), pc.if_else(pc.less(rows.column("era"), era), now, found))
