@@ -305,12 +305,12 @@ def _fold(spark: SparkSession, warehouse: str, ends: Numbers, when: Span) -> Non
             for name, (uri, schema) in versions.items():
                 for rows in store.read(uri, 0, warehouse, f"log_partition = {partition}"):
                     for part in pa.Table.from_batches([rows]).select(schema.names).cast(schema).to_batches():
-                        sink.fold(name, part)
+                        sink.keep(name, part)
         return {each.partition: each.end for each in ranges}
 
     batch, read_at, start = (when.read_at - when.start) // DAY, _moment(when.read_at), _moment(when.start)
     before = Progress("past", "past", 0, batch, {number: Place(0) for number in range(len(ends))})
-    tables = Tables(spark, warehouse, ACTIVITY.create(warehouse), -1)
+    tables = Tables(spark, warehouse, ACTIVITY.create(warehouse, batch), -1)
     ranges = [Range(number, 0, int(end)) for number, end in enumerate(ends)]
     done = tables.work(tables.tasks(ranges, before.places, False), tables.round(before, read_at), written)
     tables.add(done)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.transaction import Transaction
 
 from group_hygiene.kafka.partitions import partition_of
-from group_hygiene.model.evidence import TABLES_VERSION
+from group_hygiene.model.evidence import ACTIVITY_WRITER, TABLES_VERSION
 from group_hygiene.model.groups import NO_LEADER_EPOCH
 from group_hygiene.model.last_use import CLIENT
 
@@ -47,6 +48,7 @@ _COVERAGE = pa.schema(
         ("complete_since", _TIME),
         ("activity_id", pa.string()),
         ("activity_version", pa.int64()),
+        ("batch", pa.int64()),
         ("version", pa.int32()),
         ("leader_epoch", pa.int32()),
     ]
@@ -103,6 +105,7 @@ class Warehouse:
     cluster: str = "cluster-1"
     topic_id: str | None = None
     partitions: int = 50
+    _batch: int = 0
 
     @property
     def uri(self) -> str:
@@ -118,7 +121,10 @@ class Warehouse:
             {"cluster_id": self.cluster, "log_partition": partition_of(row["group"], self.partitions), **row}
             for row in rows
         ]
-        write_deltalake(self.folder / "activity", pa.Table.from_pylist(table, _ACTIVITY), mode="overwrite")
+        rows_ = pa.Table.from_pylist(table, _ACTIVITY)
+        self._batch += 1
+        by = CommitProperties(app_transactions=[Transaction(ACTIVITY_WRITER, self._batch)])
+        write_deltalake(self.folder / "activity", rows_, mode="overwrite", commit_properties=by)
 
     def cover(self, only: Iterable[int] | None = None, ends: Mapping[int, int] | None = None, **changes: Any) -> None:
         """Cover these partitions of the log, by default all, with the activity table as it is now; up to their ends."""
@@ -131,6 +137,7 @@ class Warehouse:
             "complete_since": None,
             "activity_id": activity.metadata().id,
             "activity_version": activity.version(),
+            "batch": activity.transaction_version(ACTIVITY_WRITER),
             "version": TABLES_VERSION,
             "leader_epoch": NO_LEADER_EPOCH,
         } | changes

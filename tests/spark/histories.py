@@ -129,7 +129,7 @@ class Bronze:
         tables = Tables(
             self._spark,
             self.warehouse,
-            ACTIVITY.create(self.warehouse) if known is None else known[1],
+            ACTIVITY.create(self.warehouse, 0) if known is None else known[1],
             COVERAGE.version(self.warehouse),
         )
         tables.remove_leftovers(before.batch)

@@ -27,6 +27,7 @@ from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
 from tests.kafka.makers import Maker, at
+from tests.kafka.members import StreamsMember, part
 from tests.kafka.scene import Clock, Scene
 from tests.spark.histories import HOUR, START, moment
 
@@ -266,12 +267,17 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     make.delete_group(gone)
     make.simple(f"{tag}-simple-again", at(topic, 2))
     make.simple(f"{tag}-simple-again", at(topic, 2))
-    run()
-    longest = time.monotonic() - began - 3
-    reach = extent(warehouse)
-    chance = random.Random(20)
-    policies = [random_policy(chance, number, tag, longest) for number in range(1_000)]
-    protect = [f"{tag}-consumer-new"]
+    chance, protect = random.Random(20), [f"{tag}-consumer-new"]
+    scene = Scene(client, protect, need=LedgerNeed.READ)
+    with StreamsMember(client, f"{tag}-used-streams", [part("0", [topic])]):
+        run()
+        longest = time.monotonic() - began - 3
+        reach = extent(warehouse)
+        policies = [random_policy(chance, number, tag, longest) for number in range(1_000)]
+        scene.clock = Frozen(reach.read_at.astimezone(UTC))
+        scene.use(Tables(ActivitySpec(warehouse)))
+        scene.context = scene.open()
+        observation = scene.observe(*policies)
     protects = {("kafka", "main"): Patterns(protect)}
     step = timedelta(seconds=1)
     found = backtest(spark, warehouse, policies, Terms(step=step, retention=_RETENTION, protect=protects))
@@ -279,11 +285,6 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     rows = lives(spark, warehouse, reach, found.steps).toArrow().to_batches()
     then = [history for _, history in histories(rows, reach, found.steps.start) if tag in history.name]
 
-    scene = Scene(client, protect, need=LedgerNeed.READ)
-    scene.clock = Frozen(reach.read_at.astimezone(UTC))
-    scene.use(Tables(ActivitySpec(warehouse)))
-    scene.context = scene.open()
-    observation = scene.observe(*policies)
     shown: set[str] = set()
     for one in found.tried:
         refusals = {

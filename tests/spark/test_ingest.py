@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from delta import DeltaTable
+from deltalake import DeltaTable as Deltalake
 from pyspark.sql import SparkSession
 
 from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
@@ -359,16 +360,20 @@ def test_an_older_table_of_progress(
     topic = make.topic(records=1)
     run(spark, client, warehouse)
     older = max(map(version_of, delta_log(warehouse)))
-    for _ in range(2):
-        make.simple(make.name("new"), at(topic, 1))
-        run(spark, client, warehouse)
-    held, newest = tables(spark, warehouse), max(map(version_of, delta_log(warehouse)))
-    store.restore(COVERAGE.path(warehouse), older)
+    # No table has rows of each batch.
     make.simple(make.name("new"), at(topic, 1))
+    assert run(spark, client, warehouse) == Counter(commits=1)
+    make.abandoned(make.name("new"), topic, commit={})
+    assert set(run(spark, client, warehouse)) == {"group_states"}
+    held, newest = tables(spark, warehouse), max(map(version_of, delta_log(warehouse)))
+    Deltalake(COVERAGE.path(warehouse)).restore(older)
+    make.simple(make.name("new"), at(topic, 1))
+    versions = {table: table.version(warehouse) for table in (*RECORDS, ACTIVITY, COVERAGE)}
     with pytest.raises(Halted, match=r"older state of coverage.*newest state"):
         run(spark, client, warehouse)
     assert tables(spark, warehouse) == held
-    store.restore(COVERAGE.path(warehouse), newest)
+    assert {table: table.version(warehouse) for table in versions} == versions
+    Deltalake(COVERAGE.path(warehouse)).restore(newest)
     assert run(spark, client, warehouse) == Counter(commits=1)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
 
@@ -378,7 +383,7 @@ def _emptied(warehouse: str) -> None:
 
 
 def _made_anew(warehouse: str) -> None:
-    ACTIVITY.create(warehouse)
+    ACTIVITY.create(warehouse, 0)
 
 
 def _older_files(warehouse: str) -> None:
@@ -387,7 +392,14 @@ def _older_files(warehouse: str) -> None:
             file.unlink()
 
 
-@pytest.mark.parametrize("lose", [_emptied, _made_anew, _older_files])
+def _older_with_later_versions(warehouse: str) -> None:
+    last = ACTIVITY.version(warehouse)
+    _older_files(warehouse)
+    for _ in range(last + 1):
+        store.set_property(ACTIVITY.path(warehouse), "delta.appendOnly", "false")
+
+
+@pytest.mark.parametrize("lose", [_emptied, _made_anew, _older_files, _older_with_later_versions])
 def test_a_lost_activity(
     spark: SparkSession,
     filled: KafkaCluster,

@@ -84,7 +84,7 @@ def test_rows_of_some_batches(spark: SparkSession, tmp_path: Path) -> None:
         ).read_all()
         return sorted(rows.column("batch").to_pylist())
 
-    COMMITS.create(warehouse)
+    COMMITS.create(warehouse, 0)
     for batch in range(1, 5):
         row = _COMMIT | {"batch": batch, "log_offset": batch}
         frame = spark.createDataFrame(pa.Table.from_pylist([row, row], COMMITS.schema))

@@ -192,6 +192,13 @@ def _older_activity_put_back(warehouse: Warehouse) -> None:
     copy.rename(warehouse.folder / "activity")
 
 
+def _older_activity_has_later_versions(warehouse: Warehouse) -> None:
+    """Whatever else writes into it, its versions get numbers that the newer one had."""
+    _older_activity_put_back(warehouse)
+    for _ in range(3):
+        DeltaTable(warehouse.folder / "activity").alter.set_table_properties({"delta.appendOnly": "false"})
+
+
 def _another_activity_table(warehouse: Warehouse) -> None:
     warehouse.write([idle("billing")])
     warehouse.write([idle("billing")])
@@ -242,6 +249,9 @@ def _other_columns(warehouse: Warehouse) -> None:
             id="partitions-were-added",
         ),
         pytest.param(_older_activity_put_back, reasons.EVIDENCE_WENT_BACK, id="older-activity-put-back"),
+        pytest.param(
+            _older_activity_has_later_versions, reasons.EVIDENCE_WENT_BACK, id="older-activity-has-later-versions"
+        ),
         pytest.param(_another_activity_table, reasons.EVIDENCE_WENT_BACK, id="another-activity-table"),
         pytest.param(_data_file_is_gone, reasons.EVIDENCE_UNREADABLE, id="data-file-gone"),
         pytest.param(_data_file_is_cut_off, reasons.EVIDENCE_UNREADABLE, id="data-file-cut-off"),

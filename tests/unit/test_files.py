@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.kafka.partition import RawFetched
 from group_hygiene.kafka.record_columns import Records, Slices
 from group_hygiene.pipeline import store, table_file
-from group_hygiene.pipeline.ingest import task
-from group_hygiene.pipeline.ingest.task import Round, Sink
+from group_hygiene.pipeline.ingest import fetch, task
+from group_hygiene.pipeline.ingest.task import Range, Round, Sink
 from group_hygiene.pipeline.table_file import Part
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, QUARANTINE, RECORDS
+from group_hygiene.spec.connection import Settings
 from group_hygiene.spec.secret import one_line
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key
 
@@ -42,7 +45,7 @@ def batch(first: int, *pairs: Pair) -> Records:
     return Records(offsets, times, np.zeros(len(pairs), np.bool_), keys, values, first + len(pairs))
 
 
-def written(folder: Path, *batches: Records, partition: int = 4, hosts: bool = True) -> Sequence[Part]:
+def sink(folder: Path, most: int = 1_000_000, hosts: bool = True) -> Sink:
     round = Round(
         warehouse=str(folder),
         records={table.name: table for table in RECORDS},
@@ -58,13 +61,29 @@ def written(folder: Path, *batches: Records, partition: int = 4, hosts: bool = T
         first_day=START.date(),
         gone_before=None,
         hosts=hosts,
-        most=100,
+        most=most,
         run="r",
     )
-    sink = Sink(round)
+    return Sink(round)
+
+
+def written(folder: Path, *batches: Records, partition: int = 4, hosts: bool = True) -> Sequence[Part]:
+    added = sink(folder, hosts=hosts)
     for records in batches:
-        sink.add_records(partition, records)
-    return sink.finished()
+        added.add_records(partition, records)
+    return added.finished()
+
+
+def test_a_full_task_stops_within_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have far more bytes unpacked than as it came. What it says that it has is what it has."""
+    client: Any = SimpleNamespace(settings=Settings(("broker:9092",)))
+    answers = iter([RawFetched(b"batches", [], 100)])
+    monkeypatch.setattr(fetch, "fetch_raw", lambda *_: next(answers))
+    monkeypatch.setattr(fetch, "parse", lambda _: iter([batch(0, COMMIT, COMMIT), batch(2, COMMIT), batch(3, COMMIT)]))
+    full = sink(tmp_path, most=1)
+    assert fetch._read(client, Range(4, 0, 100), {}, full) == 2
+    full.finished()
+    assert [row["log_offset"] for row in held(tmp_path, "commits")] == [0, 1]
 
 
 def held(folder: Path, table: str) -> list[dict[str, Any]]:
@@ -178,7 +197,7 @@ def test_a_text_that_is_too_long_for_statistics(tmp_path: Path) -> None:
     empty = dict.fromkeys(ACTIVITY.schema.names) | {"commits_by_day": [], "topics_after": [], "log_partition": 3}
     for cluster in ("a", "b" * 5_000):
         file.add(pa.RecordBatch.from_pylist([empty | {"cluster_id": cluster}], ACTIVITY.schema))
-        file._write()
+        file.write()
     stats = json.loads(file.finished().file.stats)
     assert (stats["numRecords"], stats["minValues"], stats["maxValues"]) == (
         2,

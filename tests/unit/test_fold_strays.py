@@ -1,8 +1,9 @@
-"""Records in an unexpected partition of the offsets log, as the pipeline folds them."""
+"""How the pipeline folds records: those in an unexpected partition of the offsets log, and groups some at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.pipeline.ingest.fold import Fold, Run, partitions_of
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 NOW = START + timedelta(days=1)
@@ -81,5 +82,39 @@ def test_a_use_in_an_unexpected_partition_has_its_time(
 @example(["polygenelubricants", "", "\u00e9", "\U0001f600"], 50)
 @given(st.lists(st.text()), st.integers(1, 1000))
 def test_many_groups_are_where_each_of_them_is(groups: list[str], partitions: int) -> None:
-    found = partitions_of(pa.chunked_array([["first"], groups]).slice(1), partitions)
+    found = partitions_of(pa.array(["first", *groups]).slice(1), partitions)
     assert found.tolist() == [partition_of(group, partitions) for group in groups]
+
+
+def test_groups_some_at_a_time(tmp_path: Path) -> None:
+    """Their rows are the same as all at once: of groups with rows of before, without, and with strays."""
+    run = Run("cluster", 0, PARTITIONS, NOW, NOW.date() - timedelta(days=30))
+    names = [f"group-{number}" for number in range(20)]
+
+    def rows_of(some: Sequence[str], first: int) -> tuple[pa.Table, pa.Table]:
+        commits, states = [], []
+        for offset, (name, place) in enumerate(itertools.product(some, range(3)), first):
+            same = {"group": name, "log_partition": partition_of(name, PARTITIONS), "log_offset": 2 * offset}
+            gone = {} if (offset + place) % 5 else {"committed_offset": None, "commit_ms": None}
+            commits.append(commit(**same, partition=place, commit_ms=offset * 86_400_000, metadata="") | gone)
+            kind = state("classic", members=offset % 2, protocol_type="consumer", state_ms=offset)
+            states.append(kind | same | {"log_offset": 2 * offset + 1})
+        commits.append(commit(group=some[0], log_partition=partition_of(some[0], PARTITIONS) + 1, log_offset=99))
+        return pa.Table.from_pylist(commits, COMMITS.schema), pa.Table.from_pylist(states, GROUP_STATES.schema)
+
+    def folded(new: tuple[pa.Table, pa.Table], *parts: pa.Table) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        with closing(Fold(*new, run, str(tmp_path))) as fold:
+            for number, part in enumerate(parts, 1):
+                for table in fold.rows(part, last=number == len(parts)):
+                    for row in table.to_pylist():
+                        row["offsets"].sort(key=lambda place: place["partition"])
+                        assert found.setdefault(row["group"], row) is row
+        return found
+
+    before = folded(rows_of(names[:15], 0), ACTIVITY.schema.empty_table())
+    old = pa.Table.from_pylist([before[name] for name in names[5:15]], ACTIVITY.schema)
+    new = rows_of(names[5:], 100)
+    assert len(all_ := folded(new, old)) == 15
+    assert folded(new, old.slice(0, 4), old.slice(4, 3), old.slice(7)) == all_
+    assert folded(new, *(old.slice(index, 1) for index in range(10)), ACTIVITY.schema.empty_table()) == all_

@@ -26,7 +26,7 @@ import msgspec
 
 from group_hygiene.evidence.relay import Relay
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import TABLES_VERSION, Activity, Commits
+from group_hygiene.model.evidence import ACTIVITY_WRITER, TABLES_VERSION, Activity, Commits
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.last_use import CLIENT, CLIENTS_MAX, LastClient
 from group_hygiene.model.refusal import Refusal
@@ -69,6 +69,7 @@ _COVERAGE = (
     "complete_since",
     "activity_id",
     "activity_version",
+    "batch",
     "leader_epoch",
 )
 _ACTIVITY = (
@@ -259,7 +260,10 @@ class _Reader:
         (cluster,), (activity_id,) = clusters, tables
         version = max(row["activity_version"] for row in coverage)
         activity = self._open("activity")
-        if activity.metadata().id != activity_id or activity.version() < version:
+        known = activity.metadata().id == activity_id and activity.version() >= version
+        if known and activity.version() > version:
+            self._load(activity, version)
+        if not known or activity.transaction_version(ACTIVITY_WRITER) != coverage[0]["batch"]:
             raise _Unreadable(
                 reasons.EVIDENCE_WENT_BACK,
                 f"coverage names version {version} of an activity table that does not exist: an older or another "
@@ -267,8 +271,6 @@ class _Reader:
             )
         reading = Reading(cluster, activity_id, version, covered)
         if groups:
-            if activity.version() > version:
-                self._load(activity, version)
             yield from _groups(activity, reading, groups, older)
         yield _Line(reading=reading)
 

@@ -14,6 +14,9 @@ from group_hygiene.model.refusal import Refusal
 
 # The version of the pipeline's tables. Tables of another version are not read (docs/upgrades.md).
 TABLES_VERSION = 1
+# Each version of `activity` that a batch of the pipeline wrote has a transaction of this application in Delta's log,
+# with the batch's number: in a copy of earlier, later versions get the same numbers again.
+ACTIVITY_WRITER = "group-hygiene"
 
 
 # Brokers never delete committed offsets. Longer than any duration that is compared with it.

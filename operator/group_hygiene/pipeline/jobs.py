@@ -40,7 +40,7 @@ class Job(StrEnum):
 class Work:
     """jobs: the jobs to run. warehouse: a folder or a URI. retention: of its tables.
 
-    start_over: see progress.plan; for the first round only.
+    start_over: see progress.plan; until a round succeeds.
 
     every: time between rounds; None = one round only. hosts: whether to store the hosts of clients.
     """
@@ -78,6 +78,7 @@ def repeat(spark: SparkSession, client: Client | None, work: Work, report: Repor
         try:
             with _explained(log):
                 _round(spark, client, work, report)
+                work = replace(work, start_over=False)
         except PipelineError as error:
             if work.every is None or isinstance(error, Halted) or not _alive(spark):
                 raise
@@ -87,7 +88,6 @@ def repeat(spark: SparkSession, client: Client | None, work: Work, report: Repor
         # Java holds what Python's objects refer to, also those in cycles: plans, and tables that were broadcast.
         gc.collect()
         time.sleep(work.every.total_seconds())
-        work = replace(work, start_over=False)
 
 
 def warehouse_uri(text: str) -> str:

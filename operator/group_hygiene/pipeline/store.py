@@ -18,18 +18,16 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from deltalake.transaction import AddAction, RemoveAction, Transaction, create_table_with_add_actions
 
 from group_hygiene.errors import Halted, PipelineError
-from group_hygiene.model.evidence import TABLES_VERSION
+from group_hygiene.model.evidence import ACTIVITY_WRITER, TABLES_VERSION
 from group_hygiene.spec.secret import one_line
 
 if TYPE_CHECKING:
     from delta import DeltaTable as SparkTable
     from pyspark.sql import DataFrame, SparkSession
 
-# Fail if there is a newer version than the one that was opened.
-_ONCE = CommitProperties(max_commit_retries=0)
 # Times in tables are at most so far from 1970, some 1,900 years: records may name any, and durations are added to them.
 FAR_MS = 60_000_000_000_000
 
@@ -48,10 +46,14 @@ class Held(NamedTuple):
 
 
 class State(NamedTuple):
-    """The id and version of a table. Another table at the same path has another id."""
+    """The id and version of a table, and the number of the batch that wrote it: see model.evidence.ACTIVITY_WRITER.
+
+    Another table at the same path has another id.
+    """
 
     id: str
     version: int
+    batch: int
 
 
 class Table(NamedTuple):
@@ -90,10 +92,14 @@ class Table(NamedTuple):
     def exists(self, warehouse: str) -> bool:
         return opened(self.path(warehouse)) is not None
 
-    def state(self, warehouse: str) -> State | None:
-        """None = it does not exist."""
-        table = opened(self.path(warehouse))
-        return None if table is None else State(str(table.metadata().id), int(table.version()))
+    def holds(self, warehouse: str, state: State) -> bool:
+        """Whether this state is a version of it."""
+        table = opened(uri := self.path(warehouse))
+        if table is None or str(table.metadata().id) != state.id or table.version() < state.version:
+            return False
+        with _explained(uri):
+            table.load_as_version(state.version)
+            return table.transaction_version(ACTIVITY_WRITER) == state.batch
 
     def version(self, warehouse: str) -> int:
         """-1 = the table does not exist."""
@@ -138,15 +144,19 @@ class Table(NamedTuple):
             )
         return found
 
-    def create(self, warehouse: str) -> State:
-        """Create it without rows. One that exists is replaced by one with another id, in one version."""
+    def create(self, warehouse: str, batch: int) -> State:
+        """Create it without rows. One that exists is replaced by one with another id, in one version.
+
+        batch: the number of the batch that counts as its writer.
+        """
         with _explained(uri := self.path(warehouse)):
             table = DeltaTable.create(
                 *(uri, Schema.from_arrow(self.schema), "overwrite"),
                 configuration=self._properties,
                 raise_if_key_not_exists=False,
+                commit_properties=_once(batch),
             )
-            return State(str(table.metadata().id), int(table.version()))
+            return State(str(table.metadata().id), int(table.version()), batch)
 
     def overwrite(self, warehouse: str, rows: Sequence[Mapping[str, Any]], after: int | None = None) -> None:
         """Overwrite a small table with these rows; creates it if it does not exist.
@@ -163,20 +173,27 @@ class Table(NamedTuple):
                 pa.Table.from_pylist(data, self.schema),
                 mode="overwrite",
                 configuration=self._properties if table is None else None,
-                commit_properties=None if after is None else _ONCE,
+                commit_properties=None if after is None else _once(),
             )
 
-    def change(self, warehouse: str, files: Iterable[AddAction], version: int, removed: Iterable[str] = ()) -> int:
+    def change(
+        self,
+        warehouse: str,
+        files: Iterable[AddAction],
+        version: int,
+        removed: Iterable[str] = (),
+        batch: int | None = None,
+    ) -> int:
         """Add files in its folder, and remove others, in the version after this one, which it returns; -1 creates it.
 
-        Fails if the table has a later version: another run wrote it.
+        batch: see State. Fails if the table has a later version: another run wrote it.
         """
         uri, schema, now = self.path(warehouse), Schema.from_arrow(self.schema), int(time.time() * 1000)
         actions: list[Any] = [*files, *(RemoveAction(path, True, now) for path in removed)]
         with _explained(uri):
             if version >= 0:
                 table = DeltaTable(uri, version=version)
-                table.create_write_transaction(actions, "append", schema, commit_properties=_ONCE)
+                table.create_write_transaction(actions, "append", schema, commit_properties=_once(batch))
                 return version + 1
             settings = self._properties
             try:
@@ -243,7 +260,7 @@ def delete(uri: str, condition: str, version: int) -> int:
     """Delete the rows for which an SQL condition holds; returns the table's version then. Fails as `change` does."""
     with _explained(uri):
         table = DeltaTable(uri, version=version)
-        table.delete(condition, commit_properties=_ONCE)
+        table.delete(condition, commit_properties=_once())
     return int(table.version())
 
 
@@ -253,18 +270,24 @@ def vacuum(uri: str, age: timedelta, versions: Sequence[int] = ()) -> None:
         with _explained(uri):
             table.vacuum(
                 *(int(age / timedelta(hours=1)), False, False),
-                commit_properties=_ONCE,
+                commit_properties=_once(),
                 keep_versions=list(versions),
                 full=True,
             )
 
 
-def restore(uri: str, version: int) -> int:
-    """Put the state of this version back, in a new version, which it returns."""
+def restore(uri: str, state: State) -> State:
+    """Put this state back, in a new version."""
     with _explained(uri):
         table = DeltaTable(uri)
-        table.restore(version, commit_properties=_ONCE)
-    return int(table.version())
+        table.restore(state.version, commit_properties=_once(state.batch))
+    return state._replace(version=int(table.version()))
+
+
+def _once(batch: int | None = None) -> CommitProperties:
+    """Fail if there is a newer version than the one that was opened. batch: see State."""
+    writers = None if batch is None else [Transaction(ACTIVITY_WRITER, batch)]
+    return CommitProperties(max_commit_retries=0, app_transactions=writers)
 
 
 def _rows(table: DeltaTable, query: str) -> pa.RecordBatchReader:

@@ -60,7 +60,10 @@ class Part(NamedTuple):
 
 
 class TableFile:
-    """One file in the folder of a table, with one row or more. rows: that were added. Raises OSError."""
+    """One file in the folder of a table, with one row or more. rows: that were added.
+
+    waiting_bytes: of those in memory. Raises OSError.
+    """
 
     def __init__(self, warehouse: str, table: Table) -> None:
         self._table, self._name = table, f"part-{uuid4()}.zstd.parquet"
@@ -79,21 +82,20 @@ class TableFile:
             metadata_collector=self._metadata,
         )
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = self._waiting_bytes = self._aborted = self.rows = 0
+        self._waiting_rows = self.waiting_bytes = self._aborted = self.rows = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._waiting.append(rows)
         self._waiting_rows += len(rows)
-        self._waiting_bytes += rows.nbytes
+        self.waiting_bytes += rows.nbytes
         self.rows += len(rows)
         if "aborted" in rows.schema.names:
             self._aborted += rows.column("aborted").true_count
-        if self._waiting_rows >= _ROW_GROUP or self._waiting_bytes >= _BUFFER_BYTES:
-            self._write()
+        if self._waiting_rows >= _ROW_GROUP or self.waiting_bytes >= _BUFFER_BYTES:
+            self.write()
 
     def finished(self) -> Part:
-        if self._waiting:
-            self._write()
+        self.write()
         self._writer.close()
         size = self._sink.tell()
         self._sink.close()
@@ -101,9 +103,11 @@ class TableFile:
         file = AddAction(self._name, size, {}, int(time.time() * 1000), True, stats)
         return Part(self._table.name, file, self.rows, self._aborted)
 
-    def _write(self) -> None:
-        self._writer.write_table(pa.Table.from_batches(self._waiting))
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+    def write(self) -> None:
+        """Write the rows that wait, as a row group."""
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting, self._waiting_rows, self.waiting_bytes = [], 0, 0
 
 
 @cache

@@ -14,7 +14,7 @@ from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
 
 
 class Covered(NamedTuple):
-    """The content of `coverage`. activity: id and version of the table that it covers. partitions: of the log.
+    """The content of `coverage`. activity: the state of the table that it covers. partitions: of the log.
 
     places: partition that was read to its end -> its row. read_at: the latest of these.
     """
@@ -47,7 +47,7 @@ def read_coverage(warehouse: str) -> Covered:
     if not places:
         raise PipelineError("the log was never read to its end yet: run `group-hygiene pipeline run` again")
     read_at: datetime = max(place["read_at"] for place in places.values())
-    state = State(rows[0]["activity_id"], max(row["activity_version"] for row in rows))
+    state = State(rows[0]["activity_id"], max(row["activity_version"] for row in rows), rows[0]["batch"])
     partitions = len({row["log_partition"] for row in rows})
     return Covered(rows[0]["cluster_id"], state, read_at.astimezone(UTC), partitions, places)
 
@@ -57,8 +57,7 @@ def activity_at(spark: SparkSession, warehouse: str, covered: State) -> DataFram
 
     Raises PipelineError if this version does not exist.
     """
-    state = ACTIVITY.state(warehouse)
-    if state is None or state.id != covered.id or state.version < covered.version:
+    if not ACTIVITY.holds(warehouse, covered):
         raise PipelineError(
             f"coverage names version {covered.version} of an activity table that does not exist: an older or another "
             "table replaced it; the next run of the pipeline corrects that"

@@ -48,6 +48,9 @@ def _read(client: Client, offsets: Range, leaders: dict[int, int], sink: Sink) -
             for records in parse(answer):
                 position = max(position, records.next)
                 sink.add_records(offsets.partition, records.between(before, offsets.end))
+                # An answer of few bytes may be many when unpacked.
+                if sink.full:
+                    break
         except (ValueError, IndexError, TooMuch) as error:
             raise PipelineError(f"{place} can't be read at offset {position}: {error}") from error
         if position <= before:

@@ -1,7 +1,8 @@
 """Combines new records of groups with their rows in `activity`, by DuckDB. Opens no file and no table.
 
 All records of a group are in one partition of the log, so a worker folds a partition by itself. A group's row is
-computed from its new records, and from its row of before, as if that were the first of its records.
+computed from its new records, and from its row of before, as if that were the first of its records. In all tables here,
+"group" is a number: ids may be long, and would be repeated for each place.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ _STATE_RECORDS = """
 """
 
 _OF_COMMITS = """
-    CREATE TEMP TABLE of_commits AS SELECT
+    CREATE TEMP TABLE of_all_commits AS SELECT
         "group", log_partition, min(record_time) AS first_seen, to_time(min(commit_ms)) AS first_commit,
         to_time(max(commit_ms)) AS last_commit, max(written_after) FILTER (commit_ms IS NOT NULL) AS last_commit_after,
         max(log_offset) FILTER (NOT aborted AND committed_offset IS NOT NULL) AS committed_at,
         max(log_offset) FILTER (NOT aborted AND committed_offset IS NULL) AS wiped_at,
         arg_max_null(record_time, log_offset) FILTER (NOT aborted AND committed_offset IS NULL) AS wiped_time
-    FROM commits GROUP BY "group", log_partition
+    FROM all_commits GROUP BY "group", log_partition
 """
-_GROUPS = 'SELECT "group", log_partition FROM of_commits UNION SELECT "group", log_partition FROM states'
+_GROUPS = 'SELECT "group", log_partition FROM of_all_commits UNION SELECT "group", log_partition FROM all_states'
 # `old`: the groups' rows in `activity`; `was`: of the same era, as the end of an era ends a group's offsets, members
 # and state. `run`: one row, with the arguments of `Fold`.
-_WAS = "CREATE TEMP VIEW was AS FROM old SEMI JOIN run USING (era)"
+_WAS = "CREATE OR REPLACE TEMP VIEW was AS FROM old SEMI JOIN run USING (era)"
 # The last commit of each place. A tombstone ends the offset.
 _PLACES = """
     SELECT
@@ -67,7 +68,7 @@ _PLACES = """
 # Each uses those before it, and `places`.
 _STEPS = (
     """
-    CREATE TEMP TABLE of_days AS SELECT
+    CREATE OR REPLACE TEMP TABLE of_days AS SELECT
         "group", list_sort(list(struct_pack("key" := day, "value" := commits))) AS commits_by_day
     FROM (
         SELECT "group", day, sum(commits)::BIGINT AS commits FROM (
@@ -80,11 +81,12 @@ _STEPS = (
     WHERE day >= first_day GROUP BY "group"
     """,
     """
-    CREATE TEMP TABLE topics AS SELECT "group", topic, count(*) AS partitions, min(commit_time) AS oldest_commit
+    CREATE OR REPLACE TEMP TABLE topics AS SELECT
+        "group", topic, count(*) AS partitions, min(commit_time) AS oldest_commit
     FROM places GROUP BY ALL
     """,
     """
-    CREATE TEMP TABLE of_places AS SELECT
+    CREATE OR REPLACE TEMP TABLE of_places AS SELECT
         "group", sum(partitions)::INT AS partitions, count(*)::INT AS topics, min(oldest_commit) AS oldest_commit,
         list_sort(list(struct_pack("key" := topic, "value" := after)) FILTER (after IS NOT NULL)) AS topics_after
     FROM topics LEFT JOIN (
@@ -97,29 +99,29 @@ _STEPS = (
     ) USING ("group", topic) GROUP BY "group"
     """,
     f"""
-    CREATE TEMP TABLE last_states AS SELECT
+    CREATE OR REPLACE TEMP TABLE last_states AS SELECT
         *, gone AND NOT ends_with(kind, '-member') AS ended, log_offset AS position
     FROM states WHERE kind IN {_STATE_RECORDS}
     """,  # noqa: S608
     """
-    CREATE TEMP TABLE of_states AS SELECT
+    CREATE OR REPLACE TEMP TABLE of_states AS SELECT
         "group", max(log_partition) AS log_partition, min(record_time) AS first_seen
     FROM states GROUP BY "group"
     """,
     *(
         f"""
-        CREATE TEMP TABLE {name} AS SELECT DISTINCT ON ("group") * FROM last_states WHERE {which}
+        CREATE OR REPLACE TEMP TABLE {name} AS SELECT DISTINCT ON ("group") * FROM last_states WHERE {which}
         ORDER BY "group", position DESC
         """  # noqa: S608
         for name, which in {"latest": "true", "ends": "ended", "alive": "NOT ended"}.items()
     ),
     """
-    CREATE TEMP TABLE seen AS SELECT DISTINCT ON ("group") "group", clients, record_time FROM states
+    CREATE OR REPLACE TEMP TABLE seen AS SELECT DISTINCT ON ("group") "group", clients, record_time FROM states
     WHERE len(clients) > 0 ORDER BY "group", log_offset DESC
     """,
     # The end of a Classic group may be its conversion into another type, which keeps the members.
     """
-    CREATE TEMP TABLE of_members AS SELECT "group", list_sort(list(member_id)) AS members FROM (
+    CREATE OR REPLACE TEMP TABLE of_members AS SELECT "group", list_sort(list(member_id)) AS members FROM (
         SELECT "group", member_id, arg_max(gone, position) AS gone FROM (
             SELECT "group", member_id, log_offset AS position, gone FROM states WHERE ends_with(kind, '-member')
             UNION ALL
@@ -131,7 +133,7 @@ _STEPS = (
     ) WHERE NOT gone GROUP BY "group"
     """,
     """
-    CREATE TEMP VIEW found AS SELECT
+    CREATE OR REPLACE TEMP VIEW found AS SELECT
         "group", was.type AS was_type, was.protocol_type AS was_protocol, was.state AS was_state,
         was.state_since AS was_since, was.empty_since AS was_empty_since, was.state_after AS was_after,
         latest.position IS NOT NULL AS has_state, latest.family, latest.ended, latest.position, latest.record_time,
@@ -216,9 +218,9 @@ _ROWS = """
 # must not protect groups for ever.
 _LAST_STRAY = """
     SELECT least(max(greatest(record_time, written_after)), max(now)) FROM (
-        SELECT "group", log_partition, record_time, written_after FROM commits WHERE committed_offset IS NOT NULL
+        SELECT "group", log_partition, record_time, written_after FROM all_commits WHERE committed_offset IS NOT NULL
         UNION ALL
-        SELECT "group", log_partition, record_time, written_after FROM states
+        SELECT "group", log_partition, record_time, written_after FROM all_states
         WHERE NOT gone AND (members > 0 OR kind IN ('consumer-member', 'share-member', 'streams-member'))
     ) JOIN strays USING ("group", log_partition), run
 """
@@ -265,13 +267,21 @@ class Fold:
             {"id": run.cluster_id, "era": run.era, "now": run.now, "day": run.first_day},
         )
         # DuckDB reads them where they are: tables of its own would be copies.
-        self._database.register("rows_of_commits", commits)
-        self._database.register("rows_of_states", states)
+        tables = {"commits": commits, "states": states}
+        chunks = [chunk for each in tables.values() for chunk in each["group"].chunks]
+        encoded = pa.chunked_array(chunks, pa.string()).dictionary_encode().unify_dictionaries()
+        self._names = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], pa.string())
+        numbers, first = pa.chunked_array([chunk.indices for chunk in encoded.chunks], pa.int32()), 0
+        for name, table in tables.items():
+            self._database.register(f"rows_of_{name}", _numbered(table, numbers.slice(first, len(table))))
+            first += len(table)
         self._views()
         execute(_OF_COMMITS)
         rows = self._database.sql(_GROUPS).to_arrow_table()
-        stray = pa.array(partitions_of(rows["group"], run.partitions) != rows["log_partition"].to_numpy())
-        self.groups = rows.filter(pc.invert(stray)).column("group")
+        own = partitions_of(self._names, run.partitions)[rows["group"].to_numpy()]
+        stray = pa.array(own != rows["log_partition"].to_numpy())
+        self._left = rows["group"].filter(pc.invert(stray))
+        self.groups = pc.take(self._names, self._left)
         self.strays = self._remove(rows.filter(stray)) if len(self.groups) < len(rows) else None
 
     def close(self) -> None:
@@ -280,53 +290,63 @@ class Fold:
     def _views(self, but: str = "") -> None:
         for name, columns in (("commits", _COMMITS), ("states", _STATES)):
             self._database.execute(
-                f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {columns} FROM rows_of_{name} {but}"  # noqa: S608
+                f"CREATE OR REPLACE TEMP VIEW all_{name} AS SELECT {columns} FROM rows_of_{name} {but}"  # noqa: S608
             )
 
     def _remove(self, strays: pa.Table) -> datetime | None:
         self._database.register("strays", strays)
         found = self._database.execute(_LAST_STRAY).fetchone()
         self._views('ANTI JOIN strays USING ("group", log_partition)')
-        self._database.execute('DELETE FROM of_commits WHERE ("group", log_partition) IN (FROM strays)')
+        self._database.execute('DELETE FROM of_all_commits WHERE ("group", log_partition) IN (FROM strays)')
         last: datetime | None = found[0] if found else None
         return last
 
-    def rows(self, old: pa.Table) -> Iterator[pa.Table]:
-        """The rows of `activity` for the groups with new records. old: their current ones."""
+    def rows(self, old: pa.Table, last: bool = True) -> Iterator[pa.Table]:
+        """The rows of `activity` for groups with new records. old: the current rows of some of them.
+
+        last: False = for these groups only, the others come later.
+        """
         # DuckDB compares the keys of each map, which takes as long as half of the rest: it gets lists of entries.
         types = [pa.list_(field.type.field(0)) if pa.types.is_map(field.type) else field.type for field in old.schema]
-        self._database.register("old", old.cast(pa.schema(zip(old.schema.names, types, strict=True))))
+        known = pc.index_in(old["group"], value_set=self._names)
+        lists = old.cast(pa.schema(zip(old.schema.names, types, strict=True)))
+        self._database.register("old", _numbered(lists, known))
+        now = self._left if last else known
+        some = "" if len(now) == len(self.groups) else 'SEMI JOIN now USING ("group")'
+        self._left = self._left.filter(pc.invert(pc.is_in(self._left, value_set=now.combine_chunks())))
+        self._database.register("now", pa.table({"group": now}))
+        for view in ("commits", "states", "of_commits"):
+            source = view.replace("commits", "all_commits").replace("states", "all_states")
+            self._database.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS FROM {source} {some}")
         self._database.execute(_WAS)
         places = self._database.sql(_PLACES).to_arrow_table()
         self._database.register("places", places)
         for step in _STEPS:
             self._database.execute(step)
-        groups, lists = _by_group(places, old.schema.field("offsets").type)
+        offsets = _by_group(places, len(self._names), old.schema.field("offsets").type)
         for batch in self._database.sql(_ROWS).to_arrow_reader(_CHUNK):
-            own = pc.index_in(batch.column("group"), groups).fill_null(len(groups))
-            made = {"offsets": lists.take(own)}
+            numbers = batch.column("group")
+            made = {"offsets": offsets.take(numbers), "group": self._names.take(numbers)}
             columns = [_column(made.get(field.name) or batch.column(field.name), field.type) for field in old.schema]
             yield pa.Table.from_arrays(columns, schema=old.schema)
 
 
-def _by_group(places: pa.Table, kind: pa.ListType) -> tuple[pa.Array, pa.ListArray]:
-    """The groups of these places, and of each the list of its places; a last, empty one is of any other group.
+def _numbered(table: pa.Table, numbers: pa.ChunkedArray) -> pa.Table:
+    return table.set_column(table.schema.get_field_index("group"), "group", numbers)
 
-    DuckDB takes three times as long.
-    """
-    groups = places.column("group").combine_chunks().dictionary_encode()
-    codes = groups.indices.to_numpy()
-    order = pa.array(np.argsort(codes, kind="stable"))
+
+def _by_group(places: pa.Table, groups: int, kind: pa.ListType) -> pa.ListArray:
+    """Of each group, the list of its places. DuckDB takes three times as long."""
+    numbers = places["group"].to_numpy()
+    order = pa.array(np.argsort(numbers, kind="stable"))
     fields = list(kind.value_type)
-    cells = [places.column(field.name).combine_chunks().cast(field.type).take(order) for field in fields]
-    ends = np.cumsum(np.bincount(codes, minlength=len(groups.dictionary) + 1))
-    edges = pa.array(np.concatenate([[0], ends]), pa.int32())
-    return groups.dictionary, pa.ListArray.from_arrays(edges, pa.StructArray.from_arrays(cells, fields=fields), kind)
+    cells = [places[field.name].combine_chunks().cast(field.type).take(order) for field in fields]
+    edges = pa.array(np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=groups))]), pa.int32())
+    return pa.ListArray.from_arrays(edges, pa.StructArray.from_arrays(cells, fields=fields), kind)
 
 
-def partitions_of(groups: pa.ChunkedArray, partitions: int) -> Numbers:
+def partitions_of(groups: pa.StringArray, partitions: int) -> Numbers:
     """The partition of each of these groups: see `partition_of`, which is slower."""
-    groups = groups.combine_chunks()
     plain = pc.string_is_ascii(groups).to_numpy(zero_copy_only=False)
     codes = np.zeros(len(groups), np.int64)
     for index in np.flatnonzero(~plain).tolist():

@@ -18,7 +18,7 @@ from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.model.groups import NO_LEADER_EPOCH
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.store import State
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, RECORDS
+from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, RECORDS
 
 _HOW_TO_CONTINUE = (
     "To continue with the current log, run this once with --start-over: all history stays, and groups count as active "
@@ -143,7 +143,7 @@ def refuse_orphans(warehouse: str) -> None:
 
 def refuse_incomplete(warehouse: str, batch: int) -> None:
     """Raises Halted if a table is missing that the first batch created: its rows would count as never written."""
-    for table in (COMMITS, GROUP_STATES):
+    for table in RECORDS:
         if batch and not table.exists(warehouse):
             _tables_differ(f"the table {COVERAGE.name} ends with batch {batch}, and {table.name} is gone")
 
@@ -170,7 +170,7 @@ def read_progress(warehouse: str) -> tuple[Progress, State] | None:
     if not rows:
         return None
     places = {row["log_partition"]: Place(**{field.name: row[field.name] for field in fields(Place)}) for row in rows}
-    activity = State(rows[0]["activity_id"], rows[0]["activity_version"])
+    activity = State(rows[0]["activity_id"], rows[0]["activity_version"], rows[0]["batch"])
     return Progress(**{name: rows[0][name] for name in _OF_ALL}, places=places), activity
 
 

@@ -101,8 +101,9 @@ class _Ingest:
         moved = before is not None and lost is None and before.era != progress.era
         if activity is None or lost is not None:
             # No reader uses the new table until coverage has its id.
-            activity = ACTIVITY.create(self._warehouse)
+            activity = ACTIVITY.create(self._warehouse, progress.batch)
         self._tables = Tables(self._spark, self._warehouse, activity, version)
+        self._tables.refuse_older(progress.batch)
         left = sum(end - start for _, start, end in ranges_of(progress.positions, bounds.ends))
         if left or progress != before:
             # An earlier run that still goes on fails at its next write. Before any other table: the rows of a first
@@ -121,8 +122,7 @@ class _Ingest:
 
     def _why_lost(self, activity: State) -> str | None:
         """Why the rows of `activity` that `coverage` names are gone; None = they are there."""
-        state = ACTIVITY.state(self._warehouse)
-        if state is not None and state.id == activity.id and state.version >= activity.version:
+        if ACTIVITY.holds(self._warehouse, activity):
             return None
         return (
             f"the table {ACTIVITY.name} is not the one that {COVERAGE.name} names, or is in an older state: restore "

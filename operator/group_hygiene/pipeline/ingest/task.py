@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import date, datetime
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, NamedTuple
 
 import duckdb
@@ -33,8 +33,9 @@ from group_hygiene.spec.secret import one_line
 
 # Rows of a file of records.
 _FILE_ROWS = 2_000_000
-# Batches of `activity` that are filtered together, and rows that are added to a file at once.
-_BATCHES, _CHUNK = 8, 10_000
+# Bytes of rows of `activity` that are folded together, and that wait for their files; rows that are added to a file at
+# once.
+_OLD_BYTES, _WAITING_BYTES, _CHUNK = 64_000_000, 128_000_000, 10_000
 _TIME = pa.timestamp("us", "UTC")
 # The names of two of the tables of records; the third has those that say nothing of a group.
 _COMMITS, _STATES = "commits", "group_states"
@@ -77,7 +78,7 @@ class Round(NamedTuple):
     before. now: when the log's end was asked for. first_day: see Fold. gone_before: groups that are gone since an
     earlier time get no row any more; None = all get one.
 
-    hosts: whether to store the hosts of clients. most: bytes of records in memory after which a task ends. run: a name
+    hosts: whether to store the hosts of clients. most: bytes of records after which a task ends. run: a name
     of its own.
     """
 
@@ -201,12 +202,13 @@ class Sink:
         if file.rows >= _FILE_ROWS:
             self._parts.append(self._open.pop(name).finished())
         if name in self.folded:
-            self.fold(name, rows)
+            self.keep(name, rows)
         else:
             self._note_unread(rows)
+            self._bytes += rows.nbytes
 
-    def fold(self, name: str, rows: pa.RecordBatch) -> None:
-        """Add rows of groups which the table has already."""
+    def keep(self, name: str, rows: pa.RecordBatch) -> None:
+        """Keep rows of groups, which a table has already."""
         self.folded[name].append(rows)
         self._bytes += rows.nbytes
 
@@ -235,7 +237,9 @@ def work(tasks: Iterator[Task], round: Round, source: Source) -> Iterator[Done]:
             yield _done(task, round, source)
         except HygieneError as error:
             yield Done(task, failure=str(error))
-        except (OSError, DeltaError, pa.ArrowException, duckdb.Error) as error:
+        except duckdb.Error as error:
+            yield Done(task, failure=f"the new records can't be combined with their groups: {one_line(str(error))}")
+        except (OSError, DeltaError, pa.ArrowException) as error:
             yield Done(
                 task, failure=f"the tables at {round.warehouse} can't be read or written: {one_line(str(error))}"
             )
@@ -258,20 +262,30 @@ def _done(task: Task, round: Round, source: Source) -> Done:
 def _folded(task: Task, round: Round, fold: Fold) -> list[AddAction]:
     """New files of the task's shards."""
     schema, changed = round.activity.schema, fold.groups
-    old, files = list[pa.Table](), _Files(round, task.shards)
+    waiting, files = [schema.empty_table()], _Files(round, task.shards)
     where = " OR ".join(f"log_partition BETWEEN {whole.low} AND {whole.high}" for whole in task.wholes)
     for rows in _tables(store.read(round.activity.path(round.warehouse), round.version, round.run, where), schema):
         known = pc.is_in(rows.column("group"), value_set=changed)
-        old.append(rows.filter(known))
+        waiting.append(rows.filter(known))
         files.add(rows.filter(pc.invert(known)))
-    for rows in fold.rows(pa.concat_tables([schema.empty_table(), *old])):
-        files.add(rows)
+        if sum(each.nbytes for each in waiting) > _OLD_BYTES:
+            for new in fold.rows(pa.concat_tables(waiting), last=False):
+                files.add(new)
+            waiting = [schema.empty_table()]
+    for new in fold.rows(pa.concat_tables(waiting)):
+        files.add(new)
     return files.finished()
 
 
 def _tables(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    waiting = iter(batches)
-    while some := list(islice(waiting, _BATCHES)):
+    """Some of these at a time, as many as fit into _OLD_BYTES."""
+    some, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        some, size = [*some, batch], size + batch.nbytes
+        if size > _OLD_BYTES:
+            yield pa.Table.from_batches(some).select(schema.names).cast(schema)
+            some, size = [], 0
+    if some:
         yield pa.Table.from_batches(some).select(schema.names).cast(schema)
 
 
@@ -289,7 +303,7 @@ class _Files:
             rows = _moved(rows, self._round.era, self._round.partitions)
         partition = rows.column("log_partition").to_numpy()
         which = np.searchsorted([shard.low for shard in self._shards[1:]], partition, "right")
-        if np.count_nonzero(np.diff(which)) > _BATCHES:
+        if np.count_nonzero(np.diff(which)) > len(self._shards):
             order = np.argsort(which, kind="stable")
             rows, which = rows.take(order), which[order]
         # Slices: a filter would copy the rows.
@@ -300,6 +314,9 @@ class _Files:
                     self._open[shard] = TableFile(self._round.warehouse, self._round.activity)
                 for batch in rows.slice(own[0], len(own)).to_batches(max_chunksize=_CHUNK):
                     self._open[shard].add(batch)
+        if sum(file.waiting_bytes for file in self._open.values()) > _WAITING_BYTES:
+            for file in self._open.values():
+                file.write()
 
     def finished(self) -> list[AddAction]:
         return [file.finished().file for file in self._open.values()]
@@ -314,6 +331,6 @@ def _gone(rows: pa.Table, before: datetime) -> pa.ChunkedArray:
 
 def _moved(rows: pa.Table, era: int, partitions: int) -> pa.Table:
     """The rows of an earlier log with the partition of so many in which their groups' next records will be."""
-    now = pa.array(partitions_of(rows.column("group"), partitions), pa.int32())
+    now = pa.array(partitions_of(rows.column("group").combine_chunks(), partitions), pa.int32())
     index, found = rows.schema.get_field_index("log_partition"), rows.column("log_partition")
     return rows.set_column(index, rows.field(index), pc.if_else(pc.less(rows.column("era"), era), now, found))
