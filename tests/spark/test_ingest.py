@@ -364,7 +364,7 @@ def test_an_older_table_of_progress(
     make.simple(make.name("new"), at(topic, 1))
     assert run(spark, client, warehouse) == Counter(commits=1)
     make.abandoned(make.name("new"), topic, commit={})
-    assert set(run(spark, client, warehouse)) == {"group_states"}
+    assert set(+run(spark, client, warehouse)) == {"group_states"}
     held, newest = tables(spark, warehouse), max(map(version_of, delta_log(warehouse)))
     Deltalake(COVERAGE.path(warehouse)).restore(older)
     make.simple(make.name("new"), at(topic, 1))

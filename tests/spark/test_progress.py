@@ -10,7 +10,9 @@ import pytest
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.pipeline.ingest.progress import Place, Progress, cut_off, plan, refuse_older
+from group_hygiene.pipeline.ingest.progress import Place, Progress, cut_off, plan, refuse_others
+from group_hygiene.pipeline.store import Held, Table
+from group_hygiene.pipeline.tables import RECORDS
 
 NOW, EARLIER = datetime(2030, 1, 31, 12, tzinfo=UTC), datetime(2030, 1, 30, tzinfo=UTC)
 BEFORE = Progress("ours", "topic-1", 3, 7, {0: Place(100, EARLIER), 1: Place(20, EARLIER, EARLIER)})
@@ -101,10 +103,15 @@ def test_another_cluster_is_never_taken() -> None:
         pytest.param(9, True, id="two batches more"),
     ],
 )
-def test_progress_is_never_behind_what_came_of_it(last: int, refused: bool) -> None:
+@pytest.mark.parametrize("table", RECORDS, ids=[table.name for table in RECORDS])
+def test_progress_is_never_behind_what_came_of_it(
+    monkeypatch: pytest.MonkeyPatch, table: Table, last: int, refused: bool
+) -> None:
     """Else an older state of it was put back, and what was read since may be gone from the log."""
+    monkeypatch.setattr(Table, "version", lambda *_: 3)
+    monkeypatch.setattr(Table, "files", lambda it, *_: [Held("file", 1, 1, last if it == table else 7)])
     with pytest.raises(Halted, match="older state of coverage") if refused else nullcontext():
-        refuse_older("commits", last, 7)
+        refuse_others("warehouse", 7)
 
 
 def test_what_says_nothing_of_groups_counts_as_unread() -> None:

@@ -19,9 +19,9 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.model.groups import Partition
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.ingest.progress import Progress, refuse_older, write_progress
+from group_hygiene.pipeline.ingest.progress import Progress, write_progress
 from group_hygiene.pipeline.ingest.task import EVERYTHING, Done, Range, Round, Shard, Source, Task, plan, together, work
-from group_hygiene.pipeline.store import Held, State, Table
+from group_hygiene.pipeline.store import Held, State
 from group_hygiene.pipeline.tables import ACTIVITY, RECORDS
 
 # Offsets of a task, and groups whose rows it may have to write, if that makes so many tasks; more if Spark has many
@@ -55,22 +55,14 @@ class Tables:
         write_progress(self._warehouse, progress, self.activity, self._coverage)
         self._coverage += 1
 
-    def refuse_older(self, batch: int) -> None:
-        """Raises Halted if a table has a later batch than the one after this, before anything is written."""
-        for table, files in self._files().items():
-            refuse_older(table.name, max((file.most or 0 for file in files), default=0), batch)
-
     def remove_leftovers(self, batch: int) -> None:
         """Remove what later batches left: of a run that was killed, or that this one overtakes."""
-        for table, files in self._files().items():
+        for table, version in self._versions.items():
+            files = table.files(self._warehouse, version, "batch")
             if any(file.may_have(batch + 1, _NO_BATCH) for file in files):
-                uri, version = table.path(self._warehouse), self._versions[table]
-                self._versions[table] = store.delete(uri, f"batch > {batch}", version)
+                self._versions[table] = store.delete(table.path(self._warehouse), f"batch > {batch}", version)
         if ACTIVITY.version(self._warehouse) != self.activity.version:
             self.activity = store.restore(ACTIVITY.path(self._warehouse), self.activity)
-
-    def _files(self) -> dict[Table, list[Held]]:
-        return {table: table.files(self._warehouse, version, "batch") for table, version in self._versions.items()}
 
     def tasks(self, ranges: Sequence[Range], partitions: Iterable[int], moved: bool) -> list[Task]:
         """The tasks of a batch. partitions: of the log. moved: see `plan`."""

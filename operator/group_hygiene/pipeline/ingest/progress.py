@@ -141,20 +141,21 @@ def refuse_orphans(warehouse: str) -> None:
             _tables_differ(f"the table {COVERAGE.name} is gone or empty, and {table.name} is not")
 
 
-def refuse_incomplete(warehouse: str, batch: int) -> None:
-    """Raises Halted if a table is missing that the first batch created: its rows would count as never written."""
+def refuse_others(warehouse: str, batch: int) -> None:
+    """Raises Halted unless all tables of records are those that `coverage` names, before anything is written.
+
+    The first batch created them, and a run that was killed leaves the one after `batch`.
+    """
     for table in RECORDS:
-        if batch and not table.exists(warehouse):
+        version = table.version(warehouse)
+        if batch and version < 0:
             _tables_differ(f"the table {COVERAGE.name} ends with batch {batch}, and {table.name} is gone")
-
-
-def refuse_older(table: str, last: int, batch: int) -> None:
-    """Raises Halted if a table has a later batch than the one after `batch`, which a run that was killed leaves."""
-    if last > batch + 1:
-        _tables_differ(
-            f"the table {table} ends with batch {last}, and {COVERAGE.name} with batch {batch}: an older state of "
-            f"{COVERAGE.name} replaced the newest one"
-        )
+        last = max((file.most or 0 for file in table.files(warehouse, version, "batch")), default=0)
+        if last > batch + 1:
+            _tables_differ(
+                f"the table {table.name} ends with batch {last}, and {COVERAGE.name} with batch {batch}: an older "
+                f"state of {COVERAGE.name} replaced the newest one"
+            )
 
 
 def _tables_differ(why: str) -> NoReturn:

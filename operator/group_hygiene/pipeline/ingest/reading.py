@@ -31,8 +31,8 @@ from group_hygiene.pipeline.ingest.progress import (
     cut_off,
     plan,
     read_progress,
-    refuse_incomplete,
     refuse_orphans,
+    refuse_others,
 )
 from group_hygiene.pipeline.ingest.task import Range
 from group_hygiene.pipeline.store import State
@@ -96,14 +96,13 @@ class _Ingest:
         if before is None:
             refuse_orphans(self._warehouse)
         else:
-            refuse_incomplete(self._warehouse, before.batch)
+            refuse_others(self._warehouse, before.batch)
         # The rows of groups of an earlier log move to the files of their partitions, also without new records.
         moved = before is not None and lost is None and before.era != progress.era
         if activity is None or lost is not None:
             # No reader uses the new table until coverage has its id.
             activity = ACTIVITY.create(self._warehouse, progress.batch)
         self._tables = Tables(self._spark, self._warehouse, activity, version)
-        self._tables.refuse_older(progress.batch)
         left = sum(end - start for _, start, end in ranges_of(progress.positions, bounds.ends))
         if left or progress != before:
             # An earlier run that still goes on fails at its next write. Before any other table: the rows of a first
