@@ -251,7 +251,12 @@ def test_the_maintenance_may_have_a_job_of_its_own() -> None:
     spec = pod_of(maintains)["spec"]
     assert spec["containers"][0]["args"] == [
         *("group-hygiene", "pipeline", "maintain"),
-        *("--warehouse=s3a://kafka-hygiene/main", "--memory=8g", "--log-file=/tmp/spark.log", "--keep-history=30d"),
+        *(
+            "--warehouse=s3a://my-bucket/group-hygiene/main",
+            "--memory=8g",
+            "--log-file=/tmp/spark.log",
+            "--keep-history=30d",
+        ),
     ]
     assert spec["volumes"][0]["emptyDir"]["sizeLimit"] == "500Gi"
     assert spec["serviceAccountName"] == pod_of(usual)["spec"]["serviceAccountName"]
