@@ -121,15 +121,8 @@ class Table(NamedTuple):
         if version < 0:
             return []
         with _explained(uri := self.path(warehouse)):
-            return [
-                Held(
-                    unquote(file["path"]),
-                    file["num_records"] or 1,
-                    file.get(f"min.{column}"),
-                    file.get(f"max.{column}"),
-                )
-                for file in _files(DeltaTable(uri, version=version))
-            ]
+            table = DeltaTable(uri, version=version)
+        return held(table, column)
 
     def rows(self, warehouse: str) -> list[dict[str, Any]]:
         """All rows of a small table, `coverage`, times in UTC, all columns; none if it does not exist.
@@ -219,6 +212,15 @@ def opened(uri: str) -> DeltaTable | None:
             return DeltaTable(uri)
         except TableNotFoundError:
             return None
+
+
+def held(table: DeltaTable, column: str) -> list[Held]:
+    """The files of the version that is open: see Table.files."""
+    with _explained(table.table_uri):
+        return [
+            Held(unquote(file["path"]), file["num_records"] or 1, file.get(f"min.{column}"), file.get(f"max.{column}"))
+            for file in _files(table)
+        ]
 
 
 def rows(uri: str, query: str = "SELECT * FROM t") -> list[dict[str, Any]]:

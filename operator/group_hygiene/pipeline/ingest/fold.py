@@ -327,7 +327,8 @@ class Fold:
         for batch in self._database.sql(_ROWS).to_arrow_reader(_CHUNK):
             numbers = batch.column("group")
             made = {"offsets": offsets.take(numbers), "group": self._names.take(numbers)}
-            columns = [_column(made.get(field.name) or batch.column(field.name), field.type) for field in old.schema]
+            cells = {name: batch.column(name) for name in batch.schema.names} | made
+            columns = [_column(cells[field.name], field.type) for field in old.schema]
             yield pa.Table.from_arrays(columns, schema=old.schema)
 
 

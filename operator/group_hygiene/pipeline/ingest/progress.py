@@ -147,10 +147,11 @@ def refuse_others(warehouse: str, batch: int) -> None:
     The first batch created them, and a run that was killed leaves the one after `batch`.
     """
     for table in RECORDS:
-        version = table.version(warehouse)
-        if batch and version < 0:
+        found = store.opened(table.path(warehouse))
+        if batch and found is None:
             _tables_differ(f"the table {COVERAGE.name} ends with batch {batch}, and {table.name} is gone")
-        last = max((file.most or 0 for file in table.files(warehouse, version, "batch")), default=0)
+        files = [] if found is None else store.held(found, "batch")
+        last = max((file.most or 0 for file in files), default=0)
         if last > batch + 1:
             _tables_differ(
                 f"the table {table.name} ends with batch {last}, and {COVERAGE.name} with batch {batch}: an older "

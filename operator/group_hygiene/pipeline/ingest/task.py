@@ -75,7 +75,7 @@ class Round(NamedTuple):
     tables.COMMITS.
 
     version: of the table `activity`. partitions: of the log. moved: whether groups may be in other partitions than
-    before. now: when the log's end was asked for. first_day: see Fold. gone_before: groups that are gone since an
+    before. now: when the log's end was asked for. first_day: see Run. gone_before: groups that are gone since an
     earlier time get no row any more; None = all get one.
 
     hosts: whether to store the hosts of clients. most: bytes of records after which a task ends. run: a name
@@ -281,7 +281,8 @@ def _tables(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa
     """Some of these at a time, as many as fit into _OLD_BYTES."""
     some, size = list[pa.RecordBatch](), 0
     for batch in batches:
-        some, size = [*some, batch], size + batch.nbytes
+        some.append(batch)
+        size += batch.nbytes
         if size > _OLD_BYTES:
             yield pa.Table.from_batches(some).select(schema.names).cast(schema)
             some, size = [], 0
