@@ -170,6 +170,18 @@ def reads_secrets(stage: Stage) -> None:
     stage.is_ready("KafkaConnection", namespace, "main", "BrokersUnreachable", never="SecretForbidden")
 
 
+def follows_another(stage: Stage) -> None:
+    """It serves a connection that another release has served, as that one no longer leads."""
+    namespace = stage.namespace("follows")
+    spec = {"bootstrapServers": [_NOWHERE], "scan": {"timeout": "5s"}}
+    path = f"/apis/{_API}/namespaces/{namespace}/kafkaconnections/main"
+    stage.apply("KafkaConnection", namespace, "main", spec)
+    stage.is_ready("KafkaConnection", namespace, "main", "BrokersUnreachable")
+    served: Object = {"status": {"servedBy": "elsewhere", "conditions": []}}
+    stage.kube.call("PATCH", f"{path}/status", served, "application/merge-patch+json")
+    stage.is_ready("KafkaConnection", namespace, "main", "BrokersUnreachable")
+
+
 def deletes_and_restores(stage: Stage) -> None:
     """An abandoned group is deleted, groups that other objects name stay, and a restore brings it back."""
     namespace, topic = stage.namespace("deletes"), stage.groups.topic(f"{stage.name}-deletes")
@@ -252,12 +264,13 @@ def claim_groups(stage: Stage, namespace: str) -> set[str]:
 
 
 Story = Callable[[Stage], None]
-STORIES: tuple[Story, ...] = (leads, sees, counts_events, reads_secrets, deletes_and_restores)
+STORIES: tuple[Story, ...] = (leads, sees, counts_events, reads_secrets, follows_another, deletes_and_restores)
 # Right -> the story that needs it.
 NEEDED_BY: Mapping[str, Story] = {
     "create leases": leads,
     "get leases": leads,
     "update leases": leads,
+    "list leases": follows_another,
     # At its start, for the cluster's id.
     "get namespaces": leads,
     "get kafkaconnections": sees,

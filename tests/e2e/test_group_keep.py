@@ -141,6 +141,71 @@ def test_a_revoked_grant_ends_the_request(world: World, kafka: KafkaCluster, gro
     world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT]))
 
 
+@pytest.mark.parametrize(
+    ("enforces", "others"),
+    [
+        pytest.param("second", "keep-shared-*", id="its-policies-obey"),
+        pytest.param("first", "none-*", id="it-ends-no-request"),
+        pytest.param("second", "none-*", id="with-a-keep-of-its-own"),
+    ],
+)
+def test_connections_that_share_a_ledger(
+    world: World, kafka: KafkaCluster, groups: Groups, topic: str, enforces: str, others: str
+) -> None:
+    """A second connection to the cluster, with the same topic for its ledger, as is the default."""
+    group, namespace = f"keep-shared-{enforces}-{len(others)}", f"keep-second-{enforces}-{len(others)}"
+    unused(groups, group, topic)
+    world.namespace(namespace)
+    world.apply(group_keep("shared", group))
+    kept(world, "shared", "Kept")
+    world.apply(connection(namespace, kafka.bootstrap_servers, limits=FLOORS))
+    if enforces == "first":
+        world.apply(deleting("shared", group))
+    elif others == "none-*":
+        world.apply(deleting("shared", group))
+        own = group_keep("own", "none-such", namespace=namespace)
+        own["spec"]["connectionRef"] = {"name": "main"}
+        world.apply(own)
+        kept(world, "own", "GroupUnknown", namespace)
+    world.apply(policy(namespace, "p", match={"groups": [others]}, mode="Enforce", delete={"maxPercent": 100}))
+    world.wait_ready("kgp", namespace, "p", "Succeeded")
+    # More than the time after which a policy of these connections deletes, and than ten of its runs.
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        assert group in groups.names()
+        time.sleep(0.5)
+    assert condition(kept(world, "shared", "Kept")) == "True"
+    # It is the request that has kept it, and it ends with its object.
+    world.apply(deleting("shared", group))
+    world.server.kubectl("delete", "kgk", "shared", "-n", TEAM)
+    wait_for(lambda: group not in groups.names())
+    world.server.kubectl("delete", "kgp", "shared", "-n", OWNER)
+    world.server.kubectl("delete", "kgk,kgp,kconn", "--all", "-n", namespace)
+
+
+def test_a_keep_that_names_another_connection(world: World, kafka: KafkaCluster, groups: Groups, topic: str) -> None:
+    """Its request ends where it was, once the other connection is known to have another ledger."""
+    namespace = "keep-elsewhere"
+    unused(groups, "keep-moved", topic)
+    world.namespace(namespace)
+    grant = GRANT | {"namespaces": {"names": [TEAM]}}
+    world.apply(connection(namespace, kafka.bootstrap_servers, ledger={"topic": "keep-elsewhere"}, access=[grant]))
+    # A run shows the ledger in the connection's status.
+    world.apply(policy(namespace, "p", match={"groups": ["none-*"]}, mode="Enforce"))
+    world.wait_ready("kgp", namespace, "p", "Succeeded")
+    world.apply(group_keep("moved", "keep-moved"))
+    kept(world, "moved", "Kept")
+    world.apply(deleting("moved", "keep-moved"))
+    moved = group_keep("moved", "keep-moved")
+    moved["spec"]["connectionRef"] = {"name": "main", "namespace": namespace}
+    world.apply(moved)
+    kept(world, "moved", "Kept")
+    wait_for(lambda: "keep-moved" not in groups.names())
+    world.server.kubectl("delete", "kgk,kgp", "moved", "-n", TEAM, "--ignore-not-found")
+    world.server.kubectl("delete", "kgp", "moved", "-n", OWNER)
+    world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
 @pytest.fixture(scope="module")
 def who(world: World, topic: str) -> str:
     """kubectl's option for the ServiceAccount `dev` with the team's role edit. `none` has no rights."""

@@ -85,7 +85,7 @@ def narrow(kafka: KafkaCluster, tmp_path: Path) -> Iterator[tuple[World, Running
 
 
 def test_the_doctor_asks_for_each_right_that_something_needs() -> None:
-    found = inspection.rights("kafka", "group-hygiene", "group-hygiene", ["password"], by_label=True)
+    found = inspection.rights("kafka", "group-hygiene", "group-hygiene", ["password"], by_label=True, everywhere=True)
     found += inspection.claim_rights(KINDS)
     assert {f"{right.verb} {right.resource}" for right in found} == set(NEEDED_BY)
 

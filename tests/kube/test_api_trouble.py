@@ -394,7 +394,7 @@ def test_an_object_that_is_edited_and_deleted_aborts_no_round(
         return method == "GET" and path.endswith("/namespaces/churn/grouppolicies/p")
 
     proxy.rule(ApiRule(reads_again, When.BEFORE, lambda: world.clear("churn")))
-    writer = StatusWriter(api, Objects(), Recorder(api), Metrics(), SystemClock())
+    writer = StatusWriter(api, Objects(), Recorder(api), Metrics(), SystemClock(), "group-hygiene")
     writer.write_problem(POLICIES, read, Refusal(reasons.CONNECTION_NOT_FOUND, "there is none"))
     left = server.kubectl("get", "grouppolicies.grouphygiene.io", "-n", "churn", "-o", "name").stdout
     assert left == ""
@@ -410,7 +410,7 @@ def test_an_edit_that_only_a_write_shows_is_reported(world: World, account: Path
     objects.put(POLICIES, read)
     world.apply(policy("moved", "p", connectionRef={"name": "absent"}))
     changes.clear()
-    writer = StatusWriter(api, objects, Recorder(api), Metrics(), SystemClock())
+    writer = StatusWriter(api, objects, Recorder(api), Metrics(), SystemClock(), "group-hygiene")
     writer.write_problem(POLICIES, read, Refusal(reasons.CONNECTION_NOT_FOUND, "there is none"))
     assert changes == [(POLICIES, ("moved", "p"), {("moved", "main"), ("moved", "absent")})]
     world.clear("moved")

@@ -200,6 +200,12 @@ class World:
     def is_confirmed(self) -> bool:
         return self.leads
 
+    # As the only release of its cluster
+    namespace = "group-hygiene"
+
+    def other_leads(self, namespace: str) -> bool:
+        raise NotImplementedError
+
     # What happens beside the operator
 
     def happens(self, what: str, *arguments: Any) -> None:

@@ -220,6 +220,7 @@ def test_a_stop_writes_deliveries_that_a_run_could_not_write(
         installation="i",
     )
     services.activity, services.may_send, services.leads = Allowed(), lambda: False, lambda: True
+    services.status_writer = lambda: None
     loop: Any = ConnectionLoop("kafka", "main", services)
     loop._alerts, loop._link.memory = scene.alerts, Memory(ledger=cast(Any, ledger), claimed=True)
     scene.journal = loop._link.journal()

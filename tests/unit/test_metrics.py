@@ -346,7 +346,9 @@ def test_alerting_is_of_those_that_alert() -> None:
     metrics, api, clock = Metrics(), Api(ApiClient()), SystemClock()
     context = SenderContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
     sender = Sender("kafka/main", Outbox("kafka/main"), context)
-    alerting = Alerting(api, metrics, clock, StatusWriter(api, Objects(), Recorder(api), metrics, clock), sender)
+    alerting = Alerting(
+        api, metrics, clock, StatusWriter(api, Objects(), Recorder(api), metrics, clock, "hygiene"), sender
+    )
 
     def run(policy: Policy) -> float | None:
         made = plan(policy, [match("a")])

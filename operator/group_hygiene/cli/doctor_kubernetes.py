@@ -177,12 +177,16 @@ def _rights(known: Kubernetes) -> Iterator[Finding]:
     connection = known.connection
     secrets = () if connection is None else _secret_names(connection)
     by_label = connection is not None and connection.selects_by_label
-    asked = inspection.rights(known.namespace, account.namespace, LEASE, secrets, by_label)
-    asked += inspection.claim_rights(known.api.claiming_kinds())
+    claims = inspection.claim_rights(known.api.claiming_kinds())
     # A human user needs none of these permissions, only the operator does.
     person = not account.name and not known.inspection.user().startswith("system:serviceaccount:")
     subject = f"ServiceAccount {account.name}" if account.name else "you"
     try:
+        everywhere = known.inspection.may(inspection.SEES_ALL, account.name)
+        asked = inspection.rights(
+            known.namespace, account.namespace, LEASE, secrets, by_label=by_label, everywhere=everywhere
+        )
+        asked += claims
         missing = [right for right in asked if not known.inspection.may(right, account.name)]
     except Forbidden:
         found = f"you may not check what {subject} may do"
@@ -291,6 +295,9 @@ def _conditions(known: Kubernetes, key: str) -> Iterator[Finding]:
             _CONNECTION, "KafkaConnection", found, "run doctor again soon; is an operator running? See the Lease above"
         )
         return
+    if (served := status.get("servedBy")) not in (None, known.account.namespace):
+        found = f"{key} is served by the operator in namespace {served}, and not by that in {known.account.namespace}"
+        yield warning(_CONNECTION, "release", found, "give --operator-namespace, or remove one of the two releases")
     for kind, area, check, finding in _CONDITIONS:
         condition = conditions.get(kind)
         if condition is not None and condition["status"] != "True":

@@ -108,6 +108,11 @@ class Api:
         # Kind -> when another schema than before was read.
         self._renewed: dict[str, float] = {}
 
+    @property
+    def serves_all(self) -> bool:
+        """Whether it serves all namespaces."""
+        return not self._namespaces
+
     def list_all(self, plural: str) -> list[Object]:
         """All current objects of one of the operator's CRDs, in all namespaces that it serves. For commands."""
         return [
@@ -278,6 +283,12 @@ class Api:
         """A coordination.k8s.io/v1 Lease; `timeout` in seconds. Raises NotFound."""
         arguments = (*_LEASES, namespace, "leases", name)
         return dict(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=timeout)))
+
+    def find_lease(self, namespace: str, name: str, timeout: float) -> Object | None:
+        """The Lease in a namespace of others, where the right to list those of this name is sufficient; None = none."""
+        arguments, only = (*_LEASES, namespace, "leases"), f"metadata.name={name}"
+        ask = partial(self._custom.list_namespaced_custom_object, *arguments, field_selector=only)
+        return next(map(dict, call(partial(ask, _request_timeout=timeout))["items"]), None)
 
     def create_lease(self, namespace: str, body: Object, timeout: float) -> Object:
         """Raises Conflict if it exists, NotFound if its namespace does not."""

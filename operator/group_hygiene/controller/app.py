@@ -136,7 +136,7 @@ class Operator:
         self._metrics.show_leadership(self._leads)
         self._metrics.show_watches(KINDS, self._watches.is_open)
         recorder, grants, clock, stopping = Recorder(api), Grants(api, SystemClock()), SystemClock(), threading.Event()
-        writer = StatusWriter(api, self._objects, recorder, self._metrics, clock)
+        writer = StatusWriter(api, self._objects, recorder, self._metrics, clock, namespace)
         unserved = Unserved(
             api, self._objects, grants, writer, lambda: self._leads() and not stopping.is_set(), stopping
         )

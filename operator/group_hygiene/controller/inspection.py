@@ -47,13 +47,22 @@ class Permission(NamedTuple):
         return f"{self.verb} {self.resource}{name}{where}"
 
 
+SEES_ALL = Permission("list", GROUP, "kafkaconnections", "it serves some namespaces only")
+
+
 def rights(
-    namespace: str, lease_namespace: str, lease: str, secrets: Collection[str] = (), by_label: bool = False
+    namespace: str,
+    lease_namespace: str,
+    lease: str,
+    secrets: Collection[str] = (),
+    *,
+    by_label: bool = False,
+    everywhere: bool = False,
 ) -> tuple[Permission, ...]:
     """The permissions that the operator needs for the objects of that namespace.
 
     Roles in the namespace suffice, and so do ClusterRoles. secrets: the names of those that the connection refers to.
-    by_label: whether the connection selects namespaces by their labels.
+    by_label: whether the connection selects namespaces by their labels. everywhere: whether it serves all namespaces.
     """
 
     def here(verb: str, group: str, resource: str, what_for: str) -> Permission:
@@ -69,6 +78,8 @@ def rights(
     found.append(Permission("get", *_NAMESPACES, "it does not start", "kube-system", "kube-system"))
     found += [Permission(verb, *_LEASES, "it never leads", lease, lease_namespace) for verb in ("get", "update")]
     found.append(Permission("create", *_LEASES, "it never leads", namespace=lease_namespace))
+    if everywhere:
+        found.append(Permission("list", *_LEASES, "it can't follow another release", lease))
     if by_label:
         found.append(here("get", *_NAMESPACES, "no namespace is admitted by its labels"))
     return tuple(found)

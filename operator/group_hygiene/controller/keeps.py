@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, cast
 from group_hygiene import reconcile
 from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.isolation import isolated
-from group_hygiene.controller.objects import KEEPS, Key, Object, key_of, refuse_unusable
+from group_hygiene.controller.objects import CONNECTIONS, KEEPS, Key, Object, key_of, refuse_unusable
 from group_hygiene.controller.restores import in_turn
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
 from group_hygiene.model.refusal import Refusal
@@ -65,10 +66,10 @@ class Keeps:
         # uid -> a hash of the status that was written, without the conditions' times.
         self._shown: dict[str, int] = {}
 
-    @property
-    def uids(self) -> set[str]:
-        """Of the keeps that ask for a group, or may do so."""
-        return {uid for uid, groups in self._wanted.items() if groups is None or groups}
+    def have_ended(self, contents: Contents) -> bool:
+        """Whether requests in the ledger have to be withdrawn."""
+        wanted = self._wanted | self._of_others(contents)
+        return reconcile.has_withdrawals(contents, {uid for uid, of in wanted.items() if of is None or of})
 
     def due(self, connection: Connection) -> list[Keeping]:
         """The keeps that the connection admits and that are due now."""
@@ -119,7 +120,25 @@ class Keeps:
 
     def withdraw(self, context: reconcile.Context) -> None:
         """End the requests of keeps that are gone, or no longer ask for a group or may not."""
-        reconcile.withdraw(context, self._wanted, self._services.objects.is_complete)
+        wanted = self._wanted | self._of_others(context.journal.contents)
+        reconcile.withdraw(context, wanted, self._services.objects.is_complete)
+
+    def _of_others(self, contents: Contents) -> dict[str, None]:
+        """Keeps that have requests in this ledger and name another connection, unless that one has another ledger.
+
+        Connections to one cluster share its ledger if they name the same topic.
+        """
+        uids = reconcile.keepers(contents) - self._wanted.keys()
+        named = self._services.objects.connections_of(KEEPS, uids) if uids else {}
+        own = self._ledger_id((self._namespace, self._name))
+        others = {key for key in set(named.values()) if self._ledger_id(key) not in (None, own)} if own else set()
+        return {uid: None for uid, key in named.items() if key not in others}
+
+    def _ledger_id(self, connection: Key) -> str | None:
+        """As its status shows it; None = unknown."""
+        obj = self._services.objects.get(CONNECTIONS, *connection) or {}
+        id_: str | None = ((obj.get("status") or {}).get("ledger") or {}).get("id")
+        return id_
 
     def run(
         self, context: reconcile.Context, due: Sequence[Keeping], guarding: Callable[[Keeping], reconcile.Guard]

@@ -40,12 +40,14 @@ class Candidate:
         self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         # True once this process has read or created the Lease: one that can't is no standby.
         self.informed = False
+        self.namespace = namespace
         self._api, self._namespace = api, namespace
         self._duration, self._lead_seconds, self._retry = duration, duration * 2 / 3, duration / 6
         self._clock = clock
         self._lease: Object = {}
         self._until = 0.0
-        self._seen: tuple[str, float] = ("", 0.0)
+        # By namespace, of Leases that others hold: the version, and since when it is seen.
+        self._seen: dict[str, tuple[str, float]] = {}
         self._holder = ""
         self._problem = ""
         # One thread, so that a request that timed out can't overtake the next.
@@ -61,6 +63,15 @@ class Candidate:
             return self.seconds_left() > 0 and _holder(self._read()) == self.identity
         except NotFound:
             return False
+
+    def other_leads(self, namespace: str) -> bool:
+        """Whether a process holds the Lease of another release, in that namespace: one request. Raises ApiError.
+
+        A release that did not release it counts for as long as its Lease lasts after it is first looked at.
+        """
+        asked = self._clock()
+        lease = self._api.find_lease(namespace, NAME, self._retry)
+        return lease is not None and _holder(lease) != "" and not self._has_expired(lease, asked)
 
     async def acquire(self) -> None:
         """Return once this process leads. Try again after every failure."""
@@ -142,10 +153,11 @@ class Candidate:
             return None
 
     def _has_expired(self, lease: Object, asked: float) -> bool:
-        version, since = self._seen
-        if lease["metadata"]["resourceVersion"] != version:
+        metadata = lease["metadata"]
+        version, since = self._seen.get(metadata["namespace"], ("", 0.0))
+        if metadata["resourceVersion"] != version:
             # From the response until the next request was sent: never longer than it was unchanged.
-            self._seen = (lease["metadata"]["resourceVersion"], self._clock())
+            self._seen[metadata["namespace"]] = (metadata["resourceVersion"], self._clock())
             return False
         stated = _number(lease, "leaseDurationSeconds")
         return asked - since >= max(self._duration, stated)

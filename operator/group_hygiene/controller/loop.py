@@ -28,8 +28,8 @@ from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTO
 from group_hygiene.controller.policies import Policies
 from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.services import Services
-from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
+from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
@@ -44,6 +44,8 @@ _BACKOFF_START_S, _BACKOFF_CAP_S = 5.0, 120.0
 # Pauses of a connection whose ledger another process writes: two operators that take it back at once write statuses of
 # each other's runs all the time.
 _FENCED_START_S, _FENCED_CAP_S = 30.0, 300.0
+# Between two reads of the Lease of another release that serves the connection.
+_QUIET_S = 15.0
 # How long messages may take to arrive after the connection is gone, and when the process stops.
 _LAST_MESSAGES_S, _IN_FLIGHT_S = 12.0, 2.0
 
@@ -71,7 +73,7 @@ class ConnectionLoop:
         self.namespace, self.name = namespace, name
         self._services = services
         self._wake = asyncio.Event()
-        self._writer = StatusWriter(services.api, services.objects, services.recorder, services.metrics, services.clock)
+        self._writer = services.status_writer()
         self._restores = Restores(services, self._writer, namespace, name)
         self._keeps = Keeps(services, self._writer, namespace, name)
         self._link = Link(namespace, name, services.api, services.installation, services.activity)
@@ -82,6 +84,7 @@ class ConnectionLoop:
         self._policies = Policies(services, self._link, self._writer, self._alerts)
         self._backoff = _BACKOFF_START_S
         self._fenced_s, self._fenced_until, self._fenced_generation = _FENCED_START_S, -math.inf, 0
+        self._quiet = False
         # Since when a round runs or waits for a thread, in monotonic seconds; None = none does.
         self.busy_since: float | None = None
 
@@ -207,6 +210,8 @@ class ConnectionLoop:
         if obj is None:
             self._end()
             return None
+        if self._is_served_by_another(obj):
+            return _QUIET_S
         connection, invalid = parsed(obj)
         pause = self._fenced_until - self._services.clock.monotonic()
         if pause > 0 and connection.generation == self._fenced_generation:
@@ -258,10 +263,26 @@ class ConnectionLoop:
         )
         return min(wait for wait in waits if wait is not None)
 
+    def _is_served_by_another(self, obj: Object) -> bool:
+        """Whether another release serves the connection: this one then changes nothing, not even a status.
+
+        An operator of some namespaces may not ask, and can't write the ledger of another installation.
+        """
+        name, own = (obj.get("status") or {}).get("servedBy"), self._services.leadership
+        quiet = name not in (None, own.namespace) and self._services.api.serves_all and own.other_leads(name)
+        if quiet:
+            self._services.metrics.failed(self.namespace, self.name, reasons.LEDGER_FENCED)
+            self._link.close()
+        if quiet and not self._quiet:
+            found = f"is served by the release in namespace {name}: this one in {own.namespace} leaves it alone"
+            log.error("connection %s/%s %s. Remove one of them", self.namespace, self.name, found)
+        self._quiet = quiet
+        return quiet
+
     @property
     def _keeps_ended(self) -> bool:
         """Whether requests of GroupKeeps have to be withdrawn."""
-        return reconcile.has_withdrawals(self._link.memory.contents, self._keeps.uids)
+        return self._keeps.have_ended(self._link.memory.contents)
 
     def _open_context(self, served: _Served) -> reconcile.Context:
         """Read the ledger to its end, and recover deletions that an earlier run left open."""

@@ -74,6 +74,7 @@ _STATUS: Mapping[str, Any] = {
     "totals": dict[str, int],
     "ledger": _Ledger,
     "clusterID": str,
+    "servedBy": str,
     "lastRunTime": datetime,
     "lastScanTime": datetime,
     "startTime": str,
@@ -226,6 +227,11 @@ class Objects:
         """The objects that name this connection, which need not exist, by namespace and name."""
         with self._lock:
             return sorted(self._naming.get((plural, (namespace, name)), ()))
+
+    def connections_of(self, plural: str, uids: Collection[str]) -> dict[str, Key]:
+        """uid -> the connection that the object names, of those that exist."""
+        with self._lock:
+            return {each.uid: each.connection for each in self._entries[plural].values() if each.uid in uids}
 
     def keys(self, plural: str) -> list[Key]:
         with self._lock:

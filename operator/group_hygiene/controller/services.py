@@ -11,6 +11,7 @@ from group_hygiene.controller.api import Api
 from group_hygiene.controller.guard import Granted, Grants, Leadership, ObjectGuard
 from group_hygiene.controller.objects import CONNECTIONS, Object, Objects
 from group_hygiene.controller.recorder import Recorder
+from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.controller.unserved import Unserved
 from group_hygiene.controller.workers import Workers
 from group_hygiene.network.egress import Egress
@@ -21,10 +22,15 @@ from group_hygiene.telemetry.metrics import Metrics
 
 
 class Lease(Leadership, Protocol):
-    """The Lease that makes one process the leader."""
+    """The Lease that makes one process the leader. namespace: the Lease's; each release has another."""
+
+    namespace: str
 
     def is_confirmed(self) -> bool:
         """Whether this process still holds the Lease, read again from the API server. Raises ApiError."""
+
+    def other_leads(self, namespace: str) -> bool:
+        """Whether a process of the release with its Lease in that namespace leads. Raises ApiError."""
 
 
 class RoundProgress:
@@ -59,6 +65,11 @@ class Services:
     activity: Allowed = field(default_factory=Allowed)
     egress: Egress = field(default_factory=Egress)
     progress: RoundProgress = field(default_factory=RoundProgress)
+
+    def status_writer(self) -> StatusWriter:
+        """A writer for one loop."""
+        of = self.leadership.namespace
+        return StatusWriter(self.api, self.objects, self.recorder, self.metrics, self.clock, of)
 
     def leads(self) -> bool:
         return self.leadership.seconds_left() > 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from group_hygiene import status
 from group_hygiene.controller.api import KINDS, Api
-from group_hygiene.controller.objects import POLICIES, Object, Objects, connection_of
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object, Objects, connection_of
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
@@ -33,10 +33,15 @@ log = logging.getLogger(__name__)
 
 
 class StatusWriter:
-    """Writes statuses and Events of the objects that one loop serves."""
+    """Writes statuses and Events of the objects that one loop serves.
 
-    def __init__(self, api: Api, objects: Objects, recorder: Recorder, metrics: Metrics, clock: Clock) -> None:
-        self._api, self._objects, self._recorder = api, objects, recorder
+    lease_namespace: a connection's status shows it, so that other releases know who serves the connection.
+    """
+
+    def __init__(
+        self, api: Api, objects: Objects, recorder: Recorder, metrics: Metrics, clock: Clock, lease_namespace: str
+    ) -> None:
+        self._api, self._objects, self._recorder, self._served_by = api, objects, recorder, lease_namespace
         self._metrics, self._clock = metrics, clock
         # uid of an object whose status was refused -> when it is due again, in monotonic seconds.
         self._refused: dict[str, float] = {}
@@ -48,6 +53,8 @@ class StatusWriter:
         ApiError if the API server does not answer.
         """
         metadata = obj["metadata"]
+        if plural == CONNECTIONS:
+            new = {**new, "servedBy": self._served_by}
         name = f"{KINDS[plural]} {metadata['namespace']}/{metadata['name']}"
         # Before the write, which may be refused: then the log alone has the cause.
         for condition in status.changed_conditions(obj.get("status") or {}, new):

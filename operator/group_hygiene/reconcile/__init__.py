@@ -29,7 +29,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
 from group_hygiene.reconcile.context import Context, Memory, Observation
 from group_hygiene.reconcile.deletion import apply
 from group_hygiene.reconcile.executor import Executor, may_create_ledger, open_ledger
-from group_hygiene.reconcile.keeping import has_withdrawals, keep_groups, withdraw
+from group_hygiene.reconcile.keeping import has_withdrawals, keep_groups, keepers, withdraw
 from group_hygiene.reconcile.marks import forget_policies, note_marks
 from group_hygiene.reconcile.opening import LedgerNeed, few_replicas, ledger_settings, open_journal
 from group_hygiene.reconcile.preconditions import Guard
@@ -54,6 +54,7 @@ __all__ = [
     "has_withdrawals",
     "judge_requested",
     "keep_groups",
+    "keepers",
     "ledger_settings",
     "may_create_ledger",
     "note_marks",

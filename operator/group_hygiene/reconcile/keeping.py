@@ -110,7 +110,7 @@ def keep_groups(
 def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], is_complete: bool) -> None:
     """End the requests of GroupKeeps that no longer ask for them.
 
-    wanted: uid of a GroupKeep of this connection -> its groups; None = not known, so its requests stay until they end.
+    wanted: uid of a GroupKeep -> its groups; None = not known, so its requests stay until they end.
     is_complete: whether a GroupKeep that is missing there does not exist.
     """
     journal = context.journal
@@ -119,8 +119,7 @@ def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], is_
     ended: list[Removal] = []
     for name, by_source in journal.contents.object_keeps.items():
         for source, request in by_source.items():
-            uid = source.rpartition("/")[2]
-            groups = wanted.get(uid, () if is_complete else None)
+            groups = wanted.get(_uid(source), () if is_complete else None)
             if groups is not None and name not in groups:
                 ended.append(Removal(request.key))
     if ended:
@@ -129,9 +128,16 @@ def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], is_
 
 def has_withdrawals(contents: Contents, uids: Iterable[str]) -> bool:
     """Whether the ledger has requests of other GroupKeeps than these."""
-    known = set(uids)
-    sources = (source for by_source in contents.object_keeps.values() for source in by_source)
-    return any(source.rpartition("/")[2] not in known for source in sources)
+    return not keepers(contents).issubset(uids)
+
+
+def keepers(contents: Contents) -> set[str]:
+    """The uids of the GroupKeeps that have requests in the ledger."""
+    return {_uid(source) for by_source in contents.object_keeps.values() for source in by_source}
+
+
+def _uid(source: str) -> str:
+    return source.rpartition("/")[2]
 
 
 def _until(keep: GroupKeep, known: KeepRequest | None, now: datetime, at_most_ahead: bool) -> datetime:

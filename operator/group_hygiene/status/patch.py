@@ -78,5 +78,5 @@ def _important(status: Mapping[str, Any]) -> tuple[Any, ...]:
         status.get("totals"),
         status.get("lastMarkedTime"),
         [entry["group"] for entry in status.get("sample") or [] if entry["verdict"] == "Match"],
-        [status.get(key) for key in ("clusterID", "brokers", "features", "ledger")],
+        [status.get(key) for key in ("clusterID", "brokers", "features", "ledger", "servedBy")],
     )
