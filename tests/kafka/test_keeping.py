@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_entry
 
 from group_hygiene import reconcile
+from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
+from group_hygiene.model.entries import OutcomeType, Removal
 from group_hygiene.model.group_keep import GroupKeep
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.reconcile import keeping
+from group_hygiene.reconcile import allowance, keeping
+from tests.kafka.books import outcome
 from tests.kafka.makers import Maker, at
 from tests.kafka.scene import Guard, Scene, policy
 
@@ -36,6 +40,55 @@ def test_a_namespace_has_so_many_requests_and_no_more(
     assert set(kept(scene, replace(second, namespace="team-b", groups=names[:3])).values()) == {reasons.GROUP_UNKNOWN}
     requests = [source for by_source in scene.context.journal.contents.object_keeps.values() for source in by_source]
     assert len(requests) == 6
+
+
+def test_a_namespace_writes_so_much_in_an_hour(scene: Scene, make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an object that is edited all the time makes the ledger too long to be read, for all namespaces."""
+    monkeypatch.setattr(allowance, "ENTRIES", 4)
+    executor = reconcile.Executor(scene.context, Guard())
+
+    def edited(namespace: str, number: int) -> str:
+        names = (make.name(f"{namespace}-{number}-a"), make.name(f"{namespace}-{number}-b"))
+        found = reconcile.keep_groups(executor, GroupKeep(namespace, "k", "uid", names, "needed", None), {}, False)
+        return found.reason if isinstance(found, Refusal) else ""
+
+    assert [edited("team-a", number) for number in range(3)] == ["", "", reasons.TOO_MANY_CHANGES]
+    assert [edited("team-b", 0), *(edited("kafka", number) for number in range(4))] == [""] * 5
+    scene.clock.pass_minutes(29)
+    assert [edited("team-a", 3), edited("team-a", 4)] == ["", reasons.TOO_MANY_CHANGES]
+
+
+def test_a_namespace_marks_so_much_in_an_hour(scene: Scene, make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks of other namespaces wait; what ends is written in any case, once for each group and namespace."""
+    monkeypatch.setattr(allowance, "ENTRIES", 4)
+    topic, tag = make.topic(records=2), make.name("marks")
+    for number in range(3):
+        make.abandoned(f"{tag}-{number}", topic, commit=at(topic, 1))
+    scene.observe(replace(policy(f"{tag}-*"), namespace="team-a"))
+    journal, counts, problems = scene.context.journal, list[int](), list[str]()
+    for number in range(6):
+        mine = replace(policy(f"{tag}-*", mode="DryRun" if number % 2 else "Enforce"), namespace="team-a")
+        plan = scene.planned(scene.observe(mine, after=0 if number else 60), mine)
+        problem = reconcile.note_marks(scene.context, plan)
+        problems.append(problem.reason if problem else "")
+        counts.append(len(journal.contents.marks.get(mine.uid, {})))
+    assert counts == [3, 0, 3, 0, 0, 0]
+    assert problems == ["", "", "", "", reasons.TOO_MANY_CHANGES, ""]
+    entries = journal.entries(lambda key: key[0] == "outcome", Deadline(60))
+    assert not isinstance(entries, Refusal)
+    assert len(entries) == 3
+
+
+def test_a_deletion_in_doubt(scene: Scene, make: Maker) -> None:
+    """Its request may still be carried out, although the group is there: until that is over nothing is promised."""
+    topic, group = make.topic(records=2), make.name()
+    make.abandoned(group, topic, commit=at(topic, 1))
+    keep = GroupKeep("team-a", "k", "uid", (group,), "needed", None)
+    doubt = replace_entry(outcome(group), what=OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED, type="Classic")
+    scene.context.journal.contents.apply([doubt])
+    assert kept(scene, keep) == {group: reasons.BEING_DELETED}
+    scene.context.journal.contents.apply([Removal(doubt.key)])
+    assert kept(scene, keep) == {group: ""}
 
 
 def test_a_group_shows_its_client_and_since_when_it_is_unchanged(scene: Scene, make: Maker) -> None:

@@ -53,6 +53,23 @@ from tests.kafka.makers import seen as seen_cluster
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 
 
+def test_a_long_log_is_read_to_its_end(client: Client, make: Maker) -> None:
+    """While brokers answer in time, it may take longer than one answer may: else nobody could restore anything."""
+    topic = make.name("long")
+    ledger = claimed(client, topic)
+    for number in range(12):
+        entries = [keep(f"{number}-{each}-{'x' * 200}") for each in range(5_000)]
+        ledger.note(entries, Deadline(60))
+    began = time.monotonic()
+    assert len(fresh(client, topic).keeps) == 60_000
+    # A third of the time that it takes.
+    limit = (time.monotonic() - began) / 3
+    reader = open_ledger(client, settings(topic, installation=None), Deadline(limit), create=True)
+    assert reader is not None
+    assert len(reader.contents.keeps) == 60_000
+    assert sum(1 for _ in reader.latest(lambda key: key[0] == "keep", Deadline(limit))) == 60_000
+
+
 # Made, found, refused.
 
 

@@ -101,6 +101,19 @@ def test_an_object_that_is_created_again_restores_nothing(client: Client, ledger
     assert restored(client, ledger, group, id="p.2", origin="p.").reason == reasons.RESTORED
 
 
+def test_an_object_is_remembered_as_long_as_git_creates_it_again(client: Client, ledger: Ledger, make: Maker) -> None:
+    """Longer than its backup, and each time anew: the outcome of a backup that expires soon would be gone."""
+    topic, group, days = make.topic(records=2), make.name(), timedelta(days=30)
+    ledger.write([saved(client, group, {Partition(topic, 0): CommittedOffset(1)}, expires=NOW + timedelta(hours=1))])
+    clock, ends = Clock(), []
+    for number in range(3):
+        restored(client, ledger, group, id=f"o.{number}", origin="o.", remembered=days, clock=clock)
+        (outcome,) = outcomes(ledger)
+        ends.append(outcome.expires - clock.now())
+        clock.moved += timedelta(days=20)
+    assert all(days - timedelta(minutes=1) < end <= days for end in ends)
+
+
 def test_an_object_that_is_created_again_after_a_start_restores_nothing(
     client: Client, ledger: Ledger, make: Maker
 ) -> None:

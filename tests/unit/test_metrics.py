@@ -166,6 +166,11 @@ def test_matches_by_owner(metrics: Metrics) -> None:
     assert _by_owner(metrics) == {"payments": 2, "": 1}
     metrics.policy_ran(plan(delete(), [match("c", owner="core")]), [], 2.0)
     assert _by_owner(metrics) == {"core": 1}
+    # With `{namespace}` an owner is a part of an id, of which any client of Kafka may create many.
+    many = [match(f"{number}", owner=f"o{max(number, 9):03}") for number in range(100)]
+    metrics.policy_ran(plan(delete(), many), [], 2.0)
+    found = _by_owner(metrics)
+    assert (len(found), found["o009"], found["(others)"]) == (65, 10, 27)
     metrics.policy_ran(plan(replace(delete(), connection_namespace="elsewhere"), [match("c")]), [], 3.0)
     assert _by_owner(metrics) == {}
 

@@ -37,6 +37,8 @@ _TRANSACTION_ENTRIES = 100_000
 # memory that is left.
 _TIMES_AS_ENTRIES, _STEP_BYTES = 8, 1 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# How long a whole log may take.
+_WHOLE_SECONDS = 300.0
 _OWNER_KEY = encode_key(("owner",))
 
 
@@ -330,7 +332,7 @@ class Ledger:
 
     def _find_expired(self, position: int, expired: set[Key], now: datetime, deadline: Deadline) -> int:
         """Update the keys of expired entries from the offset to the end of the log, which is returned."""
-        for fetched in self._fetches(position, deadline):
+        for fetched in self._fetches(position, deadline, whole=True):
             for key, record in _readable(fetched):
                 # None also of an entry that can't be read.
                 until = None if record.value is None else expires(_decoded(key, record.value))
@@ -348,7 +350,7 @@ class Ledger:
 
     def _all(self, deadline: Deadline) -> Iterator[tuple[Key, Record]]:
         """Every record of the log whose key can be read, in order."""
-        for fetched in self._fetches(self._start(deadline), deadline):
+        for fetched in self._fetches(self._start(deadline), deadline, whole=True):
             yield from _readable(fetched)
 
     def _start(self, deadline: Deadline) -> int:
@@ -362,9 +364,10 @@ class Ledger:
         self, deadline: Deadline, until: Deadline | None = None, check: Callable[[Record], None] | None = None
     ) -> bool:
         """Read to the end; False = the log is another one, or no longer has all that was read of it."""
+        whole = self._position is None
         position = self._start(deadline) if self._position is None else self._position
         try:
-            for fetched in self._fetches(position, deadline, until, self._last):
+            for fetched in self._fetches(position, deadline, until, self._last, whole):
                 for record in fetched.records:
                     self._take(record.key, record.value)
                     if check is not None:
@@ -375,16 +378,24 @@ class Ledger:
         return True
 
     def _fetches(
-        self, position: int, deadline: Deadline, until: Deadline | None = None, last: Batch | None = None
+        self,
+        position: int,
+        deadline: Deadline,
+        until: Deadline | None = None,
+        last: Batch | None = None,
+        whole: bool = False,
     ) -> Iterator[Fetched]:
         """Answers from `position` to the end of the log as it is at the first of them.
 
         until: how long to wait for open transactions. Then there are records, which markers may follow in a moment.
-        last: the batch before `position`, to be proved by the first answer.
+        last: the batch before `position`, to be proved by the first answer. whole: the log is read from its beginning,
+        which may be long: then the deadline is that of one answer.
         """
         end: int | None = None
+        each, all_ = deadline.left, Deadline(max(_WHOLE_SECONDS, deadline.left))
         stuck = until
         while end is None or position < end:
+            deadline = Deadline(min(each, all_.left)) if whole else deadline
             wait = 0 if stuck is None else max(0, min(_WAIT_MS, int(stuck.left * 1000)))
             fetched = fetch_readable(self._leader, position, deadline, wait, last)
             if isinstance(fetched, Fault):

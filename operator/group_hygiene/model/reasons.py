@@ -114,6 +114,7 @@ ALREADY_DELETED: Final = "AlreadyDeleted"
 BEING_DELETED: Final = "BeingDeleted"
 KEEP_ENDED: Final = "KeepEnded"
 TOO_MANY_KEEPS: Final = "TooManyKeeps"
+TOO_MANY_CHANGES: Final = "TooManyChanges"
 
 # Conditions.
 SUCCEEDED: Final = "Succeeded"

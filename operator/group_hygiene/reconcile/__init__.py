@@ -15,6 +15,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
     uses             finds uses of a group between two scans in the offsets log
     sightings        notes which groups Kafka Connect and Kafka Streams use
     unread           finds out whether a group has unread records
+    allowance        how much one namespace may write into a ledger that others use
     marks            writes new marks and removes ended ones
     deletion         the second half: reads each group again, and deletes it
     window           adds to a backup what was committed right before the deletion

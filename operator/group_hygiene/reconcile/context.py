@@ -29,6 +29,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Snapshot
 from group_hygiene.model.verdicts import Outcome as GroupOutcome
 from group_hygiene.process.clock import Clock
+from group_hygiene.reconcile.allowance import Allowance
 from group_hygiene.spec.connection import Connection, Role
 from group_hygiene.spec.policy import Policy
 
@@ -89,6 +90,7 @@ class Memory:
     tail: Tail | None = None
     grown: dict[int, str] = field(default_factory=dict)
     grown_among: Mapping[int, tuple[int, int]] | None = None
+    allowance: Allowance = field(default_factory=Allowance)
     slice: int = SLICE
     batch: int = BATCH
     write_bytes: int = kafka_offsets.WRITE_BYTES

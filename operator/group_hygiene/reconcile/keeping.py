@@ -41,7 +41,7 @@ def deletions_of(contents: Contents, name: str) -> Deletions:
 def effect_of_deletion(contents: Contents, name: str, before: Deletions) -> str:
     """The effect of a deletion that had begun when the request was written; "" = there was none."""
     now = deletions_of(contents, name)
-    if name in contents.intents:
+    if name in contents.intents or name in contents.unresolved:
         return (
             "its deletion had begun and has no outcome yet: it or some of its offsets may have been deleted; "
             "see group-hygiene history. To restore them: group-hygiene restore"
@@ -79,6 +79,10 @@ def keep_groups(
     for name in new:
         if name in requests:
             earlier.setdefault(name, deletions_of(contents, name))
+    if requests and keep.namespace != context.connection.namespace:
+        exceeded = context.memory.allowance.take(keep.namespace, len(requests), context.clock.monotonic())
+        if exceeded is not None:
+            return exceeded
     if requests:
         deadline = context.deadline()
         problem = executor.refusal(deadline, Moment.REQUEST) or executor.record(list(requests.values()), deadline)
@@ -182,6 +186,9 @@ def _protected(
 
     if name in contents.intents:
         return result(False, reasons.BEING_DELETED, "its deletion had begun before; it is asked for again soon")
+    if name in contents.unresolved:
+        text = "an earlier deletion was interrupted, and brokers may yet delete it; it is asked for again soon"
+        return result(False, reasons.BEING_DELETED, text)
     before = earlier.pop(name, None)
     deleted = contents.deletions.get(name)
     how = "create a GroupRestore, or use group-hygiene restore; this request protects it from then on"

@@ -10,7 +10,6 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Change, HistoryEntry, Mark, OutcomeType, Removal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Context
-from group_hygiene.reconcile.deletion import new_id
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.spec.windows import next_open
 
@@ -48,6 +47,9 @@ def note_marks(context: Context, plan: Plan) -> Refusal | None:
     gone.
     """
     policy, now = plan.policy, plan.at
+    marking, over = plan.marking - plan.marks.keys(), None
+    if marking and policy.crosses_namespace:
+        over = context.memory.allowance.take(policy.namespace, len(marking), context.clock.monotonic())
     marks = context.journal.contents.marks.get(policy.uid, {})
     changes: list[Change] = [mark for name, mark in plan.marks.items() if name in marks and mark != marks[name]]
     changes += [
@@ -61,27 +63,28 @@ def note_marks(context: Context, plan: Plan) -> Refusal | None:
             due=next_open(policy.windows, now + policy.grace_period),
             topics=dict.fromkeys(sorted(plan.verdicts[name].topics), now),
         )
-        for name in sorted(plan.marking - plan.marks.keys())
+        for name in sorted(marking if over is None else ())
     ]
     for name, why in plan.unmarking.items():
         if name not in marks:
             continue
         changes += _unmarked(marks[name], why, policy.generation, now, now + policy.backup_retention)
     if not changes:
-        return None
+        return over
     executor = Executor(context)
     problem = executor.record(changes)
     if problem is not None:
         # An ended mark must not count again, even if its end can't be written now.
         executor.end([change for change in changes if isinstance(change, Removal)])
-    return problem
+    return problem or over
 
 
 def _unmarked(mark: Mark, why: Refusal, generation: int, now: datetime, expires: datetime) -> list[Change]:
     """The changes that end a mark: its removal and its outcome. generation: of the policy; 0 = it no longer exists."""
     outcome = HistoryEntry(
         group=mark.group,
-        id=new_id(now),
+        # One for all policies of a namespace, which may mark a group as often as they like.
+        id=f"unmarked-{mark.policy.partition('/')[0]}",
         at=now,
         what=OutcomeType.UNMARKED,
         reason=why.reason,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import itertools
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -53,6 +56,8 @@ _GROUP_BYTES, _ID_COPIES = 5_000, 4
 _NAME_BYTES, _VERDICT_BYTES, _SEEN_BYTES = 8, 1_500, 500
 # So many policies judge a whole slice; more have smaller ones.
 _POLICIES = 10
+# The CPU time of a scan for policies of other namespaces than the connection's, and what each group adds.
+_OTHERS_S, _OTHERS_GROUP_S = 2.0, 100e-6
 # A group is judged at most this long after the tables are read.
 _SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
@@ -65,7 +70,7 @@ class _Scan(Facts):
 
     covered: the tables' coverage, to be stored.
     older: read commits by topic only for groups with commits before this time; None = no policy needs them.
-    reserved: bytes of memory. left_out: key of a policy for whose groups there is too little memory -> the refusal.
+    reserved: bytes of memory. left_out: key of a policy that takes too much memory or time -> the refusal.
     clock, time: of this scan, if a policy counts `unchangedFor`. log: for the clock at the end of the scan.
     noted: groups of this slice whose Seen is of this scan. seen: how many have one in all slices so far.
     incomplete: keys of policies that count, and select Empty groups whose Seen is not of this scan.
@@ -107,10 +112,10 @@ class _Scan(Facts):
             minutes = kafka_cluster.offsets_retention_minutes(context.client, self.cluster, context.deadline())
             memory.retention, memory.retention_asked = offsets_retention(minutes), True
 
-    def begin_scans(self, policies: Sequence[Policy], selecting: Collection[str]) -> None:
+    def begin_scans(self, policies: Sequence[Policy], any_selected: bool) -> None:
         """Record this scan for each policy with `unchangedFor`, and end the observations of groups used since the last.
 
-        selecting: keys of the policies that select any group.
+        any_selected: whether any policy selects a group.
         """
         context, memory, uid = self.context, self.context.memory, self.context.connection.uid
         contents = context.journal.contents
@@ -118,7 +123,7 @@ class _Scan(Facts):
         seen, known = contents.seen.setdefault(uid, {}), contents.clocks.get(uid)
         if watched:
             followed = NOT_FOLLOWED
-            if seen or any(policy.key in selecting for policy in watched):
+            if seen or any_selected:
                 # What is left of a long log is read by the next scans.
                 followed = follow(context, self.cluster, Deadline(self.deadline.left / 4))
             ended = list(seen) if followed.lost or known is None else followed.used
@@ -140,21 +145,31 @@ class _Scan(Facts):
             self.notes += new_notes(contents.used_by, memory.tail.take_programs(), context.clock.now())
         contents.apply(self.notes)
 
-    def judge_all(self, policies: Sequence[Policy], groups: Mapping[str, Group], whole: bool) -> dict[str, Verdicts]:
+    def selection(self, policies: Sequence[Policy], groups: Mapping[str, Group], whole: bool) -> _Selection:
+        """whole: see `observe`."""
+        size = self.context.memory.slice // (1 + len(policies) // _POLICIES)
+        if any(policy.when.asks_evidence for policy in policies):
+            # A process of its own reads the tables each time.
+            size *= _TABLES_FACTOR
+        budget = math.inf if whole else _OTHERS_S + len(groups) * _OTHERS_GROUP_S
+        return _Selection(policies, groups, max(size, 1), budget, self.leave_out)
+
+    def judge_all(
+        self, selection: _Selection, slices: Iterable[Mapping[str, list[Group]]], whole: bool
+    ) -> dict[str, Verdicts]:
         """Judge the groups that the policies select, slice by slice. What was read for a slice is then forgotten.
 
         Without the policies in `left_out`. whole: none is left out. Raises MemoryExhausted.
         """
         context, contents = self.context, self.context.journal.contents
-        size = context.memory.slice // (1 + len(policies) // _POLICIES)
-        seen = contents.seen.setdefault(context.connection.uid, {})
-        if any(policy.when.asks_evidence for policy in policies):
-            # A process of its own reads the tables each time.
-            size *= _TABLES_FACTOR
-        verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in policies}
-        for selected in _selections(policies, groups, max(size, 1)):
-            policies = self.reserve(policies, selected, verdicts)
-            self.judge_slice(policies, selected, verdicts)
+        seen, size = contents.seen.setdefault(context.connection.uid, {}), selection.size
+        verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in selection.policies}
+        for selected in slices:
+            for key in self.left_out.keys() & verdicts:
+                del verdicts[key]
+            policies = selection.policies = self.reserve(selection.policies, selected, verdicts)
+            self.judge_slice(policies, selected, verdicts, selection.charge)
+            selection.leave_out_costly()
             for policy in policies:
                 if policy.uid in self.watches and any(
                     group.state is GroupState.EMPTY and group.id in seen and group.id not in self.noted
@@ -164,7 +179,7 @@ class _Scan(Facts):
             self.end_slice()
             if len(self.notes) >= size:
                 self.note()
-        return {policy.key: verdicts[policy.key] for policy in policies}
+        return {policy.key: verdicts[policy.key] for policy in selection.policies}
 
     def reserve(
         self, policies: Sequence[Policy], selected: Mapping[str, list[Group]], verdicts: Mapping[str, Verdicts]
@@ -194,31 +209,39 @@ class _Scan(Facts):
             weights = [(each.namespace != own, of_namespaces[each.namespace], held[each.key]) for each in left]
             largest = left[weights.index(max(weights))]
             left.remove(largest)
-            self.leave_out(largest, len(verdicts[largest.key].names))
+            self.leave_out(
+                largest,
+                "the operator has too little memory for the groups that this policy selects, beside those of other "
+                f"policies: it stopped after {len(verdicts[largest.key].names)}. Narrow match.groups, or raise the "
+                "operator's memory limit",
+            )
             verdicts[largest.key].clear()
 
-    def leave_out(self, policy: Policy, judged: int) -> None:
+    def leave_out(self, policy: Policy, why: str) -> None:
         """The policy counts from its next run on."""
-        self.left_out[policy.key] = Refusal(
-            reasons.TOO_MANY_GROUPS,
-            "the operator has too little memory for the groups that this policy selects, beside those of other "
-            f"policies: it stopped after {judged}. Narrow match.groups, or raise the operator's memory limit",
-        )
+        self.left_out[policy.key] = Refusal(reasons.TOO_MANY_GROUPS, why)
         self.context.memory.scan_histories.pop(policy.uid, None)
         if self.watches.pop(policy.uid, None) is not None:
             self.notes.append(Removal(("watch", policy.uid)))
 
     def judge_slice(
-        self, policies: Sequence[Policy], selected: Mapping[str, list[Group]], verdicts: Mapping[str, Verdicts]
+        self,
+        policies: Sequence[Policy],
+        selected: Mapping[str, list[Group]],
+        verdicts: Mapping[str, Verdicts],
+        charge: Callable[[Policy, float], None],
     ) -> None:
-        """Judge, read the evidence that verdicts need, and judge those groups again, until no verdict needs more."""
+        """Judge, read the evidence that verdicts need, and judge those groups again, until no verdict needs more.
+
+        charge: called with the seconds of CPU time that a policy took.
+        """
         context = self.context
         open_groups = {policy.key: selected[policy.key] for policy in policies}
         done: set[tuple[Need, str]] = set()
         while True:
             wanted: dict[Need, dict[str, Group]] = {}
             for policy in policies:
-                judged, left = verdicts[policy.key], list[Group]()
+                judged, left, began = verdicts[policy.key], list[Group](), time.thread_time()
                 for group in open_groups[policy.key]:
                     verdict = checks.judge(
                         policy, group, evidence_of(context, policy, group, self), context.clock.now()
@@ -230,6 +253,7 @@ class _Scan(Facts):
                         wanted.setdefault(need, {})[group.id] = group
                         left.append(group)
                 open_groups[policy.key] = left
+                charge(policy, time.thread_time() - began)
             if not wanted:
                 return
             # Read last, so that each end is requested once, and no offset is newer than the end it is compared with.
@@ -399,12 +423,14 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     scan = _Scan(context=context, cluster=cluster, deadline=deadline)
     scan.ask_retention(policies, full)
     scan.older = _old_enough(policies, memory.retention, clock.now())
-    selecting = {policy.key for policy in policies if next(policy.match.select(listing.groups), None) is not None}
-    scan.begin_scans(policies, selecting)
-    if selecting:
+    selection = scan.selection(policies, listing.groups, whole)
+    slices = iter(selection)
+    first = next(slices, None)
+    scan.begin_scans(selection.policies, first is not None)
+    if first is not None:
         topics = kafka_cluster.read_topics(client, deadline)
         scan.protections = read_protections(context, cluster, listing.groups, topics, deadline)
-    verdicts = scan.judge_all(policies, listing.groups, whole)
+    verdicts = scan.judge_all(selection, itertools.chain(filter(None, [first]), slices), whole)
     policies = [policy for policy in policies if policy.key in verdicts]
     if scan.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
         # No verdict depended on the tables this time; the status still shows whether they are in order.
@@ -443,35 +469,81 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     return Observation(snapshot, verdicts, conditions, scan.protections, unfiltered, visible, scan.left_out)
 
 
-def _slices(groups: Mapping[str, Group], size: int) -> Iterator[list[str]]:
-    """All ids in slices of at most `size`. Each slice has groups of all coordinators, which are asked at once."""
-    names = list(groups)
-    step = -(-len(names) // size)
-    return (names[first::step] for first in range(step))
+class _Selection:
+    """Iterates over the groups that each policy selects, of at most `size` different groups at a time.
 
-
-def _selections(
-    policies: Sequence[Policy], groups: Mapping[str, Group], size: int
-) -> Iterator[Mapping[str, list[Group]]]:
-    """The groups that each policy selects, of at most `size` different groups at a time.
-
-    Groups that no policy selects don't count, so they cost no requests.
+    Groups that no policy selects don't count, so they cost no requests. policies: those that are not left out so far.
+    budget: seconds of CPU time for policies of other namespaces than the connection's; beyond it the most expensive
+    ones of the namespace that takes most are left out.
     """
-    selected: dict[str, list[Group]] = {policy.key: [] for policy in policies}
-    ids: set[str] = set()
-    for names in _slices(groups, size):
-        some = {name: groups[name] for name in names}
-        found = {policy.key: list(policy.match.select(some)) for policy in policies}
-        new = {group.id for each in found.values() for group in each}
-        if ids and len(ids) + len(new) > size:
+
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        groups: Mapping[str, Group],
+        size: int,
+        budget: float,
+        leave_out: Callable[[Policy, str], None],
+    ) -> None:
+        self.policies, self.size = policies, size
+        self._groups, self._budget, self._leave_out = groups, budget, leave_out
+        self._spent = {policy.key: 0.0 for policy in policies if policy.crosses_namespace}
+        self._total = 0.0
+
+    def __iter__(self) -> Iterator[Mapping[str, list[Group]]]:
+        selected: dict[str, list[Group]] = {policy.key: [] for policy in self.policies}
+        ids: set[str] = set()
+        # Each slice has groups of all coordinators, which are asked at once.
+        step = -(-len(self._groups) // self.size)
+        names = list(self._groups)
+        for first in range(step):
+            found = self._select({name: self._groups[name] for name in names[first::step]})
+            new = {group.id for each in found.values() for group in each}
+            if ids and len(ids) + len(new) > self.size:
+                yield selected
+                selected, ids = found, new
+                continue
+            for key, each in found.items():
+                selected[key] += each
+            ids |= new
+        if ids:
             yield selected
-            selected, ids = found, new
-            continue
-        for key, each in found.items():
-            selected[key] += each
-        ids |= new
-    if ids:
-        yield selected
+
+    def _select(self, groups: Mapping[str, Group]) -> dict[str, list[Group]]:
+        found: dict[str, list[Group]] = {}
+        for policy in self.policies:
+            if not policy.crosses_namespace or policy.key in self._spent:
+                began = time.thread_time()
+                found[policy.key] = list(policy.match.select(groups))
+                self.charge(policy, time.thread_time() - began)
+                self.leave_out_costly()
+        return found
+
+    def charge(self, policy: Policy, seconds: float) -> None:
+        """Count CPU time that a policy took."""
+        if policy.key in self._spent:
+            self._spent[policy.key] += seconds
+            self._total += seconds
+
+    def leave_out_costly(self) -> None:
+        """Down to the half, so that this is seldom: what was spent on those that are left out is lost."""
+        if self._total <= self._budget:
+            return
+        left = {policy.key: policy for policy in self.policies}
+        while self._total > self._budget / 2:
+            of_namespaces = defaultdict[str, float](float)
+            for key, spent in self._spent.items():
+                of_namespaces[left[key].namespace] += spent
+            largest = max(self._spent, key=lambda key: (of_namespaces[left[key].namespace], self._spent[key]))
+            seconds = self._spent.pop(largest)
+            self._total -= seconds
+            self._leave_out(
+                left.pop(largest),
+                f"it took {seconds:.1f} s of CPU time so far, and a scan has {self._budget:.0f} s for the policies of "
+                "all other namespaces than the connection's. Use fewer policies for the same groups, or fewer patterns "
+                "with fewer stars and placeholders",
+            )
+        self.policies = list(left.values())
 
 
 def _group_bytes(name: str) -> int:

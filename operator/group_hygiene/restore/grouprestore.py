@@ -52,6 +52,10 @@ class _Spec(Decisive, frozen=True, kw_only=True):
         require(both, "deletedAfter must be given with policyRef, and only with it")
 
 
+# For this long after it was deleted, an object that is created again with the same name and spec restores nothing.
+_REMEMBERED = timedelta(days=30)
+
+
 def parse_restore(obj: Mapping[str, Any]) -> tuple[str, RestoreRequest]:
     """The connection's namespace/name and the request of a GroupRestore object. Raises SpecError."""
     metadata, spec = obj["metadata"], convert(obj.get("spec"), _Spec, "spec")
@@ -62,6 +66,8 @@ def parse_restore(obj: Mapping[str, Any]) -> tuple[str, RestoreRequest]:
     request = RestoreRequest(
         id=origin + metadata["uid"],
         origin=origin,
+        # Git may create it again as soon as it is deleted.
+        remembered=_REMEMBERED + timedelta(seconds=spec.ttl_seconds_after_finished or 0),
         groups=spec.groups,
         policy=f"{here}/{policy.name}" if policy else None,
         deleted_after=spec.deleted_after,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import reduce
 from types import MappingProxyType
@@ -72,14 +72,16 @@ class RestoreRequest:
     """What to restore: either `groups`, or all groups that `policy` (namespace/name) deleted since `deleted_after`.
 
     id: of the outcomes in the ledger; a group with an outcome of this id is done. origin: begins the ids of all objects
-    with the same name and spec, and only the first of them restores anything; empty = a command. at: use no backup
-    newer than this second. overwrite_later: replace committed offsets that are later than the saved ones; with `at`,
-    also by offsets that such a restore replaced (`Backup.replaced`), whether they are earlier or later. granted:
-    whether the connection allows to restore a group; nothing is read of other groups.
+    with the same name and spec, and only the first of them restores anything; empty = a command. remembered: how long
+    its outcome stays in the ledger at least. at: use no backup newer than this second. overwrite_later: replace
+    committed offsets that are later than the saved ones; with `at`, also by offsets that such a restore replaced
+    (`Backup.replaced`), whether they are earlier or later. granted: whether the connection allows to restore a group;
+    nothing is read of other groups.
     """
 
     id: str
     origin: str = ""
+    remembered: timedelta = timedelta()
     groups: tuple[str, ...] = ()
     policy: str | None = None
     deleted_after: datetime | None = None

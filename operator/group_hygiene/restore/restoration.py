@@ -8,7 +8,7 @@ compare -> write the outcome into the ledger. A partition without evidence is le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -157,6 +157,8 @@ def restore(
         saved = read_saved(executor.context.journal, [request], executor.context.deadline())
     earlier = {group: outcome for (id_, group), outcome in saved.earlier.items() if request.follows(id_)}
     if earlier:
+        if not preview:
+            _remember_longer(executor, request, earlier.values())
         return [ran_before(name, earlier) for name in request.groups or sorted(earlier)]
     concerned = (
         name for name, backups in saved.backups.items() if request.asks_for(name) and concerns(request, backups)
@@ -427,6 +429,14 @@ def _replaced(
     return in_parts(structs.replace(backup, **changes))
 
 
+def _remember_longer(executor: Executor, request: RestoreRequest, earlier: Iterable[HistoryEntry | None]) -> None:
+    """Else an object that Git creates again restores once more when the outcome of the first one has expired."""
+    wanted = executor.context.clock.now() + request.remembered
+    late = [each for each in earlier if each is not None and each.expires < wanted - request.remembered / 2]
+    if late:
+        executor.record([structs.replace(each, expires=wanted) for each in late])
+
+
 def _noted(executor: Executor, outcome: HistoryEntry, result: GroupResult, begun: HistoryEntry | None) -> GroupResult:
     """Write the outcome into the ledger, and remove the entry of the start; returns the result."""
     # With an unfinished deletion, only a commit proves that the group was gone.
@@ -455,5 +465,5 @@ def _outcome(
         policy=backup.policy,
         policy_uid=backup.policy_uid,
         generation=backup.generation,
-        expires=now + (backup.expires - backup.at),
+        expires=now + max(backup.expires - backup.at, request.remembered),
     )

@@ -10,6 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import threading
+import weakref
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
@@ -42,14 +45,21 @@ _BEHIND_A_STAR = re.compile(r"[0-9]\{digits\}|[0-9a-fA-F]\{hex\}")
 _CANDIDATES = range(0xE000, 0x110000)
 
 
-class _Placed(NamedTuple):
-    """A piece with placeholders. first: matches it at a place. later: matches it there or later, not within a run."""
-
-    first: re.Pattern[str]
-    later: re.Pattern[str]
-
-
-_Piece = str | _Placed
+# A text, or an expression of the table below: tenants write patterns, so none is compiled into one of its own.
+_Token = str | re.Pattern[str]
+# What is between two stars: a text, or tokens with a placeholder.
+_Piece = str | tuple[_Token, ...]
+_EXPRESSIONS = {name: re.compile(text) for name, text in {**PLACEHOLDERS, "namespace": _NAMESPACE}.items()}
+# Where each may begin behind a place: a match within a run of {digits} or {hex} ends where the one from its beginning
+# does.
+_BEGINNINGS = {
+    expression: re.compile(f"(?<!{expression.pattern[:-2]}){expression.pattern}")
+    if name in ("digits", "hex")
+    else expression
+    for name, expression in _EXPRESSIONS.items()
+}
+# The characters of the lists of patterns that are held in pieces, which take some twelve times as much memory.
+_HELD_CHARACTERS = 1 << 20
 
 
 def parse_pattern(pattern: str, field: str = "pattern", of_tenants: bool = False) -> tuple[_Piece, ...]:
@@ -59,27 +69,20 @@ def parse_pattern(pattern: str, field: str = "pattern", of_tenants: bool = False
     """
     if problem := _problem(pattern, of_tenants):
         raise SpecError(f"{field} must {problem}")
-    texts, expressions, placed = [""], [""], [False]
+    return _split(pattern)
+
+
+def _split(pattern: str) -> tuple[_Piece, ...]:
+    pieces: list[list[_Token]] = [[""]]
     for token in _TOKEN.finditer(pattern):
-        text, name = token["escaped"] or token["text"] or "", token["name"]
+        text, name, piece = token["escaped"] or token["text"] or "", token["name"], pieces[-1]
         if token["star"]:
-            texts.append("")
-            expressions.append("")
-            placed.append(False)
-        texts[-1] += text
-        expressions[-1] += PLACEHOLDERS.get(name, _NAMESPACE) if name else re.escape(text)
-        placed[-1] |= name is not None
-    expressions[-1] += r"\Z"
-    pieces = zip(texts, expressions, placed, strict=True)
-    return tuple(_placed(expression) if special else text for text, expression, special in pieces)
-
-
-@functools.lru_cache(maxsize=4096)
-def _placed(expression: str) -> _Placed:
-    """A match within a run of {digits} or {hex} ends where the one from its beginning does."""
-    runs = (PLACEHOLDERS["digits"], PLACEHOLDERS["hex"])
-    before = next((f"(?<!{run[:-2]})" for run in runs if expression.startswith(run)), "")
-    return _Placed(re.compile(expression), re.compile(before + expression))
+            pieces.append([""])
+        elif name:
+            piece += (_EXPRESSIONS[name], "")
+        else:
+            piece[-1] += text  # type: ignore[operator]
+    return tuple(tuple(filter(None, piece)) if len(piece) > 1 else str(piece[0]) for piece in pieces)
 
 
 def _problem(pattern: str, of_tenants: bool) -> str | None:
@@ -149,11 +152,7 @@ def _matches(pieces: tuple[_Piece, ...], text: str) -> bool:
     match never ends before an earlier one, as each placeholder takes all that it can.
     """
     first, last = pieces[0], pieces[-1]
-    if isinstance(first, str):
-        at = len(first) if text.startswith(first) else -1
-    else:
-        found = first.first.match(text)
-        at = found.end() if found else -1
+    at = _match(first, text, 0)
     if at < 0 or len(pieces) == 1:
         return at == len(text)
     if isinstance(last, str) and (not text.endswith(last) or at > len(text) - len(last)):
@@ -163,23 +162,59 @@ def _matches(pieces: tuple[_Piece, ...], text: str) -> bool:
         at = _search(piece, text, at, end)
         if at < 0:
             return False
-    return isinstance(last, str) or _search(last, text, at, end) >= 0
+    return isinstance(last, str) or _search(last, text, at, end, at_the_end=True) >= 0
 
 
-def _search(piece: _Piece, text: str, at: int, end: int) -> int:
-    """The end of the first match of a piece in this part of a text; -1 = none."""
+def _match(piece: _Piece, text: str, at: int) -> int:
+    """The end of a piece that begins at this place of a text; -1 = it does not."""
+    for token in (piece,) if isinstance(piece, str) else piece:
+        if isinstance(token, str):
+            if not text.startswith(token, at):
+                return -1
+            at += len(token)
+        elif found := token.match(text, at):
+            at = found.end()
+        else:
+            return -1
+    return at
+
+
+def _search(piece: _Piece, text: str, at: int, end: int, at_the_end: bool = False) -> int:
+    """The end of the first match of a piece in this part of a text; -1 = none. at_the_end: of one that ends with it."""
     if isinstance(piece, str):
         place = text.find(piece, at, end)
         return -1 if place < 0 else place + len(piece)
-    # Beyond the part, since a placeholder takes more if it can.
-    found = piece.first.match(text, at) or piece.later.search(text, at)
-    return found.end() if found and found.end() <= end else -1
+    place = at
+    while place >= 0:
+        # Beyond the part, since a placeholder takes more if it can.
+        found = _match(piece, text, place)
+        if found >= 0 and (found == end or not at_the_end):
+            return found if found <= end else -1
+        place = _find(piece[0], text, place + 1)
+    return -1
+
+
+def _find(token: _Token, text: str, at: int) -> int:
+    """The first place from `at` on where a token may begin; -1 = none."""
+    if isinstance(token, str):
+        return text.find(token, at)
+    found = _BEGINNINGS[token].search(text, at)
+    return found.start() if found else -1
+
+
+class _Held(NamedTuple):
+    """A list of patterns in pieces. The common forms `a` and `a*` need one lookup each for all patterns together."""
+
+    pieces: tuple[tuple[_Piece, ...], ...]
+    exact: frozenset[str]
+    prefixes: tuple[str, ...]
+    others: tuple[tuple[_Piece, ...], ...]
 
 
 class Patterns:
     """A list of patterns; matches a name that any of them matches in full. An empty list matches nothing."""
 
-    __slots__ = ("_exact", "_others", "_pieces", "_prefixes", "_used", "sources")
+    __slots__ = ("__weakref__", "_held", "_names", "sources")
     _of_tenants = False
 
     def __init__(self, patterns: Sequence[str], field: str = "patterns") -> None:
@@ -187,28 +222,39 @@ class Patterns:
         if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) for pattern in patterns):
             raise SpecError(f"{field} must be a list of texts")
         self.sources = tuple(patterns)
-        self._pieces = tuple(parse_pattern(p, f"{field}[{i}]", self._of_tenants) for i, p in enumerate(self.sources))
-        # The common forms `a` and `a*` need one lookup each for all patterns together.
-        self._exact = frozenset(p[0] for p in self._pieces if len(p) == 1 and isinstance(p[0], str))
-        self._prefixes = tuple(p[0] for p in self._pieces if len(p) == 2 and not p[1] and isinstance(p[0], str))
-        common = {*((text,) for text in self._exact), *((text, "") for text in self._prefixes)}
-        self._others = tuple(pieces for pieces in self._pieces if pieces not in common)
-        self._used: frozenset[str] | None = None
+        for index, pattern in enumerate(self.sources):
+            if problem := _problem(pattern, self._of_tenants):
+                raise SpecError(f"{field}[{index}] must {problem}")
+        self._names: frozenset[str] | None = None
+        self._held: _Held | None = None
 
     @classmethod
     def of_names(cls, names: Iterable[str]) -> Self:
         """Matches only these names; also the empty one, which no pattern of a spec matches alone."""
         made = cls([])
-        made._exact = frozenset(names)
-        made._pieces = tuple((name,) for name in sorted(made._exact))
-        made.sources = tuple(re.sub(r"[*\\{^$(\[]", r"\\\g<0>", name) for name in sorted(made._exact))
+        made._names = frozenset(names)
+        made.sources = tuple(re.sub(r"[*\\{^$(\[]", r"\\\g<0>", name) for name in sorted(made._names))
         return made
 
+    @property
+    def _in_pieces(self) -> _Held:
+        """Made when it is needed, and forgotten when many others were: tenants write lists of patterns."""
+        held = self._held
+        if held is None:
+            pieces = tuple((name,) for name in sorted(self._names)) if self._names else tuple(map(_split, self.sources))
+            exact = frozenset(p[0] for p in pieces if len(p) == 1 and isinstance(p[0], str))
+            prefixes = tuple(p[0] for p in pieces if len(p) == 2 and not p[1] and isinstance(p[0], str))
+            common = {*((text,) for text in exact), *((text, "") for text in prefixes)}
+            held = self._held = _Held(pieces, exact, prefixes, tuple(each for each in pieces if each not in common))
+            _holding.add(self)
+        return held
+
     def matches(self, name: str) -> bool:
-        if name in self._exact or name.startswith(self._prefixes):
+        held = self._held or self._in_pieces
+        if name in held.exact or name.startswith(held.prefixes):
             return True
         # Not any(): it would create a generator for each of a million names.
-        for pieces in self._others:  # noqa: SIM110
+        for pieces in held.others:  # noqa: SIM110
             if _matches(pieces, name):
                 return True
         return False
@@ -217,7 +263,7 @@ class Patterns:
         """The first single pattern that matches, for messages."""
         if not self.matches(name):
             return None
-        pairs = zip(self.sources, self._pieces, strict=True)
+        pairs = zip(self.sources, self._in_pieces.pieces, strict=True)
         return next((source for source, pieces in pairs if _matches(pieces, name)), None)
 
     def covers(self, pattern: str) -> bool:
@@ -231,22 +277,41 @@ class Patterns:
         wanted = parse_pattern(pattern)
         if len(wanted) == 1 and isinstance(wanted[0], str):
             return self.matches(wanted[0])
-        if self._used is None:
-            self._used = frozenset("".join(self.sources))
-        fresh = next((chr(c) for c in _CANDIDATES if chr(c) not in self._used and chr(c) not in pattern), None)
+        used, all_pieces = {*pattern, *"".join(self.sources)}, self._in_pieces.pieces
+        fresh = next((chr(c) for c in _CANDIDATES if chr(c) not in used), None)
         if fresh is None:
             return False
         text = "".join(
             fresh if token["star"] or token["name"] else token["escaped"] or token["text"]
             for token in _TOKEN.finditer(pattern)
         )
-        plain = (pieces for pieces in self._pieces if all(isinstance(piece, str) for piece in pieces))
-        return wanted in self._pieces or any(_matches(pieces, text) for pieces in plain)
+        plain = (pieces for pieces in all_pieces if all(isinstance(piece, str) for piece in pieces))
+        return wanted in all_pieces or any(_matches(pieces, text) for pieces in plain)
 
     def __repr__(self) -> str:
         return f"Patterns({list(self.sources)!r})"
 
 
+class _Holding:
+    """Makes the lists that have been in pieces for the longest time forget them, while all together are large."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lists: deque[tuple[weakref.ref[Patterns], int]] = deque()
+        self._characters = 0
+
+    def add(self, patterns: Patterns) -> None:
+        with self._lock:
+            self._lists.append((weakref.ref(patterns), sum(map(len, patterns.sources))))
+            self._characters += self._lists[-1][1]
+            while self._characters > _HELD_CHARACTERS and len(self._lists) > 1:
+                oldest, characters = self._lists.popleft()
+                self._characters -= characters
+                if (old := oldest()) is not None:
+                    old._held = None
+
+
+_holding = _Holding()
 NO_PATTERNS = Patterns([])
 
 
@@ -267,9 +332,15 @@ class TenantPatterns(Patterns):
 
     def namespace_of(self, name: str) -> str:
         """What `{namespace}` of the first pattern that matches stands for; "" = it has none, or none matches."""
-        pieces = next((pieces for pieces in self._pieces if _matches(pieces, name)), ())
-        found = [piece.first.match(name) or piece.later.search(name) for piece in pieces if isinstance(piece, _Placed)]
-        return next((each["namespace"] for each in found if each and "namespace" in each.groupdict()), "")
+        pieces = next((pieces for pieces in self._in_pieces.pieces if _matches(pieces, name)), ())
+        wanted = _EXPRESSIONS["namespace"]
+        for number, piece in enumerate(pieces):
+            if not isinstance(piece, str) and wanted in piece:
+                place, is_last, until = 0, number == len(pieces) - 1, piece.index(wanted)
+                while (end := _match(piece, name, place)) < 0 or (is_last and end != len(name)):
+                    place = _find(piece[0], name, place + 1)
+                return name[_match(piece[:until], name, place) : _match(piece[: until + 1], name, place)]
+        return ""
 
 
 @functools.lru_cache(maxsize=256)

@@ -26,6 +26,7 @@ from group_hygiene.status import ConnectionFacts
 
 _POLICY = ("namespace", "policy")
 _PLURALS = ("grouppolicies", "kafkaconnections", "grouprestores", "groupkeeps")
+_OWNERS_MAX = 64
 _CONNECTION = ("namespace", "connection")
 
 M = TypeVar("M", Gauge, Counter, Histogram)
@@ -231,7 +232,11 @@ class Metrics:
         self._matched_by_owner.remove_by_labels({"namespace": labels[0], "policy": labels[1]})
         # The owners of another namespace's connection are not known here.
         owners = () if plan.policy.crosses_namespace else (plan.verdicts[name].evidence.owner for name in matched)
-        for owner, count in Tally(owners).items():
+        counts = Tally(owners).most_common()
+        # An owner's name may be a part of a group's id: there may be any number of them.
+        if (rest := sum(count for _, count in counts[_OWNERS_MAX:])) > 0:
+            counts[_OWNERS_MAX:] = [("(others)", rest)]
+        for owner, count in counts:
             self._matched_by_owner.labels(*labels, owner).set(count)
         deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
         self._marked.labels(*labels).set(len(plan.marked) - deleted)

@@ -1,0 +1,76 @@
+"""What the patterns of other namespaces' policies may cost in one scan."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from group_hygiene.model.groups import Group, GroupState, GroupType
+from group_hygiene.reconcile import scan
+from group_hygiene.spec.policy import Policy, parse_policy
+
+_COSTLY = ["*{hex}-*{hex}-*{hex}-*00Z*"] * 64
+_PLAIN = ["anonymous.*"]
+
+
+def _policy(namespace: str, name: str, patterns: list[str]) -> Policy:
+    spec: dict[str, Any] = {"connectionRef": {"name": "main", "namespace": "kafka"}, "action": "Alert"}
+    metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}-{name}", "generation": 1}
+    return parse_policy({"metadata": metadata, "spec": {**spec, "match": {"groups": patterns}}})
+
+
+def _groups(count: int) -> dict[str, Group]:
+    names = (f"anonymous.{uuid.UUID(int=number)}" for number in range(count))
+    return {name: Group(name, GroupType.CLASSIC, "consumer", GroupState.EMPTY, 1) for name in names}
+
+
+def _run(
+    policies: list[Policy], groups: dict[str, Group], budget: float, size: int = 100
+) -> tuple[Any, dict[str, str]]:
+    left_out: dict[str, str] = {}
+    selection = scan._Selection(policies, groups, size, budget, lambda policy, why: left_out.update({policy.key: why}))
+    found: dict[str, set[str]] = {}
+    for selected in selection:
+        for policy in selection.policies:
+            found.setdefault(policy.key, set()).update(group.id for group in selected[policy.key])
+    return {policy.key: found.get(policy.key, set()) for policy in selection.policies}, left_out
+
+
+def test_one_namespace_does_not_take_all_time() -> None:
+    """Its costly policies are left out, and say so; others select all of their groups, also after them."""
+    groups = _groups(500)
+    costly = [_policy("greedy", f"p{number}", _COSTLY) for number in range(30)]
+    fair = [_policy("fair", "a", _PLAIN), *costly, _policy("other", "b", _PLAIN), _policy("kafka", "own", _COSTLY[:1])]
+    # All of them together take several times as long.
+    found, left_out = _run(fair, groups, 0.2)
+    assert found["fair/a"] == found["other/b"] == set(groups)
+    assert left_out
+    assert all(key.startswith("greedy/") and "fewer policies" in why for key, why in left_out.items())
+
+
+@pytest.mark.parametrize("budget", [pytest.param(0.0, id="none"), pytest.param(1e9, id="any")])
+def test_policies_of_the_connection_are_never_left_out(budget: float) -> None:
+    groups = _groups(200)
+    found, left_out = _run([_policy("kafka", "a", _PLAIN), _policy("kafka", "b", _COSTLY[:1])], groups, budget)
+    assert found == {"kafka/a": set(groups), "kafka/b": set()}
+    assert left_out == {}
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 1000])
+def test_slices_have_all_groups_once(size: int) -> None:
+    groups = _groups(230)
+    policies = [
+        _policy("kafka", "all", _PLAIN),
+        _policy("team", "some", ["*-0000000000a*"]),
+        _policy("team", "no", ["x"]),
+    ]
+    seen: dict[str, list[str]] = {policy.key: [] for policy in policies}
+    for selected in scan._Selection(policies, groups, size, 1e9, lambda *_: None):
+        assert len({group.id for some in selected.values() for group in some}) <= size
+        for key, some in selected.items():
+            seen[key] += [group.id for group in some]
+    assert {key: sorted(names) for key, names in seen.items()} == {
+        policy.key: sorted(group.id for group in policy.match.select(groups)) for policy in policies
+    }
