@@ -216,11 +216,11 @@ def test_a_row_of_a_sample_is_stored_without_its_message() -> None:
 def test_a_growing_status_does_not_end_the_use_of_an_object() -> None:
     """If the room is full, fields of the status are left out, and not the spec."""
     objects = Objects(limit=1 << 20)
-    for number in range(22):
+    for number in range(12):
         objects.put(POLICIES, an_object(f"p{number}", spec=with_bytes(9_000)))
     sample = [{"group": "x" * 100, "verdict": "Match"}] * 100
     status = {"sample": sample, "totals": {"deleted": 1}}
-    for number in range(22):
+    for number in range(12):
         objects.put(POLICIES, an_object(f"p{number}", version=2, spec=with_bytes(9_000), status=status))
     found = [obj for key in objects.naming(POLICIES, "kafka", "main") if (obj := objects.get(POLICIES, *key))]
     assert [obj["metadata"]["name"] for obj in found if "unusable" in obj] == []
