@@ -269,6 +269,8 @@ def _reference(chance: random.Random, owner: str, other: str) -> Object:
 
 def _groups(chance: random.Random, namespace: str, other: str) -> list[str]:
     slow = ["*" + "a*" * 120 + f"b{index}" for index in range(64)]
+    placed = [f"{namespace}-{chance.getrandbits(32):x}-" + "{date}wxyz*" * 20 for _ in range(64)]
+    searched = [f"*{{hex}}-*{{hex}}-*{index}Z*" for index in range(64)]
     return chance.choice(
         (
             ["*"],
@@ -276,6 +278,8 @@ def _groups(chance: random.Random, namespace: str, other: str) -> list[str]:
             [f"{other}-*"],
             [f"{namespace}-{{digits}}", "{uuid}"],
             slow,
+            placed,
+            searched,
             ["\u202e*", "job\nnight"],
         )
     )
@@ -293,7 +297,10 @@ def _policy(chance: random.Random, namespace: str, owner: str, other: str) -> Ob
         "connectionRef": _reference(chance, owner, other),
         "interval": chance.choice(("5s", "5s", "10s", "10m")),
         "action": action,
-        "match": {"groups": _groups(chance, namespace, other)},
+        "match": {
+            "groups": _groups(chance, namespace, other),
+            "exclude": chance.choice(([], _groups(chance, namespace, other))),
+        },
         "when": chance.choice(conditions),
     }
     if action != "Alert":
