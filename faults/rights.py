@@ -273,7 +273,6 @@ NEEDED_BY: Mapping[str, Story] = {
     "list leases": follows_another,
     # At its start, for the cluster's id.
     "get namespaces": leads,
-    "get kafkaconnections": sees,
     "list kafkaconnections": sees,
     "watch kafkaconnections": sees,
     "list grouppolicies": sees,
@@ -292,6 +291,7 @@ NEEDED_BY: Mapping[str, Story] = {
     "patch events": counts_events,
     "get secrets": reads_secrets,
     # Before each deletion and restore, to check that the object still wants it.
+    "get kafkaconnections": deletes_and_restores,
     "get grouppolicies": deletes_and_restores,
     "get grouprestores": deletes_and_restores,
     "get groupkeeps": deletes_and_restores,
