@@ -9,6 +9,7 @@ import pytest
 
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics, is_checkpoints
+from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile import LedgerNeed
@@ -166,5 +167,5 @@ def test_only_topics_that_the_connection_names_count(
     spec = {"bootstrapServers": ["a:1"], "mirrorMaker": {"checkpointTopics": topics}}
     context = Scene(client, need=LedgerNeed.READ).context
     context = replace(context, connection=parse_connection({"spec": spec}))
-    found = read_protections(context, cluster, {}, {one: 2, forged: 2, plain: 1}, soon()).mirrored
+    found = read_protections(context, cluster, {}, {one: 2, forged: 2, plain: 1}, soon(), Claims).mirrored
     assert found == (None if mirrored is None else frozenset(mirrored))

@@ -209,6 +209,31 @@ def test_a_trigger_with_two_names_claims_both(server: ApiServer, as_operator: st
         assert "names its group by environment variable GROUP" in problem(as_operator)
 
 
+def test_what_many_triggers_refer_to_is_read_once(server: ApiServer, as_operator: str) -> None:
+    """One object of a team must not delay all scans of all connections; and what is too much may be any group."""
+    triggers = {"triggers": FROM_ENV["triggers"] * 3_000}
+    scaled = [
+        claiming("ScaledObject", f"worker-{index}", {"scaleTargetRef": {"name": f"worker-{index}"}} | triggers)
+        for index in range(2)
+    ]
+    targets = [workload("Deployment", f"worker-{index}", container(value="orders")) for index in range(2)]
+    with objects(server, *targets, *scaled), new_client_from_config(as_operator) as client:
+        asked = []
+        reader = ClaimReader(client)
+        ask = reader._ask
+        reader._ask = lambda call: asked.append(call) or ask(call)  # type: ignore[method-assign, assignment, func-returns-value]
+        found = reader.read()
+        assert isinstance(found, Claims)
+        assert found.owner("orders") is not None
+        # A list of each kind, and the two workloads.
+        assert len(asked) <= len(KINDS) + 2
+        assert reader.read(age=600) is found
+        assert reader.read() is not found
+        few = ClaimReader(client, ClaimLimits(references=1)).read()
+        assert isinstance(few, Refusal)
+        assert "one of more than 1 that objects of the namespace refer to" in few.message
+
+
 def test_a_group_that_a_config_map_names(server: ApiServer, as_operator: str) -> None:
     """By default the operator reads none: then any group may be meant. Who lets it, has that group kept alone."""
     config = {

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from group_hygiene.cli.documents import read_documents
-from group_hygiene.cli.validation import Violation, violations, without_nulls
-from group_hygiene.errors import SpecError, UsageError
+from group_hygiene.cli.validation import violations, without_nulls
+from group_hygiene.errors import UsageError
 from group_hygiene.model.naming import printable
 from group_hygiene.restore.grouprestore import parse_restore
 from group_hygiene.spec.connection import Connection, parse_connection
@@ -58,7 +57,7 @@ def read_manifests(names: Sequence[str], namespace: str = "default", policy_need
             )
             continue
         obj = _with_namespace(without_nulls(document.content), namespace)
-        wrong = sorted(_mistakes(kind, obj), key=lambda violation: (document.line(violation.path), violation.field))
+        wrong = sorted(violations(obj), key=lambda violation: (document.line(violation.path), violation.field))
         title = _title(kind, obj)
         mistakes += [f"{document.at(v.path)}: {title}: {f'{v.field}: ' if v.path else ''}{v.message}" for v in wrong]
         if title in manifests.titles:
@@ -75,61 +74,6 @@ def read_manifests(names: Sequence[str], namespace: str = "default", policy_need
     return manifests
 
 
-def _mistakes(kind: str, obj: dict[str, Any]) -> list[Violation]:
-    """All violations of the CRD, and the errors that only the parser finds.
-
-    The parser stops at its first error, so it parses the object again without the fields that are wrong.
-    """
-    found = violations(obj)
-    removed = {violation.path for violation in found}
-    # Its parser expects an object that the CRD admits.
-    while not (found and kind in ("GroupRestore", "GroupKeep")):
-        try:
-            _PARSERS[kind](_without(obj, removed))
-        except SpecError as error:
-            mistake = _mistake(str(error), removed)
-            if not _follows(mistake, removed):
-                found.append(mistake)
-            if mistake.path in removed:
-                break
-            removed.add(mistake.path)
-        else:
-            break
-    return found
-
-
-def _mistake(text: str, removed: Collection[_Path]) -> Violation:
-    """The text of a SpecError. removed: the fields that the parsed object lacks."""
-    given = _FIELD.match(text)
-    end = given.end() if given else 0
-    path: _Path = ()
-    for name, number in re.findall(r"([A-Za-z]+)|([0-9]+)", text[:end]):
-        left = (step for step in itertools.count() if (*path, step) not in removed)
-        path = (*path, name or next(itertools.islice(left, int(number), None)))
-    rest = text[end:]
-    if rest.startswith((" or ", " and ")):
-        return Violation(path[:-1], f"{path[-1]}{rest}")
-    return Violation(path, rest.lstrip(": "))
-
-
-def _follows(mistake: Violation, removed: Collection[_Path]) -> bool:
-    """Whether it may be there only because another mistake was removed."""
-    words = set(re.findall(r"\w+", mistake.message))
-    return any(
-        mistake.path[: len(path)] == path or path[: len(mistake.path)] == mistake.path or path[-1] in words
-        for path in removed
-    )
-
-
-def _without(value: Any, removed: Collection[_Path], at: _Path = ()) -> Any:
-    """Without the fields and entries at these paths."""
-    if isinstance(value, Mapping):
-        return {k: _without(v, removed, (*at, k)) for k, v in value.items() if (*at, k) not in removed}
-    if isinstance(value, list):
-        return [_without(v, removed, (*at, i)) for i, v in enumerate(value) if (*at, i) not in removed]
-    return value
-
-
 def _add(kind: str, obj: dict[str, Any], manifests: Manifests) -> None:
     parsed = _PARSERS[kind](obj)
     if isinstance(parsed, Policy):
@@ -141,19 +85,12 @@ def _add(kind: str, obj: dict[str, Any], manifests: Manifests) -> None:
         manifests.skipped.add(kind)
 
 
-def _parse_policy(obj: Mapping[str, Any]) -> Policy:
-    spec = obj.get("spec") or {}
-    if spec.get("action") == "Alert" and spec.get("when") == {}:
-        raise SpecError("spec.when must name at least one condition, or be left out")
-    return parse_policy(obj)
-
-
 def _unapplied(obj: dict[str, Any]) -> dict[str, Any]:
     return obj | {"metadata": {"uid": "", "namespace": "", **obj["metadata"]}}
 
 
 _PARSERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
-    "GroupPolicy": _parse_policy,
+    "GroupPolicy": parse_policy,
     "KafkaConnection": parse_connection,
     "GroupRestore": lambda obj: parse_restore(_unapplied(obj)),
     "GroupKeep": lambda obj: parse_keep(_unapplied(obj)),

@@ -1,16 +1,16 @@
-"""Validate objects against the CRDs, without an API server: their structure, and CEL rules of a simple form.
+"""Validate objects against the CRDs, without an API server: their structure, and their CEL rules.
 
-`policy.parse_policy` and `connection.parse_connection` check rules that compare fields. No message contains a value: a
-user may have written a password in place of the name of a Secret.
+No message contains a value: a user may have written a password in place of the name of a Secret.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import jsonschema
 
@@ -38,7 +38,15 @@ _METADATA = {
         },
     },
 }
-_MATCHES = re.compile(r"self\.matches\(\s*(r?)'((?:[^'\\]|\\.)*)'\s*\)")
+_Path = tuple[str | int, ...]
+# What Kubernetes adds to CEL, as far as the CRDs use it.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "substring": lambda text, begin, end=None: text[begin:end],
+    "indexOf": lambda text, part: text.find(part),
+    "getMilliseconds": lambda duration: int(duration.total_seconds() * 1000),
+    "getHours": lambda moment, zone="UTC": moment.astimezone(ZoneInfo(zone)).hour,
+}
+_FORMATS = jsonschema.FormatChecker(())
 _TYPES = {
     "string": "a text",
     "integer": "a whole number",
@@ -46,6 +54,13 @@ _TYPES = {
     "array": "a list",
     "object": "a mapping",
 }
+
+
+def _is_time(text: object) -> bool:
+    return not isinstance(text, str) or ("T" in text and datetime.fromisoformat(text).tzinfo is not None)
+
+
+_FORMATS.checks("date-time", ValueError)(_is_time)
 
 
 class Violation(NamedTuple):
@@ -68,16 +83,87 @@ def without_nulls(value: Any) -> Any:
 
 
 def violations(obj: Mapping[str, Any]) -> list[Violation]:
-    """All violations of the CRD of the object's kind, in the order of the fields."""
-    kind = str(obj["kind"])
-    found = [each for error in _validator(kind).iter_errors(obj) for each in _violations_of(kind, error)]
+    """All violations of the CRD of the object's kind, in the order of the fields: of its structure, and of its rules.
+
+    The API server reports those of the structure first, and then those of the rules. Here a rule is checked too, unless
+    the structure of what it is about is wrong.
+    """
+    kind, schema = str(obj["kind"]), schema_of(str(obj["kind"]))
+    filled = _with_defaults(obj, schema)
+    found = [each for error in _validator(kind).iter_errors(filled) for each in _violations_of(kind, error)]
+    wrong = [violation.path for violation in found]
+    found += _broken_rules(filled, schema, wrong, ())
     return sorted(set(found), key=lambda violation: (violation.field, violation.message))
 
 
 @functools.cache
 def _validator(kind: str) -> Any:
-    validator = jsonschema.validators.extend(jsonschema.Draft7Validator, {"x-kubernetes-validations": _check_rules})
-    return validator(schema_of(kind))
+    keywords = {"x-kubernetes-list-map-keys": _check_map_keys}
+    validator = jsonschema.validators.extend(jsonschema.Draft7Validator, keywords)
+    return validator(schema_of(kind), format_checker=_FORMATS)
+
+
+def _with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
+    """With the schema's defaults, as the API server fills them in."""
+    if isinstance(value, Mapping):
+        children: Mapping[str, Any] = schema.get("properties") or {}
+        other = schema.get("additionalProperties") or {}
+        missing = {
+            name: child["default"] for name, child in children.items() if "default" in child and name not in value
+        }
+        return {name: _with_defaults(each, children.get(name) or other) for name, each in {**value, **missing}.items()}
+    return [_with_defaults(each, schema.get("items") or {}) for each in value] if isinstance(value, list) else value
+
+
+def _check_map_keys(
+    _validator: Any, keys: Sequence[str], value: Any, _schema: Mapping[str, Any]
+) -> Iterator[jsonschema.ValidationError]:
+    if isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
+        found = [str([each.get(key) for key in keys]) for each in value]
+        if len(set(found)) < len(found):
+            yield jsonschema.ValidationError("")
+
+
+def _broken_rules(value: Any, schema: Mapping[str, Any], wrong: Collection[_Path], path: _Path) -> Iterator[Violation]:
+    """wrong: the paths of violations of the structure."""
+    if not any(each[: len(path)] == path[: len(each)] for each in wrong):
+        for rule in schema.get("x-kubernetes-validations") or ():
+            # A new object has no old one.
+            if "oldSelf" not in rule["rule"] and not _evaluated(rule["rule"], _typed(value, schema)):
+                at = (*path, *filter(None, rule.get("fieldPath", "").split(".")))
+                said = (
+                    _evaluated(rule["messageExpression"], _typed(value, schema)) if "messageExpression" in rule else ""
+                )
+                yield Violation(at, said or rule["message"])
+                # As in the CRDs, each guards those after it, so one mistake is one violation.
+                break
+    if isinstance(value, Mapping):
+        for name, child in (schema.get("properties") or {}).items():
+            if name in value:
+                yield from _broken_rules(value[name], child, wrong, (*path, name))
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _broken_rules(each, schema.get("items") or {}, wrong, (*path, index))
+
+
+def _typed(value: Any, schema: Mapping[str, Any]) -> Any:
+    """As rules see it: with times."""
+    if schema.get("format") == "date-time" and isinstance(value, str):
+        return datetime.fromisoformat(value)
+    if isinstance(value, Mapping):
+        return {name: _typed(each, (schema.get("properties") or {}).get(name, {})) for name, each in value.items()}
+    return [_typed(each, schema.get("items") or {}) for each in value] if isinstance(value, list) else value
+
+
+def _evaluated(expression: str, value: Any) -> Any:
+    """The value of a CEL expression; None = it can't be evaluated, as where a time zone is not known."""
+    # Imported here: it takes a second, and most commands read no files.
+    import cel
+
+    try:
+        return cel.evaluate(expression, cel.Context(variables={"self": value}, functions=_FUNCTIONS))
+    except (RuntimeError, ValueError, KeyError):
+        return None
 
 
 def schema_of(kind: str) -> dict[str, Any]:
@@ -102,29 +188,6 @@ def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
     if schema.get("x-kubernetes-list-type") == "set":
         strict["uniqueItems"] = True
     return strict
-
-
-def _check_rules(
-    validator: Any, rules: Sequence[Mapping[str, str]], instance: Any, schema: Mapping[str, Any]
-) -> Iterator[jsonschema.ValidationError]:
-    """Check rules that need no CEL. As in the CRDs, each guards those after it, so one mistake is one violation."""
-    if not validator.is_type(instance, schema.get("type", "object")):
-        return
-    for rule in rules:
-        if rule_holds(rule["rule"], instance) is False:
-            yield jsonschema.ValidationError(rule["message"])
-            return
-
-
-def rule_holds(rule: str, value: Any) -> bool | None:
-    """Whether a CEL rule of the form `self.size() > 0` or `self.matches('...') && ...` holds; None = another form."""
-    if rule.strip() == "self.size() > 0":
-        return len(value) > 0
-    patterns = [text if raw else text.replace("\\\\", "\\") for raw, text in _MATCHES.findall(rule)]
-    if not patterns or _MATCHES.sub("", rule).replace("&&", "").strip():
-        return None
-    # In Go, `$` matches only at the end of a text; in Python, a newline may follow.
-    return all(re.search(re.sub(r"\$$", r"\\Z", pattern), value) for pattern in patterns)
 
 
 def _suggestion(kind: str, name: str, known: Collection[str]) -> str:
@@ -158,9 +221,9 @@ def _violations_of(kind: str, error: Any) -> Iterator[Violation]:
         case "maxItems" | "maxLength" | "maxProperties":
             unit = "characters" if error.validator == "maxLength" else "entries"
             yield Violation(path, f"must have at most {wanted} {unit}")
-        case "uniqueItems":
+        case "uniqueItems" | "x-kubernetes-list-map-keys":
             yield Violation(path, "must not hold the same value twice")
-        case "x-kubernetes-validations":
-            yield Violation(path, error.message)
+        case "format":
+            yield Violation(path, "must be a time, like 2030-01-31T12:00:00Z")
         case other:
             yield Violation(path, f"does not fit the schema ({other})")

@@ -259,9 +259,9 @@ class Api:
         """Whether `crd_problem` saw the CRD change lately: a watch may still report objects without its new fields."""
         return time.monotonic() - self._renewed.get(KINDS[plural], -math.inf) < _OLD_WATCH_S
 
-    def claimed_groups(self) -> Claims | Refusal:
+    def claimed_groups(self, age: float = 0.0) -> Claims | Refusal:
         """The groups that custom resources of other products name; see `claims.ClaimReader.read`."""
-        return self._claims.read()
+        return self._claims.read(age)
 
     def claiming_kinds(self) -> dict[tuple[str, str], str]:
         """See `claims.ClaimReader.kinds`."""

@@ -7,9 +7,11 @@ group.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
+from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -42,7 +44,7 @@ class ClaimLimits(NamedTuple):
 
     objects: the listed objects and those that they refer to. elements: of one list in an object. named_bytes: memory
     for the groups that objects name and for the objects' names. prefixes: of groups, in all ShadowLinks, as each group
-    is compared with each prefix.
+    is compared with each prefix. references: workloads and ConfigMaps to which the objects of one namespace refer.
     """
 
     page: int = PAGE.objects
@@ -51,6 +53,7 @@ class ClaimLimits(NamedTuple):
     elements: int = 50_000
     named_bytes: int = 32_000_000
     prefixes: int = 1_000
+    references: int = 2_000
     seconds: float = 60.0
 
 
@@ -115,14 +118,17 @@ class ClaimReader:
         self._core = kubernetes.client.CoreV1Api(client)
         self._limits = limits
         self._reading = threading.Lock()
-        self._last = _Answer(-1.0, Claims())
+        self._last = _Answer(-math.inf, Claims())
 
-    def read(self) -> Claims | Refusal:
+    def read(self, age: float = 0.0) -> Claims | Refusal:
         """All groups that objects name; a Refusal = some may be missing, for the reason in it.
 
-        No result is older than the call: callers share a read that began while they waited for an earlier one.
+        No result is older than the call, or this many seconds before it: callers share a read that began while they
+        waited for an earlier one.
         """
-        asked = time.monotonic()
+        asked = time.monotonic() - age
+        if self._last.began >= asked:
+            return self._last.claims
         # Wait for the read that is in progress, and for one that serves all waiting threads.
         if not self._reading.acquire(timeout=2 * max(self._limits.seconds, TIMEOUT_S)):
             return Refusal(reasons.CLAIMED, "earlier reads of objects that may name groups take too long")
@@ -220,7 +226,7 @@ class ClaimReader:
         except msgspec.ValidationError:
             return []
 
-    def variable(self, pod: Json, container: str, name: str, namespace: str) -> str:
+    def variable(self, pod: Json, container: str, name: str, namespace: str, budget: _Budget) -> str:
         """The value of an environment variable of a pod template. Raises _Unknown if it can't be resolved."""
         every = self.elements(_at(pod, "spec", "containers"))
         containers = [each for each in every if not container or _text(each, "name") == container]
@@ -231,7 +237,7 @@ class ClaimReader:
         entry = entries[-1] if entries else None
         value, key = _text(entry, "value"), _at(entry, "valueFrom", "configMapKeyRef")
         if key is not None:
-            value = self._config_map(namespace, _text(key, "name"), _text(key, "key"))
+            value = self._config_map(namespace, _text(key, "name"), _text(key, "key"), budget)
         if not value:
             raise _Unknown("does not set it, or sets it from another source, such as a Secret or envFrom")
         # A reference to another variable, or `$$`, which escapes `$`.
@@ -239,13 +245,13 @@ class ClaimReader:
             raise _Unknown("sets it with references to other variables")
         return value
 
-    def _config_map(self, namespace: str, name: str, key: str) -> str:
+    def _config_map(self, namespace: str, name: str, key: str, budget: _Budget) -> str:
         """The text under a key of a ConfigMap; empty if there is none."""
         if not name:
             raise _Unknown("refers to a ConfigMap without a name")
         ask = partial(self._core.read_namespaced_config_map, name, namespace, **_RAW)
         try:
-            body = self._ask(ask)
+            body = budget.once(("ConfigMap", namespace, name), lambda: self._ask(ask))
         except NotFound:
             raise _Unknown(f"refers to ConfigMap {name}, which does not exist") from None
         except Forbidden:
@@ -254,7 +260,7 @@ class ClaimReader:
             raise _Unknown(f"refers to ConfigMap {name}, which takes more than {self._limits.page_bytes} bytes")
         return _text(_decoded(body, _OBJECT), "data", key) if _CONFIG_MAP_KEY.fullmatch(key) else ""
 
-    def template(self, api_version: str, kind: str, namespace: str, name: str) -> Json:
+    def template(self, api_version: str, kind: str, namespace: str, name: str, budget: _Budget) -> Json:
         """The pod template of a workload. Raises _Unknown."""
         group = api_version.partition("/")[0]
         read = _WORKLOADS.get((group, kind))
@@ -263,7 +269,7 @@ class ClaimReader:
                 f"{api_version} {kind} {name} can't be read: only Deployments and StatefulSets of apps/v1 can"
             )
         try:
-            body = self._ask(lambda: read(self._apps, name, namespace))
+            body = budget.once((kind, namespace, name), lambda: self._ask(lambda: read(self._apps, name, namespace)))
         except NotFound:
             raise _Unknown(f"{kind} {name} does not exist") from None
         except Forbidden:
@@ -277,6 +283,17 @@ class _Budget:
     def __init__(self, limits: ClaimLimits) -> None:
         self._left, self._limits = limits.objects, limits
         self._until = time.monotonic() + limits.seconds
+        self._references = Tally[str]()
+        self._last: dict[str, tuple[tuple[str, str, str], bytes | None]] = {}
+
+    def once(self, of: tuple[str, str, str], ask: Callable[[], bytes | None]) -> bytes | None:
+        """The answer about a workload or ConfigMap: kind, namespace, name. The last one of each kind is remembered."""
+        if self._last.get(of[0], ("",))[0] != of:
+            self._references[of[1]] += 1
+            if self._references[of[1]] > self._limits.references:
+                raise _Unknown(f"is one of more than {self._limits.references} that objects of the namespace refer to")
+            self._last[of[0]] = of, ask()
+        return self._last[of[0]][1]
 
     def take(self) -> None:
         self._left -= 1
@@ -326,7 +343,8 @@ def _scaled_object(reading: _Reading) -> None:
 
     def template() -> Json:
         api_version, kind = _text(target, "apiVersion") or "apps/v1", _text(target, "kind") or "Deployment"
-        return reading.reader.template(api_version, kind, reading.namespace, _text(target, "name"))
+        name = _text(target, "name")
+        return reading.reader.template(api_version, kind, reading.namespace, name, reading.budget)
 
     _triggers(reading, template, _text(target, "envSourceContainerName"))
 
@@ -351,7 +369,9 @@ def _triggers(reading: _Reading, template: Callable[[], Json], container: str) -
             reading.budget.take()
             reading.budget.check_time()
             try:
-                named.append(reading.reader.variable(template(), container, variable, reading.namespace))
+                named.append(
+                    reading.reader.variable(template(), container, variable, reading.namespace, reading.budget)
+                )
             except _Unknown as problem:
                 raise _Unknown(
                     f"{reading.owner} names its group by environment variable {variable}, and its target {problem}"

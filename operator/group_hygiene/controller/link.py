@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from group_hygiene import reconcile, status
 from group_hygiene.controller.api import Api
@@ -23,6 +24,9 @@ from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.storage import Allowed
 
 log = logging.getLogger(__name__)
+
+# Scans of all connections share a reading of this age: objects of other teams must not delay each of them.
+_CLAIMS_AGE_S = 30.0
 
 _CONNECT_TIMEOUT_S = 10.0
 # For all connections of this process. One slot, as two runs that find enough free memory at the same time would both
@@ -90,6 +94,7 @@ class Link:
             clock=clock,
             journal=journal,
             claims=self._claims,
+            recent_claims=partial(self._claims, _CLAIMS_AGE_S),
             tables=self._evidence.tables(connection),
         )
 
@@ -144,9 +149,9 @@ class Link:
             patterns=pattern_notes(connection, policies, groups or ()) if compared else None,
         )
 
-    def _claims(self) -> Claims | Refusal:
+    def _claims(self, age: float = 0.0) -> Claims | Refusal:
         """See reconcile.Context. If the API server does not answer, any group may be claimed."""
-        found = self._api.claimed_groups()
+        found = self._api.claimed_groups(age)
         if isinstance(found, Refusal):
             log.warning("the groups that Kubernetes objects name are not known: %s", found.message)
         return found

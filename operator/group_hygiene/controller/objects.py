@@ -33,7 +33,7 @@ OBJECT_BYTES, _NAMESPACE_SHARE, _SHARE = 128 << 10, 32, 8
 _CONNECTIONS_PART = 4
 # Each namespace has this room for its connections, and for its policies and restores, even if others fill the rest.
 _GUARANTEED_BYTES = 256 << 10
-# Memory of an entry in addition to its JSON. What its metrics and runs take is some three times as much, beside this room.
+# Memory of an entry in addition to its JSON. Its metrics and runs take some three times as much, beside this room.
 _ENTRY_BYTES = 10_000
 # The status of an object for which there is no room: its smallest fields.
 _SMALL_STATUS_BYTES = 4_000

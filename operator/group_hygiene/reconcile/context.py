@@ -135,6 +135,7 @@ class Context:
     """The clients and the state of one run.
 
     claims: reads which groups Kubernetes objects name. A run may take minutes, so it is called again before a deletion.
+    recent_claims: the same, perhaps as it was a minute ago, for scans.
     tables: of the pipeline; None = the connection has none, a Refusal = why they can't be read.
     assume_unchanged: count `unchangedFor` as met by every group that this scan finds Empty, to show what a policy would
     match later. Only for commands that delete nothing.
@@ -146,6 +147,7 @@ class Context:
     clock: Clock
     journal: Journal
     claims: Callable[[], Claims | Refusal] = Claims
+    recent_claims: Callable[[], Claims | Refusal] | None = None
     tables: Tables | Refusal | None = None
     assume_unchanged: bool = False
 
@@ -229,27 +231,26 @@ def read_protections(
     groups: Mapping[str, Group],
     topics: Mapping[str, int] | Fault,
     deadline: Deadline,
+    claims: Callable[[], Claims | Refusal],
 ) -> Protections:
     """The protections by topics, checkpoints and Kubernetes objects. A source that can't be read protects all groups.
 
-    groups: at least those to judge. The versions of the brokers are read only for Streams groups.
+    groups: at least those to judge. claims: returns the groups that Kubernetes objects name. The versions of the
+    brokers are read only for Streams groups.
     """
     old: tuple[str, ...] | Fault = ()
     if any(group.type is GroupType.STREAMS for group in groups.values()):
         old = brokers.without_streams(context.client, cluster, deadline)
     if isinstance(topics, Fault):
-        return Protections(streams=None, mirrored=None, claimed=_claims(context), without_streams=old)
+        return Protections(streams=None, mirrored=None, claimed=_claims(context, claims()), without_streams=old)
     streams = _applications(topics, groups)
     checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
     mirrored = context.memory.checkpoints.read(context.client, checkpoints, deadline)
-    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context), old)
+    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context, claims()), old)
 
 
-def _claims(context: Context) -> Claims | Refusal:
-    """The groups that Kubernetes objects name; with `role: Primary` not by ShadowLinks, which don't name their
-    target.
-    """
-    found = context.claims()
+def _claims(context: Context, found: Claims | Refusal) -> Claims | Refusal:
+    """With `role: Primary` without those of ShadowLinks, which don't name their target."""
     if isinstance(found, Refusal) or context.connection.role is not Role.PRIMARY:
         return found
     return Claims(found.named)

@@ -116,7 +116,7 @@ def _read_slow(scope: Scope, uses: Uses, deadline: Deadline) -> SlowReads:
     uses.read_on(Deadline(deadline.left / 2))
     topics = kafka_cluster.read_topics(context.client, deadline)
     facts = Facts(
-        protections=read_protections(context, scope.cluster, groups, topics, deadline),
+        protections=read_protections(context, scope.cluster, groups, topics, deadline, context.claims),
         activity=activity,
         offsets=dict(seen),
     )

@@ -22,7 +22,7 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, LargestCoverage, Removal, ScanClock, Watch
-from group_hygiene.model.evidence import offsets_retention
+from group_hygiene.model.evidence import Claims, offsets_retention
 from group_hygiene.model.groups import Bounds, Fault, Group, GroupState, GroupType, LogPlace, fingerprint
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Coverage, Listing, Snapshot
@@ -144,6 +144,12 @@ class _Scan(Facts):
         if memory.tail is not None:
             self.notes += new_notes(contents.used_by, memory.tail.take_programs(), context.clock.now())
         contents.apply(self.notes)
+
+    def claims_for(self, policies: Sequence[Policy]) -> Callable[[], Claims | Refusal]:
+        """What reads the groups that Kubernetes objects name. Alerts don't depend on them."""
+        if not any(policy.action.changes for policy in policies):
+            return Claims
+        return self.context.recent_claims or self.context.claims
 
     def selection(self, policies: Sequence[Policy], groups: Mapping[str, Group], whole: bool) -> _Selection:
         """whole: see `observe`."""
@@ -429,7 +435,9 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     scan.begin_scans(selection.policies, first is not None)
     if first is not None:
         topics = kafka_cluster.read_topics(client, deadline)
-        scan.protections = read_protections(context, cluster, listing.groups, topics, deadline)
+        scan.protections = read_protections(
+            context, cluster, listing.groups, topics, deadline, scan.claims_for(selection.policies)
+        )
     verdicts = scan.judge_all(selection, itertools.chain(filter(None, [first]), slices), whole)
     policies = [policy for policy in policies if policy.key in verdicts]
     if scan.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
