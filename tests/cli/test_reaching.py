@@ -293,6 +293,12 @@ def policy() -> dict[str, Any]:
     }
 
 
+def deleting() -> dict[str, Any]:
+    """What keeps a group from deletion keeps it from no alert."""
+    spec = policy()["spec"] | {"action": "Delete", "when": {"unchangedFor": "1h"}}
+    return policy() | {"spec": spec}
+
+
 @pytest.fixture(scope="module")
 def cluster(secure: KafkaCluster) -> Iterator[ApiServer]:
     """An API server with the KafkaConnection and its Secret, and an account that may read neither."""
@@ -326,7 +332,7 @@ def test_connection_of_the_kubernetes_cluster(
     monkeypatch.setitem(os.environ, "GROUP_HYGIENE_BOOTSTRAP_SERVER", "nowhere:1")
     where = ["--connection", "main", "-n", "kafka"]
     assert process("list", *where, "-o", "name").out == "mine\n"
-    planned = process("plan", *where, "-f", "-", stdin=yaml.safe_dump(policy()))
+    planned = process("plan", *where, "-f", "-", stdin=yaml.safe_dump(deleting()))
     assert "Protected" in planned.out
     assert PASSWORD not in planned.out + planned.err
 
@@ -665,8 +671,8 @@ def test_claims_that_may_not_be_listed(
     where = ["plan", "--connection", "main", "-n", "kafka", "-f", "-", "-o", "json"]
     unprotected = connection(secure)
     del unprotected["spec"]["protect"]
-    more = policy() | {"metadata": {"name": "more", "namespace": "kafka"}}
-    two = yaml.safe_dump_all([unprotected, policy(), more])
+    more = deleting() | {"metadata": {"name": "more", "namespace": "kafka"}}
+    two = yaml.safe_dump_all([unprotected, deleting(), more])
     answer = process(*where, stdin=two)
     said = [error for error in answer.json["errors"] if "not all objects that may name groups could be read" in error]
     assert len(said) == 1

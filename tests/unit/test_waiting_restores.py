@@ -122,3 +122,18 @@ def test_who_does_not_lead_writes_nothing() -> None:
     restores = Restores(services(Clock()), cast(Any, written), "kafka", "main")
     restores.run(a_context(connection, Clock()), restores.due(connection, [RESTORE]), lambda _: Guard(left=0.0))
     assert written.reasons == []
+
+
+def test_one_namespace_takes_some_turns_of_a_round() -> None:
+    """However many of its restores wait: policies and others' restores have their turn, and all come to be tried."""
+    clock, written = Clock(), Written()
+    restores, connection = Restores(services(clock), cast(Any, written), "kafka", "main"), a_connection()
+    many = [RESTORE | {"metadata": RESTORE["metadata"] | {"name": f"r{n}", "uid": f"r{n}"}} for n in range(50)]
+    tried = []
+    for _ in range(3):
+        asked = restores.due(connection, many)
+        before = len(written.reasons)
+        restores.run(a_context(connection, clock), asked, lambda _: Guard())
+        tried.append((len(asked), len(written.reasons) - before, restores.seconds_to_wait()))
+        clock.seconds += 1
+    assert tried == [(50, 20, 1.0), (30, 20, 1.0), (10, 10, 13.0)]

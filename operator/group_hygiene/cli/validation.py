@@ -43,6 +43,7 @@ _Path = tuple[str | int, ...]
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "substring": lambda text, begin, end=None: text[begin:end],
     "indexOf": lambda text, part: text.find(part),
+    "replace": lambda text, old, new: text.replace(old, new),
     "getMilliseconds": lambda duration: int(duration.total_seconds() * 1000),
     "getHours": lambda moment, zone="UTC": moment.astimezone(ZoneInfo(zone)).hour,
 }

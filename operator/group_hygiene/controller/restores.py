@@ -14,6 +14,7 @@ from group_hygiene.controller.objects import RESTORES, Object, is_over, key_of, 
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
+from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
@@ -26,6 +27,9 @@ from group_hygiene.status import connection_not_ready, redact_problem
 
 # Pauses before a waiting restore is tried again: each try reads the whole ledger.
 _AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0
+# In one round: how many restores of a namespace are tried, and the seconds for all; policies run after them. The pause
+# before those that are left.
+_OF_NAMESPACE, _ROUND_S, _REST_S = 20, 10.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,13 @@ class Restores:
         admitted: list[Asked] = []
         self._finished.clear()
         for obj in objects:
+            before = self._of(obj)
+            if (
+                before is not None
+                and before.generation == connection.generation
+                and before.at > self._clock.monotonic()
+            ):
+                continue
             granted = self._services.grants.of(connection, _namespace(obj))
             try:
                 refuse_unusable(obj)
@@ -98,28 +109,33 @@ class Restores:
             if granted.grant is None or isinstance(parsed, Refusal):
                 self._services.unserved.skip(RESTORES, key_of(obj))
                 continue
-            before = self._of(obj)
-            if before is None or before.generation != connection.generation or before.at <= self._clock.monotonic():
-                patterns = granted.grant.groups(Right.RESTORE)
-                request = parsed[1] if patterns is None else replace(parsed[1], granted=patterns.matches)
-                admitted.append(Asked(obj, request, granted))
+            patterns = granted.grant.groups(Right.RESTORE)
+            request = parsed[1] if patterns is None else replace(parsed[1], granted=patterns.matches)
+            admitted.append(Asked(obj, request, granted))
         return admitted
 
     def run(
         self, context: reconcile.Context, restores: Sequence[Asked], guarding: Callable[[Asked], reconcile.Guard]
     ) -> None:
-        """Try each of them once, within the timeout of a scan. The rest waits for the next round, after the policies.
+        """Try some of each namespace once, for some seconds. The rest waits for the next round, after the policies.
 
         Reads the ledger once for all, if there is memory for that. guarding: returns the guard of one of them.
         """
         self._unfinished = False
         if not restores:
             return
-        budget, generation = context.deadline(), context.connection.generation
+        budget, generation = Deadline(min(_ROUND_S, context.deadline().left)), context.connection.generation
+        tried = Counter[str]()
+        first = list[Asked]()
+        for asked in in_turn(restores, self._tried, self._served):
+            tried[_namespace(asked.obj)] += 1
+            if tried[_namespace(asked.obj)] <= _OF_NAMESPACE:
+                first.append(asked)
+        self._unfinished, restores = len(first) < len(restores), first
         saved = self._read(context, restores)
         # Those of one may fit, though not those of all.
         one_by_one = isinstance(saved, Refusal) and saved.reason == reasons.MEMORY_EXHAUSTED and len(restores) > 1
-        for number, asked in enumerate(in_turn(restores, self._tried, self._served)):
+        for number, asked in enumerate(restores):
             if number and budget.left <= 0:
                 self._unfinished = True
                 return
@@ -161,7 +177,7 @@ class Restores:
     def seconds_to_wait(self) -> float | None:
         """Seconds until the next of those that were tried is due; None = none waits."""
         if self._unfinished:
-            return 0.0
+            return _REST_S
         now = self._clock.monotonic()
         return min((max(0.0, waiting.at - now) for waiting in self._waiting.values()), default=None)
 
