@@ -160,7 +160,9 @@ def test_marks_of_a_running_command_stay(ledger: Ledger) -> None:
     ledger.write(marks)
     connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
     journal = Journal(ledger, ledger.contents, {}, writable=True)
-    forget_policies(Context(ledger._client, connection, Memory(contents=ledger.contents), SystemClock(), journal), ())
+    forget_policies(
+        Context(ledger._client, connection, Memory(contents=ledger.contents), SystemClock(), journal), (), ()
+    )
     ledger.read_on(soon())
     assert {uid for uid, each in ledger.contents.marks.items() if each} == {f"{REQUESTED}new"}
 

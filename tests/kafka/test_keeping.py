@@ -79,6 +79,32 @@ def test_a_namespace_marks_so_much_in_an_hour(scene: Scene, make: Maker, monkeyp
     assert len(entries) == 3
 
 
+def test_requests_of_namespaces_that_are_not_served_stay(scene: Scene, make: Maker) -> None:
+    """An operator of some namespaces does not know whether an object of another one is gone."""
+    names = make.name("a"), make.name("b")
+    for namespace, name in zip(("team-a", "team-b"), names, strict=True):
+        kept(scene, GroupKeep(namespace, "k", f"uid-{namespace}", (name,), "needed", None))
+    reconcile.withdraw(scene.context, {}, lambda namespace: namespace == "team-a")
+    left = [name for name, requests in scene.context.journal.contents.object_keeps.items() if requests]
+    assert left == [names[1]]
+
+
+def test_what_was_counted_for_a_connection_that_is_gone_ends(scene: Scene, make: Maker) -> None:
+    """Else each connection that is made again adds its part to the ledger and to the memory of all that read it."""
+    topic, tag = make.topic(records=2), make.name("gone")
+    for number in range(3):
+        make.abandoned(f"{tag}-{number}", topic, commit=at(topic, 1))
+    scene.observe(policy(f"{tag}-*"))
+    contents = scene.context.journal.contents
+    (uid,) = contents.seen
+    contents.seen["another"] = dict(contents.seen[uid])
+    contents.clocks["another"] = contents.clocks[uid]
+    contents.seen["third"] = dict(contents.seen[uid])
+    reconcile.forget_policies(scene.context, contents.watches, {uid, "third"})
+    assert set(contents.seen) == {uid, "third"}
+    assert set(contents.clocks) == {uid}
+
+
 def test_a_deletion_in_doubt(scene: Scene, make: Maker) -> None:
     """Its request may still be carried out, although the group is there: until that is over nothing is promised."""
     topic, group = make.topic(records=2), make.name()

@@ -128,7 +128,8 @@ def test_one_namespace_takes_some_turns_of_a_round() -> None:
     """However many of its restores wait: policies and others' restores have their turn, and all come to be tried."""
     clock, written = Clock(), Written()
     restores, connection = Restores(services(clock), cast(Any, written), "kafka", "main"), a_connection()
-    many = [RESTORE | {"metadata": RESTORE["metadata"] | {"name": f"r{n}", "uid": f"r{n}"}} for n in range(50)]
+    metadata: Any = RESTORE["metadata"]
+    many = [{**RESTORE, "metadata": {**metadata, "name": f"r{n}", "uid": f"r{n}"}} for n in range(50)]
     tried = []
     for _ in range(3):
         asked = restores.due(connection, many)

@@ -113,6 +113,10 @@ class Api:
         """Whether it serves all namespaces."""
         return not self._namespaces
 
+    def serves(self, namespace: str) -> bool:
+        """Whether it serves this namespace, so that it knows all objects there."""
+        return self.serves_all or namespace in self._namespaces
+
     def list_all(self, plural: str) -> list[Object]:
         """All current objects of one of the operator's CRDs, in all namespaces that it serves. For commands."""
         return [

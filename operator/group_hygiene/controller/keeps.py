@@ -121,7 +121,8 @@ class Keeps:
     def withdraw(self, context: reconcile.Context) -> None:
         """End the requests of keeps that are gone, or no longer ask for a group or may not."""
         wanted = self._wanted | self._of_others(context.journal.contents)
-        reconcile.withdraw(context, wanted, self._services.objects.is_complete)
+        api, is_complete = self._services.api, self._services.objects.is_complete
+        reconcile.withdraw(context, wanted, lambda namespace: is_complete and api.serves(namespace))
 
     def _of_others(self, contents: Contents) -> dict[str, None]:
         """Keeps that have requests in this ledger and name another connection, unless that one has another ledger.
@@ -185,7 +186,10 @@ class Keeps:
 
     def _try(self, context: reconcile.Context, each: Keeping, guard: reconcile.Guard) -> Sequence[KeptGroup] | Refusal:
         earlier = self._earlier.setdefault(each.obj["metadata"]["uid"], {})
-        executor, ahead = reconcile.Executor(context, guard), not self._services.objects.is_complete
+        executor, ahead = (
+            reconcile.Executor(context, guard),
+            not (self._services.objects.is_complete and self._services.api.serves_all),
+        )
         try:
             what = f"a keep of connection {self._key}"
             return isolated(what, reconcile.keep_groups, executor, each.keep, earlier, ahead)

@@ -232,7 +232,8 @@ class ConnectionLoop:
                 context = self._open_context(served)
                 if self._services.objects.is_complete:
                     # The marks of a policy end with its deletion, also while a finalizer keeps its object there.
-                    reconcile.forget_policies(context, self._services.objects.active_uids(POLICIES))
+                    objects = self._services.objects
+                    reconcile.forget_policies(context, objects.active_uids(POLICIES), objects.uids(CONNECTIONS))
                 self._keeps.withdraw(context)
                 self._keeps.run(context, keeping, lambda each: self._services.guard(KEEPS, each.obj, obj, each.granted))
                 self._restores.run(

@@ -242,6 +242,10 @@ class Objects:
         with self._lock:
             return {entry.uid for entry in self._entries[plural].values() if not entry.edition[1]}
 
+    def uids(self, plural: str) -> set[str]:
+        with self._lock:
+            return {entry.uid for entry in self._entries[plural].values()}
+
     @property
     def sequence(self) -> int:
         """For `compare`: take it before the list."""

@@ -34,6 +34,8 @@ from group_hygiene.spec.windows import next_open
 log = logging.getLogger(__name__)
 
 _FULL_LIST_INTERVAL = timedelta(minutes=10)
+# A policy of another namespace that is edited all the time runs no more often, and notifies no more often.
+_EDITED_S = 5.0
 _SWEEP_EVERY_S, _SWEEP_AGAIN_S = 24 * 3600.0, 600.0
 
 
@@ -190,10 +192,14 @@ class Policies:
         running = {entry.policy.uid for entry in active}
         self._announced = {uid: date for uid, date in self._announced.items() if uid in running}
 
-        def is_due(uid: str, generation: int) -> bool:
-            return uid in again or self._schedule.due(uid, generation)
+        def is_due(uid: str, generation: int, pause: float = 0.0) -> bool:
+            return uid in again or self._schedule.due(uid, generation, pause)
 
-        policies = [entry for entry in active if is_due(entry.policy.uid, entry.policy.generation)]
+        policies = [
+            entry
+            for entry in active
+            if is_due(entry.policy.uid, entry.policy.generation, _EDITED_S if entry.policy.crosses_namespace else 0.0)
+        ]
         return Due(obj, active, policies, is_due(connection.uid, connection.generation))
 
     def seconds_to_wait(self, connection: Connection, active: Sequence[Admitted]) -> float:

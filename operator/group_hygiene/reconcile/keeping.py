@@ -6,7 +6,7 @@ and reads it back with all intents. So at least one of both sees the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -111,11 +111,11 @@ def keep_groups(
     return [refused.get(name) or result(name) for name in keep.groups]
 
 
-def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], is_complete: bool) -> None:
+def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], knows: Callable[[str], bool]) -> None:
     """End the requests of GroupKeeps that no longer ask for them.
 
     wanted: uid of a GroupKeep -> its groups; None = not known, so its requests stay until they end.
-    is_complete: whether a GroupKeep that is missing there does not exist.
+    knows: whether a GroupKeep of this namespace that is missing there does not exist.
     """
     journal = context.journal
     if journal.problem is not None or not journal.exists:
@@ -123,7 +123,7 @@ def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], is_
     ended: list[Removal] = []
     for name, by_source in journal.contents.object_keeps.items():
         for source, request in by_source.items():
-            groups = wanted.get(_uid(source), () if is_complete else None)
+            groups = wanted.get(_uid(source), () if knows(source.partition("/")[0]) else None)
             if groups is not None and name not in groups:
                 ended.append(Removal(request.key))
     if ended:

@@ -15,12 +15,16 @@ from group_hygiene.spec.windows import next_open
 
 # For outcomes of policies that no longer exist.
 _RETENTION = timedelta(days=30)
+# Of the observations of a connection that is gone, in one round.
+_REMOVALS = 10_000
 # For this long a command that deletes may run.
 _COMMAND = timedelta(hours=1)
 
 
-def forget_policies(context: Context, existing: Collection[str]) -> None:
-    """Remove the entries of policies that no longer exist. existing: uids of the policies in all namespaces."""
+def forget_policies(context: Context, existing: Collection[str], connections: Collection[str]) -> None:
+    """Remove the entries of objects that no longer exist. existing, connections: uids of all policies, and of all
+    connections.
+    """
     contents, now = context.journal.contents, context.clock.now()
     gone = (contents.watches.keys() | contents.marks.keys()) - set(existing)
     why = Refusal(reasons.POLICY_CHANGED, "the policy was deleted")
@@ -37,6 +41,12 @@ def forget_policies(context: Context, existing: Collection[str]) -> None:
     if uid in contents.clocks and not contents.watches.keys() - gone:
         changes += (Removal(("seen", uid, name)) for name in contents.seen.pop(uid, {}))
         changes += [Removal(("scan-clock", uid))]
+    for uid in (contents.seen.keys() | contents.clocks.keys()) - {uid, *connections}:
+        seen = contents.seen.get(uid, {})
+        changes += [Removal(("seen", uid, name)) for name in list(seen)[:_REMOVALS]]
+        changes += [Removal(("scan-clock", uid))]
+        if len(seen) <= _REMOVALS:
+            contents.seen.pop(uid, None)
     Executor(context).end(changes)
 
 
