@@ -705,6 +705,8 @@ class MemoryObjects:
     def active_uids(self, plural: str) -> set[str]:
         return {obj["metadata"]["uid"] for obj in self._api.known(plural).values()}
 
+    uids = active_uids
+
 
 class MemoryApi:
     """The calls of `group_hygiene.controller.api.Api` that a loop makes, on objects that live here."""
@@ -757,7 +759,7 @@ class MemoryApi:
     def crd_problem(self, plural: str) -> None:
         pass
 
-    def claimed_groups(self) -> Claims:
+    def claimed_groups(self, age: float = 0.0) -> Claims:
         return Claims()
 
     def create_event(self, namespace: str, body: Object) -> None:

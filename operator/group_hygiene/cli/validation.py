@@ -128,14 +128,13 @@ def _check_map_keys(
 def _broken_rules(value: Any, schema: Mapping[str, Any], wrong: Collection[_Path], path: _Path) -> Iterator[Violation]:
     """wrong: the paths of violations of the structure."""
     if not any(each[: len(path)] == path[: len(each)] for each in wrong):
+        typed = _typed(value, schema)
         for rule in schema.get("x-kubernetes-validations") or ():
             # A new object has no old one.
-            if "oldSelf" not in rule["rule"] and not _evaluated(rule["rule"], _typed(value, schema)):
+            if "oldSelf" not in rule["rule"] and not _evaluated(rule["rule"], typed):
                 at = (*path, *filter(None, rule.get("fieldPath", "").split(".")))
-                said = (
-                    _evaluated(rule["messageExpression"], _typed(value, schema)) if "messageExpression" in rule else ""
-                )
-                yield Violation(at, said or rule["message"])
+                message = _evaluated(rule["messageExpression"], typed) if "messageExpression" in rule else ""
+                yield Violation(at, message or rule["message"])
                 # As in the CRDs, each guards those after it, so one mistake is one violation.
                 break
     if isinstance(value, Mapping):

@@ -41,12 +41,12 @@ def forget_policies(context: Context, existing: Collection[str], connections: Co
     if uid in contents.clocks and not contents.watches.keys() - gone:
         changes += (Removal(("seen", uid, name)) for name in contents.seen.pop(uid, {}))
         changes += [Removal(("scan-clock", uid))]
-    for uid in (contents.seen.keys() | contents.clocks.keys()) - {uid, *connections}:
-        seen = contents.seen.get(uid, {})
-        changes += [Removal(("seen", uid, name)) for name in list(seen)[:_REMOVALS]]
-        changes += [Removal(("scan-clock", uid))]
+    for other in (contents.seen.keys() | contents.clocks.keys()) - {uid, *connections}:
+        seen = contents.seen.get(other, {})
+        changes += [Removal(("seen", other, name)) for name in list(seen)[:_REMOVALS]]
+        changes += [Removal(("scan-clock", other))]
         if len(seen) <= _REMOVALS:
-            contents.seen.pop(uid, None)
+            contents.seen.pop(other, None)
     Executor(context).end(changes)
 
 
