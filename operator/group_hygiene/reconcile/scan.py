@@ -28,6 +28,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.model.verdicts import Need
 from group_hygiene.process import memory as process_memory
+from group_hygiene.process.cpu import TURNS
 from group_hygiene.reconcile.context import (
     Context,
     Facts,
@@ -247,19 +248,21 @@ class _Scan(Facts):
         while True:
             wanted: dict[Need, dict[str, Group]] = {}
             for policy in policies:
-                judged, left, began = verdicts[policy.key], list[Group](), time.thread_time()
-                for group in open_groups[policy.key]:
-                    verdict = checks.judge(
-                        policy, group, evidence_of(context, policy, group, self), context.clock.now()
-                    )
-                    need = verdict.need
-                    if need is None or (need, group.id) in done:
-                        judged.add(verdict)
-                    else:
-                        wanted.setdefault(need, {})[group.id] = group
-                        left.append(group)
+                judged, left = verdicts[policy.key], list[Group]()
+                with TURNS.turn(context.connection.namespace):
+                    began = time.thread_time()
+                    for group in open_groups[policy.key]:
+                        verdict = checks.judge(
+                            policy, group, evidence_of(context, policy, group, self), context.clock.now()
+                        )
+                        need = verdict.need
+                        if need is None or (need, group.id) in done:
+                            judged.add(verdict)
+                        else:
+                            wanted.setdefault(need, {})[group.id] = group
+                            left.append(group)
+                    charge(policy, time.thread_time() - began)
                 open_groups[policy.key] = left
-                charge(policy, time.thread_time() - began)
             if not wanted:
                 return
             # Read last, so that each end is requested once, and no offset is newer than the end it is compared with.
@@ -521,9 +524,10 @@ class _Selection:
         found: dict[str, list[Group]] = {}
         for policy in self.policies:
             if not policy.crosses_namespace or policy.key in self._spent:
-                began = time.thread_time()
-                found[policy.key] = list(policy.match.select(groups))
-                self.charge(policy, time.thread_time() - began)
+                with TURNS.turn(policy.connection_namespace):
+                    began = time.thread_time()
+                    found[policy.key] = list(policy.match.select(groups))
+                    self.charge(policy, time.thread_time() - began)
                 self.leave_out_costly()
         return found
 

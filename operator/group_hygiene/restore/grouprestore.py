@@ -81,7 +81,8 @@ def parse_restore(obj: Mapping[str, Any]) -> tuple[str, RestoreRequest]:
 
 def has_ttl(obj: Mapping[str, Any]) -> bool:
     """Whether it is a GroupRestore that is deleted some time after its end."""
-    return isinstance(obj["spec"].get("ttlSecondsAfterFinished"), int)
+    # One without room is stored without its spec.
+    return isinstance((obj["spec"] or {}).get("ttlSecondsAfterFinished"), int)
 
 
 def deletion_time(obj: Mapping[str, Any]) -> datetime | None:

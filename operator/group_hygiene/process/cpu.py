@@ -1,0 +1,60 @@
+"""CPU-bound work of all connections: a little at a time, in turns by namespace. Thread-safe.
+
+Python runs one thread at a time. With hundreds that compute, the one that renews the Lease would come too late, and a
+namespace with many connections would take nearly all time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_AT_ONCE = 2
+
+
+class Turns:
+    """A turn is for the namespace that has used the least CPU time of those that wait."""
+
+    def __init__(self, at_once: int = _AT_ONCE) -> None:
+        self._lock = threading.Lock()
+        self._free = at_once
+        self._waiting: dict[str, deque[threading.Event]] = {}
+        # Seconds of CPU time by namespace, and of the one that had the last turn: one that begins to wait has no credit
+        # from the time when it did not.
+        self._used: dict[str, float] = {}
+        self._level = 0.0
+
+    @contextmanager
+    def turn(self, namespace: str) -> Iterator[None]:
+        """Wait for a turn, and have it until the block ends. Blocks must be short, and must not wait for others."""
+        ready = threading.Event()
+        with self._lock:
+            self._used[namespace] = max(self._used.get(namespace, 0.0), self._level)
+            self._waiting.setdefault(namespace, deque()).append(ready)
+            self._let_next()
+        ready.wait()
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            seconds = time.thread_time() - began
+            with self._lock:
+                self._used[namespace] = self._used.get(namespace, self._level) + seconds
+                self._free += 1
+                self._let_next()
+
+    def _let_next(self) -> None:
+        while self._free and self._waiting:
+            namespace = min(self._waiting, key=lambda name: self._used[name])
+            queue, self._level, self._free = self._waiting[namespace], self._used[namespace], self._free - 1
+            queue.popleft().set()
+            if not queue:
+                del self._waiting[namespace]
+        if not self._waiting and len(self._used) > 1_000:
+            self._used = {name: used for name, used in self._used.items() if used > self._level}
+
+
+TURNS = Turns()

@@ -1,0 +1,71 @@
+"""Turns of CPU-bound work."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from group_hygiene.process.cpu import Turns
+
+
+def _compute(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_few_at_once() -> None:
+    turns, most, lock, running = Turns(2), [0], threading.Lock(), [0]
+
+    def work(number: int) -> None:
+        with turns.turn(f"n{number % 3}"):
+            with lock:
+                running[0] += 1
+                most[0] = max(most[0], running[0])
+            _compute(0.002)
+            with lock:
+                running[0] -= 1
+
+    with ThreadPoolExecutor(30) as threads:
+        list(threads.map(work, range(90)))
+    assert most[0] <= 2
+
+
+def test_a_namespace_with_many_threads_takes_no_more_than_its_part() -> None:
+    """One thread of another namespace has about as many turns, whoever came first; and no namespace saves up turns."""
+    turns, done, end = Turns(1), Counter[str](), threading.Event()
+
+    def work(namespace: str) -> None:
+        while not end.is_set():
+            with turns.turn(namespace):
+                _compute(0.002)
+                done[namespace] += 1
+
+    with ThreadPoolExecutor(40) as threads:
+        for _ in range(30):
+            threads.submit(work, "many")
+        while done["many"] < 100:
+            time.sleep(0.01)
+        before = done["many"]
+        threads.submit(work, "one")
+        while done["one"] < 100:
+            time.sleep(0.01)
+        end.set()
+    assert done["many"] - before < 200
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_turn_ends(fails: bool) -> None:
+    """Also by an error."""
+    turns, ran = Turns(1), 0
+    for _ in range(3):
+        with suppress(ValueError), turns.turn("a"):
+            ran += 1
+            if fails:
+                raise ValueError
+    assert ran == 3
