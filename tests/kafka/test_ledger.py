@@ -393,8 +393,8 @@ def test_a_sweep_keeps_what_is_written_again_meanwhile(
     if moment == "while-it-is-read":
         fetches = ledger._fetches
 
-        def read(*arguments: Any) -> Iterator[Fetched]:
-            yield from fetches(*arguments)
+        def read(*arguments: Any, **options: Any) -> Iterator[Fetched]:
+            yield from fetches(*arguments, **options)
             renew()
 
         monkeypatch.setattr(ledger, "_fetches", read)

@@ -137,10 +137,10 @@ def test_the_ledger_is_read_once_for_all(client: Client, ledger: Ledger, deleted
         return read(*arguments)
 
     cast(Any, ledger).latest = counting
-    objects = [_restore(f"r-{number}", f"never-there-{number}") for number in range(30)]
+    objects = [_restore(f"r-{number}", f"never-there-{number}") for number in range(20)]
     rounds = Rounds(client, ledger, [*objects, _restore("theirs", "never-there-0", namespace="team")], passing)
     statuses = rounds.next()
-    assert len(statuses) == 31
+    assert len(statuses) == 21
     assert {reason for _, results in statuses for _, reason in results} == {reasons.NO_BACKUP}
     assert len(readings) == 1
 

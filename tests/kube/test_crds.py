@@ -993,8 +993,8 @@ def published(api_server: ApiServer) -> ApiServer:
         ),
         pytest.param(
             "kconn.status",
-            "observedGeneration conditions clusterID brokers ledger evidence features groups offsetsRetentionMinutes "
-            "lastScanTime lastRunID",
+            "observedGeneration conditions clusterID servedBy brokers ledger evidence features groups "
+            "offsetsRetentionMinutes lastScanTime lastRunID",
             id="connection-status",
         ),
         pytest.param("kconn.spec.receivers", "name type alertmanager slack webhook", id="connection-receivers"),
@@ -1123,6 +1123,7 @@ CONNECTION_STATUS = {
     "observedGeneration": 1,
     "conditions": [CONDITION],
     "clusterID": "vPeOCWypqUOSepEvx0cbog",
+    "servedBy": "group-hygiene",
     "brokers": {"answered": 3, "expected": 3},
     "ledger": {"topic": "__group_hygiene", "id": "id-1", "unreadableRecords": 1},
     "evidence": {"coveredPartitions": 49, "partitions": 50, "asOf": "2030-01-31T11:50:00Z"},

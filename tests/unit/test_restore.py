@@ -355,6 +355,7 @@ def test_object_is_parsed() -> None:
     assert request == RestoreRequest(
         id=f"{request.origin}uid-1",
         origin=request.origin,
+        remembered=timedelta(days=30),
         policy="kafka/unused",
         deleted_after=NOW,
         out_of_range=OutOfRange.CLAMP,

@@ -70,7 +70,8 @@ class Restores:
         self._served: dict[str, float] = {}
         # uid of a restore that took longer than its turn -> the results of the groups that were tried.
         self._results: dict[str, dict[str, GroupResult]] = {}
-        self._unfinished = False
+        # Seconds until those that had no turn in this round; None = all had one.
+        self._rest: float | None = None
         # uids of restores that got a result in this round.
         self._finished: set[str] = set()
 
@@ -121,7 +122,7 @@ class Restores:
 
         Reads the ledger once for all, if there is memory for that. guarding: returns the guard of one of them.
         """
-        self._unfinished = False
+        self._rest = None
         if not restores:
             return
         budget, generation = Deadline(min(_ROUND_S, context.deadline().left)), context.connection.generation
@@ -131,13 +132,13 @@ class Restores:
             tried[_namespace(asked.obj)] += 1
             if tried[_namespace(asked.obj)] <= _OF_NAMESPACE:
                 first.append(asked)
-        self._unfinished, restores = len(first) < len(restores), first
+        self._rest, restores = _REST_S if len(first) < len(restores) else None, first
         saved = self._read(context, restores)
         # Those of one may fit, though not those of all.
         one_by_one = isinstance(saved, Refusal) and saved.reason == reasons.MEMORY_EXHAUSTED and len(restores) > 1
         for number, asked in enumerate(restores):
             if number and budget.left <= 0:
-                self._unfinished = True
+                self._rest = 0.0
                 return
             guard, metadata = guarding(asked), asked.obj["metadata"]
             if one_by_one:
@@ -176,8 +177,8 @@ class Restores:
 
     def seconds_to_wait(self) -> float | None:
         """Seconds until the next of those that were tried is due; None = none waits."""
-        if self._unfinished:
-            return _REST_S
+        if self._rest is not None:
+            return self._rest
         now = self._clock.monotonic()
         return min((max(0.0, waiting.at - now) for waiting in self._waiting.values()), default=None)
 
