@@ -54,7 +54,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 
 
 def test_a_long_log_is_read_to_its_end(client: Client, make: Maker) -> None:
-    """While brokers answer in time, it may take longer than one answer may: else nobody could restore anything."""
+    """While brokers answer in time, it may take longer than one answer may: else no restore would work."""
     topic = make.name("long")
     ledger = claimed(client, topic)
     for number in range(12):

@@ -102,7 +102,7 @@ def test_an_object_that_is_created_again_restores_nothing(client: Client, ledger
 
 
 def test_an_object_is_remembered_as_long_as_git_creates_it_again(client: Client, ledger: Ledger, make: Maker) -> None:
-    """Longer than its backup, and each time anew: the outcome of a backup that expires soon would be gone."""
+    """Longer than its backup, and longer again each time: the outcome of a backup that expires soon would be gone."""
     topic, group, days = make.topic(records=2), make.name(), timedelta(days=30)
     ledger.write([saved(client, group, {Partition(topic, 0): CommittedOffset(1)}, expires=NOW + timedelta(hours=1))])
     clock, ends = Clock(), []

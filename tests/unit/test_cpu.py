@@ -37,7 +37,7 @@ def test_few_at_once() -> None:
 
 
 def test_a_namespace_with_many_threads_takes_no_more_than_its_part() -> None:
-    """One thread of another namespace has about as many turns, whoever came first; and no namespace saves up turns."""
+    """One thread of another namespace has about as many turns, also if it comes later; it has no credit from before."""
     turns, done, end = Turns(1), Counter[str](), threading.Event()
 
     def work(namespace: str) -> None:

@@ -236,3 +236,15 @@ def test_lists_of_tenants_are_small() -> None:
     # The texts are those of `lists`. At most 1 MiB of them is held in pieces.
     assert size < 30 << 20
     assert all(patterns.matches(f"{i}-" + "20261130abcdx" * 22 + "63") for i, patterns in enumerate(made))
+
+
+def test_names_of_a_command_stay_split() -> None:
+    """They may be more than all lists of patterns together; each of them would make the others split theirs again."""
+    names = Patterns.of_names(f"group-{number:07}-{'x' * 20}" for number in range(40_000))
+    others = [Patterns([f"team-{number}-*-{'y' * 200}"]) for number in range(50)]
+    assert names.matches("group-0000001-" + "x" * 20)
+    held = names._held
+    for patterns in others:
+        assert not patterns.matches("group-1")
+    assert names._held is held
+    assert all(patterns._held is not None for patterns in others)

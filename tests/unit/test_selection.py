@@ -74,3 +74,22 @@ def test_slices_have_all_groups_once(size: int) -> None:
     assert {key: sorted(names) for key, names in seen.items()} == {
         policy.key: sorted(group.id for group in policy.match.select(groups)) for policy in policies
     }
+
+
+def test_a_policy_that_was_left_out_for_another_reason_is_not_looked_for() -> None:
+    """Memory may have left out some before time does."""
+    groups = _groups(300)
+    policies = [_policy("greedy", f"p{number}", _COSTLY) for number in range(10)]
+    left_out: dict[str, str] = {}
+    selection = scan._Selection(
+        [*policies, _policy("kafka", "own", _PLAIN)],
+        groups,
+        20,
+        0.1,
+        lambda policy, why: left_out.update({policy.key: why}),
+    )
+    for _ in selection:
+        selection.policies = [policy for policy in selection.policies if policy.key != "greedy/p3"]
+    assert left_out
+    assert "greedy/p3" not in left_out
+    assert "kafka/own" in {policy.key for policy in selection.policies}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,10 +15,6 @@ from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.crds import API_VERSION, PLURALS
 from group_hygiene.spec.keep import parse_keep
 from group_hygiene.spec.policy import Policy, parse_policy
-
-_Path = tuple[str | int, ...]
-# The text of a SpecError begins with the field.
-_FIELD = re.compile(r"spec(?:\.[A-Za-z]+|\[[0-9]+\])*")
 
 
 @dataclass

@@ -22,7 +22,7 @@ from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
 from group_hygiene.spec.durations import parse_duration
 from group_hygiene.spec.fields import is_namespace
-from group_hygiene.spec.patterns import parse_pattern
+from group_hygiene.spec.patterns import check_pattern
 
 E = TypeVar("E", bound=StrEnum)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -186,7 +186,7 @@ class Pattern(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            parse_pattern(str(value), repr(value))
+            check_pattern(str(value), repr(value))
         except SpecError as error:
             self.fail(str(error), param, ctx)
         return str(value)

@@ -89,11 +89,12 @@ def violations(obj: Mapping[str, Any]) -> list[Violation]:
     The API server reports those of the structure first, and then those of the rules. Here a rule is checked too, unless
     the structure of what it is about is wrong.
     """
-    kind, schema = str(obj["kind"]), schema_of(str(obj["kind"]))
-    filled = _with_defaults(obj, schema)
-    found = [each for error in _validator(kind).iter_errors(filled) for each in _violations_of(kind, error)]
+    kind = str(obj["kind"])
+    validator = _validator(kind)
+    filled = _with_defaults(obj, validator.schema)
+    found = [each for error in validator.iter_errors(filled) for each in _violations_of(kind, error)]
     wrong = [violation.path for violation in found]
-    found += _broken_rules(filled, schema, wrong, ())
+    found += _broken_rules(filled, validator.schema, wrong, ())
     return sorted(set(found), key=lambda violation: (violation.field, violation.message))
 
 
@@ -127,9 +128,10 @@ def _check_map_keys(
 
 def _broken_rules(value: Any, schema: Mapping[str, Any], wrong: Collection[_Path], path: _Path) -> Iterator[Violation]:
     """wrong: the paths of violations of the structure."""
-    if not any(each[: len(path)] == path[: len(each)] for each in wrong):
+    rules = schema.get("x-kubernetes-validations")
+    if rules and not any(each[: len(path)] == path[: len(each)] for each in wrong):
         typed = _typed(value, schema)
-        for rule in schema.get("x-kubernetes-validations") or ():
+        for rule in rules:
             # A new object has no old one.
             if "oldSelf" not in rule["rule"] and not _evaluated(rule["rule"], typed):
                 at = (*path, *filter(None, rule.get("fieldPath", "").split(".")))
@@ -158,12 +160,20 @@ def _typed(value: Any, schema: Mapping[str, Any]) -> Any:
 def _evaluated(expression: str, value: Any) -> Any:
     """The value of a CEL expression; None = it can't be evaluated, as where a time zone is not known."""
     # Imported here: it takes a second, and most commands read no files.
-    import cel
+    from cel import Context
 
     try:
-        return cel.evaluate(expression, cel.Context(variables={"self": value}, functions=_FUNCTIONS))
+        return _compiled(expression).execute(Context(variables={"self": value}, functions=_FUNCTIONS))
     except (RuntimeError, ValueError, KeyError):
         return None
+
+
+@functools.cache
+def _compiled(expression: str) -> Any:
+    """Of the CRDs, so there are few."""
+    import cel
+
+    return cel.compile(expression)
 
 
 def schema_of(kind: str) -> dict[str, Any]:

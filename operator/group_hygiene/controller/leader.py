@@ -41,7 +41,7 @@ class Candidate:
         # True once this process has read or created the Lease: one that can't is no standby.
         self.informed = False
         self.namespace = namespace
-        self._api, self._namespace = api, namespace
+        self._api = api
         self._duration, self._lead_seconds, self._retry = duration, duration * 2 / 3, duration / 6
         self._clock = clock
         self._lease: Object = {}
@@ -77,7 +77,7 @@ class Candidate:
         """Return once this process leads. Try again after every failure."""
         while not await self._round(self._take):
             await asyncio.sleep(self._retry)
-        log.info("leading: %s of Lease %s/%s", self.identity, self._namespace, NAME)
+        log.info("leading: %s of Lease %s/%s", self.identity, self.namespace, NAME)
 
     async def keep(self) -> NoReturn:
         """Renew until that fails for too long or another process holds the Lease: then raises HygieneError."""
@@ -105,7 +105,7 @@ class Candidate:
         try:
             await self._ask(self._release)
         except ApiError as error:
-            log.info("Lease %s/%s was not released: %s", self._namespace, NAME, error)
+            log.info("Lease %s/%s was not released: %s", self.namespace, NAME, error)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _round(self, step: Callable[[], Object | None]) -> bool:
@@ -116,7 +116,7 @@ class Candidate:
         except ApiError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                log.warning("Lease %s/%s: %s; trying again", self._namespace, NAME, error)
+                log.warning("Lease %s/%s: %s; trying again", self.namespace, NAME, error)
             return False
         self._problem = ""
         if lease is not None:
@@ -171,17 +171,17 @@ class Candidate:
         try:
             lease = self._read()
         except NotFound:
-            raise HygieneError(f"lost the leadership: Lease {self._namespace}/{NAME} was deleted") from None
+            raise HygieneError(f"lost the leadership: Lease {self.namespace}/{NAME} was deleted") from None
         if _holder(lease) != self.identity:
             by = _holder(lease) or "no process"
-            raise HygieneError(f"lost the leadership: Lease {self._namespace}/{NAME} is held by {by}")
+            raise HygieneError(f"lost the leadership: Lease {self.namespace}/{NAME} is held by {by}")
         return self._write(lease, self._held(lease, self.identity))
 
     def _release(self) -> None:
         lease = self._read()
         if _holder(lease) == self.identity:
             self._write(lease, {"holderIdentity": None, "renewTime": _now()})
-            log.info("released Lease %s/%s", self._namespace, NAME)
+            log.info("released Lease %s/%s", self.namespace, NAME)
 
     def _held(self, lease: Object, holder: str) -> dict[str, Any]:
         transitions = _number(lease, "leaseTransitions") + (holder != self.identity)
@@ -194,23 +194,23 @@ class Candidate:
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": NAME, "namespace": self._namespace},
+            "metadata": {"name": NAME, "namespace": self.namespace},
             "spec": {**self._held({}, ""), "leaseTransitions": 0},
         }
         try:
-            lease = self._api.create_lease(self._namespace, body, self._retry)
+            lease = self._api.create_lease(self.namespace, body, self._retry)
         except Conflict:
             return None
         self.informed = True
         return lease
 
     def _read(self) -> Object:
-        return self._api.get_lease(self._namespace, NAME, self._retry)
+        return self._api.get_lease(self.namespace, NAME, self._retry)
 
     def _write(self, lease: Object, changes: dict[str, Any]) -> Object:
         """Replace the Lease with these changes. Raises Conflict if it changed since it was read."""
         body = {**lease, "spec": {**(lease.get("spec") or {}), **changes}}
-        return self._api.replace_lease(self._namespace, NAME, body, self._retry)
+        return self._api.replace_lease(self.namespace, NAME, body, self._retry)
 
 
 def _holder(lease: Object) -> str:

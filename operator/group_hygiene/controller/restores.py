@@ -126,11 +126,10 @@ class Restores:
         if not restores:
             return
         budget, generation = Deadline(min(_ROUND_S, context.deadline().left)), context.connection.generation
-        tried = Counter[str]()
-        first = list[Asked]()
+        turns, first = Counter[str](), list[Asked]()
         for asked in in_turn(restores, self._tried, self._served):
-            tried[_namespace(asked.obj)] += 1
-            if tried[_namespace(asked.obj)] <= _OF_NAMESPACE:
+            turns[_namespace(asked.obj)] += 1
+            if turns[_namespace(asked.obj)] <= _OF_NAMESPACE:
                 first.append(asked)
         self._rest, restores = _REST_S if len(first) < len(restores) else None, first
         saved = self._read(context, restores)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _AT_ONCE = 2
@@ -28,8 +28,11 @@ class Turns:
         self._level = 0.0
 
     @contextmanager
-    def turn(self, namespace: str) -> Iterator[None]:
-        """Wait for a turn, and have it until the block ends. Blocks must be short, and must not wait for others."""
+    def turn(self, namespace: str, count: Callable[[float], None] = lambda seconds: None) -> Iterator[None]:
+        """Wait for a turn, and have it until the block ends. Blocks must be short, and must not wait for others.
+
+        count: called with the seconds of CPU time that the block took.
+        """
         ready = threading.Event()
         with self._lock:
             self._used[namespace] = max(self._used.get(namespace, 0.0), self._level)
@@ -45,6 +48,7 @@ class Turns:
                 self._used[namespace] = self._used.get(namespace, self._level) + seconds
                 self._free += 1
                 self._let_next()
+            count(seconds)
 
     def _let_next(self) -> None:
         while self._free and self._waiting:

@@ -135,7 +135,7 @@ class Context:
     """The clients and the state of one run.
 
     claims: reads which groups Kubernetes objects name. A run may take minutes, so it is called again before a deletion.
-    recent_claims: the same, perhaps as it was a minute ago, for scans.
+    recent_claims: the same, perhaps as it was some seconds ago, for scans; None = claims.
     tables: of the pipeline; None = the connection has none, a Refusal = why they can't be read.
     assume_unchanged: count `unchangedFor` as met by every group that this scan finds Empty, to show what a policy would
     match later. Only for commands that delete nothing.

@@ -37,16 +37,14 @@ def forget_policies(context: Context, existing: Collection[str], connections: Co
         for mark in contents.marks.pop(uid, {}).values():
             changes += _unmarked(mark, why, 0, now, now + _RETENTION)
         context.memory.scan_histories.pop(uid, None)
-    uid = context.connection.uid
-    if uid in contents.clocks and not contents.watches.keys() - gone:
-        changes += (Removal(("seen", uid, name)) for name in contents.seen.pop(uid, {}))
+    own = {context.connection.uid}
+    counting = set(connections) | own if contents.watches.keys() - gone else set(connections) - own
+    for uid in ({uid for uid, seen in contents.seen.items() if seen} | contents.clocks.keys()) - counting:
+        names = list(contents.seen.get(uid, ()))
+        changes += [Removal(("seen", uid, name)) for name in names[:_REMOVALS]]
         changes += [Removal(("scan-clock", uid))]
-    for other in (contents.seen.keys() | contents.clocks.keys()) - {uid, *connections}:
-        seen = contents.seen.get(other, {})
-        changes += [Removal(("seen", other, name)) for name in list(seen)[:_REMOVALS]]
-        changes += [Removal(("scan-clock", other))]
-        if len(seen) <= _REMOVALS:
-            contents.seen.pop(other, None)
+        if len(names) <= _REMOVALS:
+            contents.seen.pop(uid, None)
     Executor(context).end(changes)
 
 

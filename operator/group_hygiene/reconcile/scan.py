@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 import msgspec
 
@@ -249,8 +249,7 @@ class _Scan(Facts):
             wanted: dict[Need, dict[str, Group]] = {}
             for policy in policies:
                 judged, left = verdicts[policy.key], list[Group]()
-                with TURNS.turn(context.connection.namespace):
-                    began = time.thread_time()
+                with TURNS.turn(context.connection.namespace, partial(charge, policy)):
                     for group in open_groups[policy.key]:
                         verdict = checks.judge(
                             policy, group, evidence_of(context, policy, group, self), context.clock.now()
@@ -261,7 +260,6 @@ class _Scan(Facts):
                         else:
                             wanted.setdefault(need, {})[group.id] = group
                             left.append(group)
-                    charge(policy, time.thread_time() - began)
                 open_groups[policy.key] = left
             if not wanted:
                 return
@@ -524,10 +522,8 @@ class _Selection:
         found: dict[str, list[Group]] = {}
         for policy in self.policies:
             if not policy.crosses_namespace or policy.key in self._spent:
-                with TURNS.turn(policy.connection_namespace):
-                    began = time.thread_time()
+                with TURNS.turn(policy.connection_namespace, partial(self.charge, policy)):
                     found[policy.key] = list(policy.match.select(groups))
-                    self.charge(policy, time.thread_time() - began)
                 self.leave_out_costly()
         return found
 
@@ -542,6 +538,9 @@ class _Selection:
         if self._total <= self._budget:
             return
         left = {policy.key: policy for policy in self.policies}
+        # Without those that were left out for want of memory.
+        self._spent = {key: spent for key, spent in self._spent.items() if key in left}
+        self._total = sum(self._spent.values())
         while self._total > self._budget / 2:
             of_namespaces = defaultdict[str, float](float)
             for key, spent in self._spent.items():

@@ -62,17 +62,14 @@ _BEGINNINGS = {
 _HELD_CHARACTERS = 1 << 20
 
 
-def parse_pattern(pattern: str, field: str = "pattern", of_tenants: bool = False) -> tuple[_Piece, ...]:
-    r"""The pieces between the stars of a pattern: `a*b\*` -> ("a", "b*"); one piece = a pattern without a star.
-
-    of_tenants: whether it may hold `{namespace}`. Raises SpecError, which begins with `field`.
-    """
+def check_pattern(pattern: str, field: str = "pattern", of_tenants: bool = False) -> None:
+    """of_tenants: whether it may hold `{namespace}`. Raises SpecError, which begins with `field`."""
     if problem := _problem(pattern, of_tenants):
         raise SpecError(f"{field} must {problem}")
-    return _split(pattern)
 
 
 def _split(pattern: str) -> tuple[_Piece, ...]:
+    r"""The pieces between the stars of a pattern: `a*b\*` -> ("a", "b*"); one piece = a pattern without a star."""
     pieces: list[list[_Token]] = [[""]]
     for token in _TOKEN.finditer(pattern):
         text, name, piece = token["escaped"] or token["text"] or "", token["name"], pieces[-1]
@@ -223,8 +220,7 @@ class Patterns:
             raise SpecError(f"{field} must be a list of texts")
         self.sources = tuple(patterns)
         for index, pattern in enumerate(self.sources):
-            if problem := _problem(pattern, self._of_tenants):
-                raise SpecError(f"{field}[{index}] must {problem}")
+            check_pattern(pattern, f"{field}[{index}]", self._of_tenants)
         self._names: frozenset[str] | None = None
         self._held: _Held | None = None
 
@@ -238,7 +234,7 @@ class Patterns:
 
     @property
     def _in_pieces(self) -> _Held:
-        """Made when it is needed, and forgotten when many others were: tenants write lists of patterns."""
+        """Made when it is needed, and forgotten when many others were: tenants write patterns, but no names."""
         held = self._held
         if held is None:
             pieces = tuple((name,) for name in sorted(self._names)) if self._names else tuple(map(_split, self.sources))
@@ -246,7 +242,8 @@ class Patterns:
             prefixes = tuple(p[0] for p in pieces if len(p) == 2 and not p[1] and isinstance(p[0], str))
             common = {*((text,) for text in exact), *((text, "") for text in prefixes)}
             held = self._held = _Held(pieces, exact, prefixes, tuple(each for each in pieces if each not in common))
-            _holding.add(self)
+            if self._names is None:
+                _holding.add(self)
         return held
 
     def matches(self, name: str) -> bool:
@@ -274,7 +271,8 @@ class Patterns:
         placeholder of it takes a part of that text: so if there is one, the answer is True for the same pattern only.
         False also if only several patterns together cover it.
         """
-        wanted = parse_pattern(pattern)
+        check_pattern(pattern)
+        wanted = _split(pattern)
         if len(wanted) == 1 and isinstance(wanted[0], str):
             return self.matches(wanted[0])
         used, all_pieces = {*pattern, *"".join(self.sources)}, self._in_pieces.pieces

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import SpecError
-from group_hygiene.spec.patterns import PLACEHOLDERS, parse_pattern
+from group_hygiene.spec.patterns import PLACEHOLDERS, check_pattern
 
 # A position varies if it has this many values, and this share of them has a digit, or occurs nowhere else.
 _VALUES = 20
@@ -125,7 +125,7 @@ def _replaced(pattern: str, tokens: Iterable[str], fits: Mapping[str, Any]) -> s
         fitting = (f"{{{name}}}" for name in _PLACEHOLDERS if token == "*" and fits[f"{name}{count}"])
         parts.append(next(fitting, token))
     try:
-        parse_pattern("".join(parts))
+        check_pattern("".join(parts))
     except SpecError:
         return pattern
     return "".join(parts)
