@@ -475,3 +475,18 @@ def test_the_package_has_the_crds_that_are_applied() -> None:
     names = sorted(path.name for path in (ROOT / "crds").glob("*.yaml"))
     assert sorted(entry.name for entry in packaged.iterdir()) == names
     assert filecmp.cmpfiles(ROOT / "crds", str(packaged), names, shallow=False) == (names, [], [])
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        pytest.param({"from": "22:00", "to": "23:00", "timeZone": "Europe/Secret"}, id="time-zone"),
+        pytest.param({"from": "Secret", "to": "23:00"}, id="time-of-day"),
+    ],
+)
+def test_no_value_is_logged(tmp_path: Path, when: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The library logs what a function of ours raises; a user may have written a password in the wrong place."""
+    text = refused(tmp_path, server.a_policy(server.DELETE | {"delete": {"windows": [when]}}))
+    assert text.count("\n") == 1
+    assert "Secret" not in text + caplog.text
+    assert caplog.records == []

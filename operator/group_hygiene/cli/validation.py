@@ -45,7 +45,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "indexOf": lambda text, part: text.find(part),
     "replace": lambda text, old, new: text.replace(old, new),
     "getMilliseconds": lambda duration: int(duration.total_seconds() * 1000),
-    "getHours": lambda moment, zone="UTC": moment.astimezone(ZoneInfo(zone)).hour,
+    "getHours": lambda moment, zone="UTC": _hour(moment, zone),
 }
 _FORMATS = jsonschema.FormatChecker(())
 _TYPES = {
@@ -55,6 +55,14 @@ _TYPES = {
     "array": "a list",
     "object": "a mapping",
 }
+
+
+def _hour(moment: datetime, zone: str) -> int:
+    """In a time zone; -1 = it is not known. The library logs what a function raises, with the value."""
+    try:
+        return moment.astimezone(ZoneInfo(zone)).hour
+    except (ValueError, OSError, KeyError):
+        return -1
 
 
 def _is_time(text: object) -> bool:

@@ -186,10 +186,8 @@ class Keeps:
 
     def _try(self, context: reconcile.Context, each: Keeping, guard: reconcile.Guard) -> Sequence[KeptGroup] | Refusal:
         earlier = self._earlier.setdefault(each.obj["metadata"]["uid"], {})
-        executor, ahead = (
-            reconcile.Executor(context, guard),
-            not (self._services.objects.is_complete and self._services.api.serves_all),
-        )
+        executor = reconcile.Executor(context, guard)
+        ahead = not (self._services.objects.is_complete and self._services.api.serves_all)
         try:
             what = f"a keep of connection {self._key}"
             return isolated(what, reconcile.keep_groups, executor, each.keep, earlier, ahead)
