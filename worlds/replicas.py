@@ -213,8 +213,9 @@ WORLDS = (
     World(
         "replicas",
         "replicas-slow",
-        "followers fetch late: each write waits for half a second, and lag of 10 s is in sync",
-        _slow(500),
+        # A transaction is some four acknowledged writes, and a deletion has 2 s from its last read of offsets on.
+        "followers fetch late: each write waits for up to a quarter of a second, and lag of 10 s is in sync",
+        _slow(250),
     ),
     World(
         "replicas",
