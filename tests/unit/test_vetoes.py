@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -33,7 +33,6 @@ from tests.unit.make import (
     P1,
     TOPIC_FAULT,
     activity,
-    cluster,
     group,
     idle,
     lagging,
@@ -93,16 +92,33 @@ class _Reads:
         contents = Contents(intents=dict(self.intents), keeps=dict(self.keeps))
         contents.marks = {} if self.mark is None else {_POLICY.uid: {_NAME: self.mark}}
         who = cast("Any", None), _CONNECTION, Memory(contents=contents), _Clock(), Journal(None, contents, {})
-        scope = vetoes.Scope(Context(*who), _POLICY, cluster(), {_NAME: group(_NAME)}, {_NAME: None}, {_NAME: OFFSETS})
         bounds = lagging(LAG)
-        slow_facts = Facts(activity={_NAME: self.activity}, bounds=bounds, records=to_the_end(bounds))
-        pending = {} if self.pending is None else {_NAME: self.pending}
-        slow = vetoes.SlowReads(slow_facts, [], pending, self.topic_ids, {_NAME: []}, cast("Any", None), {_NAME: 1}, {})
-        facts = replace(slow_facts, offsets={_NAME: self.offsets})
-        described = self.described if isinstance(self.described, Fault) else Description(self.described, "", None, ())
-        used = {} if self.used is None else {_NAME: self.used}
-        fresh = vetoes.FreshReads(0.0, facts, {_NAME: described}, {_NAME: self.commits}, used, self.late)
-        return vetoes.Case(scope, group(_NAME), slow, fresh)
+        known = {"activity": {_NAME: self.activity}, "bounds": bounds, "records": to_the_end(bounds)}
+        return vetoes.Case(
+            vetoes.Reads(
+                context=Context(*who),
+                policy=_POLICY,
+                groups={_NAME: group(_NAME)},
+                targets={_NAME: None},
+                seen={_NAME: OFFSETS},
+                pending={} if self.pending is None else {_NAME: self.pending},
+                topic_ids=self.topic_ids,
+                internal={_NAME: []},
+                coordinators={_NAME: 1},
+                log_ends={},
+                started=0.0,
+                late=self.late,
+                facts=Facts(**cast("Any", known), offsets={_NAME: self.offsets}),
+                described={_NAME: _described(self.described)},
+                commits={_NAME: self.commits},
+                used={} if self.used is None else {_NAME: self.used},
+            ),
+            group(_NAME),
+        )
+
+
+def _described(found: Group | Fault) -> Description | Fault:
+    return found if isinstance(found, Fault) else Description(found, "", None, ())
 
 
 def _refusing(case: vetoes.Case) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from group_hygiene.kafka.offsets_log import Commit
 from group_hygiene.kafka.offsets_log import StateRecord as GroupRecord
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity, Protections
+from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
@@ -37,17 +37,7 @@ from group_hygiene.reconcile.context import (
 from group_hygiene.reconcile.saved_offsets import internal_topics, read_offsets
 from group_hygiene.reconcile.unread import read_records
 from group_hygiene.reconcile.uses import Uses
-from group_hygiene.reconcile.vetoes import (
-    FRESH_S,
-    VETOES,
-    Case,
-    FreshReads,
-    Ready,
-    Scope,
-    SlowReads,
-    of_topics,
-    unreadable,
-)
+from group_hygiene.reconcile.vetoes import FRESH_S, VETOES, Case, Reads, Ready, of_topics, unreadable
 from group_hygiene.reconcile.window import read_start
 
 
@@ -82,106 +72,119 @@ def recheck(
 
     cluster: as in the scan, and unchanged since. uses: of all groups of the run; reads on here.
     """
-    policy, groups = plan.policy, {name: plan.verdicts[name].group for name in batch}
-    targets = {name: _target_topics(context, plan, name) if policy.by_topic else None for name in batch}
-    seen = {name: of_topics(readable(plan.verdicts[name].evidence.offsets), targets[name]) for name in batch}
-    scope = Scope(context, policy, cluster, groups, targets, seen)
-    slow = _read_slow(scope, uses, deadline)
-    log_ends = slow.log_ends
-    if isinstance(log_ends, Refusal):
-        return Rechecked({}, dict.fromkeys(batch, log_ends), context.clock.monotonic(), False, {})
-    fresh = _read_fresh(scope, slow, uses, deadline)
+    reads = _read(context, plan, cluster, batch, uses, deadline)
+    if isinstance(reads, Refusal):
+        return Rechecked({}, dict.fromkeys(batch, reads), context.clock.monotonic(), False, {})
     ready: dict[str, Ready] = {}
     refused: dict[str, Refusal] = {}
-    for name in batch:
-        case = Case(scope, groups[name], slow, fresh)
+    for name, group in reads.groups.items():
+        case = Case(reads, group)
         refusal = next(filter(None, (veto(case) for veto in VETOES)), None)
         if refusal is not None:
             refused[name] = refusal
         else:
             ready[name] = case.ready()
-    return Rechecked(ready, refused, fresh.started, fresh.late, log_ends)
+    return Rechecked(ready, refused, reads.started, reads.late, reads.log_ends)
 
 
-def _read_slow(scope: Scope, uses: Uses, deadline: Deadline) -> SlowReads:
-    context, policy, groups, seen = scope.context, scope.policy, scope.groups, scope.seen
-    activity: dict[str, Activity | Refusal] = {}
-    since: Mapping[int, int] = {}
-    if policy.when.asks_evidence:
-        older = context.clock.now() if policy.by_topic else None
-        evidence_now = read_evidence(context, scope.cluster, groups, deadline, older)
-        activity, since = dict(evidence_now.groups), evidence_now.covered
-    tail = Tail(context.client, scope.cluster.leaders, since) if since else None
-    _after_tables(scope, activity, tail, Deadline(deadline.left / 2))
+def _read(
+    context: Context, plan: Plan, cluster: Cluster, batch: Sequence[str], uses: Uses, deadline: Deadline
+) -> Reads | Refusal:
+    client, policy = context.client, plan.policy
+    groups = {name: plan.verdicts[name].group for name in batch}
+    targets = {name: _target_topics(context, plan, name) for name in batch}
+    seen = {name: of_topics(readable(plan.verdicts[name].evidence.offsets), targets[name]) for name in batch}
+    activity, tail = _read_tables(context, plan, cluster, targets, deadline)
     uses.read_on(Deadline(deadline.left / 2))
-    topics = kafka_cluster.read_topics(context.client, deadline)
-    facts = Facts(
-        protections=read_protections(context, scope.cluster, groups, topics, deadline, context.claims),
-        activity=activity,
-        offsets=dict(seen),
-    )
+    topics = kafka_cluster.read_topics(client, deadline)
+    protections = read_protections(context, cluster, groups, topics, deadline, context.claims)
+    facts = Facts(protections=protections, activity=activity, offsets=dict(seen))
     committed = {name: {place.topic for place in offsets} for name, offsets in seen.items()}
     if policy.when.deleted_topics is not None:
         # One may have been created again since the scan.
-        facts.missing_topics = read_missing_topics(context.client, committed, deadline)
-    internal = _internal_topics(scope, topics, facts.protections)
+        facts.missing_topics = read_missing_topics(client, committed, deadline)
+    # The topics that hold the state of each group that is, or appears to be, a Streams application.
+    applications = (protections.streams if not policy.by_topic else None) or frozenset()
+    listed = () if isinstance(topics, Fault) else topics
+    internal = {name: internal_topics(listed, name) if name in applications else [] for name in groups}
     needed = set[str]().union(*committed.values(), *internal.values())
-    topic_ids = kafka_cluster.topic_ids(context.client, needed, deadline)
-    facts.bounds = read_bounds(context.client, seen.values(), Deadline(deadline.left / 2))
+    topic_ids = kafka_cluster.topic_ids(client, needed, deadline)
+    facts.bounds = read_bounds(client, seen.values(), Deadline(deadline.left / 2))
     # For groups whose checks need them; records that a scan found may be gone since.
     evidence = {name: evidence_of(context, policy, group, facts) for name, group in groups.items()}
     asking = [name for name, group in groups.items() if asks_records(policy, group, evidence[name])]
     read_records(context, asking, facts, Deadline(deadline.left / 2), reread=True)
     # A group that is in use is in transactions all the time: only those that commit for its target topics matter.
-    targets = frozenset[str]().union(*(names or () for names in scope.targets.values()))
-    partitions = partitions_of(topics, targets if policy.by_topic else None)
+    wanted = frozenset[str]().union(*(names or () for names in targets.values()))
+    partitions = partitions_of(topics, wanted if policy.by_topic else None)
     # What comes from here on is read once more before the request, within FRESH_S. Only then it is asked which
     # transactions are open: one that begins later is behind these ends.
-    log_ends = read_start(context, scope.cluster, deadline)
+    log_ends = read_start(context, cluster, deadline)
+    if isinstance(log_ends, Refusal):
+        return log_ends
     pending = pending_commits(context, dict.fromkeys(groups), partitions, deadline)
-    brokers = look_up(context.client, list(groups), deadline)
+    brokers = look_up(client, list(groups), deadline)
     coordinators = {name: None if isinstance(broker, Fault) else broker for name, broker in brokers.items()}
-    return SlowReads(facts, partitions, pending, topic_ids, internal, tail, coordinators, log_ends)
-
-
-def _read_fresh(scope: Scope, slow: SlowReads, uses: Uses, deadline: Deadline) -> FreshReads:
-    context, groups, coordinators = scope.context, scope.groups, slow.coordinators
     started = context.clock.monotonic()
     types = {name: group.type for name, group in groups.items()}
-    described = kafka_groups.describe_groups(context.client, types, coordinators, deadline)
-    if scope.policy.by_topic and not isinstance(slow.partitions, Fault):
-        offsets = kafka_offsets.committed_offsets(
-            context.client, coordinators, deadline, slow.partitions, require_stable=True
-        )
+    described = kafka_groups.describe_groups(client, types, coordinators, deadline)
+    if policy.by_topic and not isinstance(partitions, Fault):
+        offsets = kafka_offsets.committed_offsets(client, coordinators, deadline, partitions, require_stable=True)
     else:
-        offsets = read_offsets(context.client, types, coordinators, deadline, require_stable=True)
+        offsets = read_offsets(client, types, coordinators, deadline, require_stable=True)
     subscribed = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
-    facts = replace(slow.facts, offsets=offsets, subscribed=subscribed)
     # Most of the log was read before.
-    commits = _after_tables(scope, slow.facts.activity, slow.tail, Deadline(FRESH_S))
+    commits = _after_tables(targets, activity, tail, Deadline(FRESH_S))
     used = uses.read_on(Deadline(FRESH_S))
-    late = context.clock.monotonic() - started > FRESH_S
-    return FreshReads(started, facts, described, commits, used, late)
+    return Reads(
+        context=context,
+        policy=policy,
+        groups=groups,
+        targets=targets,
+        seen=seen,
+        pending=pending,
+        topic_ids=topic_ids,
+        internal=internal,
+        coordinators=coordinators,
+        log_ends=log_ends,
+        started=started,
+        facts=replace(facts, offsets=offsets, subscribed=subscribed),
+        described=described,
+        commits=commits,
+        used=used,
+        late=context.clock.monotonic() - started > FRESH_S,
+    )
 
 
-def _target_topics(context: Context, plan: Plan, name: str) -> frozenset[str]:
-    """The topics whose offsets are to be deleted now, as they were marked."""
+def _target_topics(context: Context, plan: Plan, name: str) -> frozenset[str] | None:
+    """The topics whose offsets are to be deleted now, as they were marked; None = the whole group is."""
+    if not plan.policy.by_topic:
+        return None
     mark = context.journal.contents.marks.get(plan.policy.uid, {}).get(name)
     if mark is None:
         return frozenset()
     return due_topics(plan.policy, mark, plan.verdicts[name], context.clock.now())
 
 
-def _internal_topics(scope: Scope, topics: Mapping[str, int] | Fault, protections: Protections) -> dict[str, list[str]]:
-    """The topics that hold the state of each group that is, or appears to be, a Streams application."""
-    if isinstance(topics, Fault) or scope.policy.by_topic:
-        return {name: [] for name in scope.groups}
-    applications = protections.streams or frozenset()
-    return {name: internal_topics(topics, name) if name in applications else [] for name in scope.groups}
+def _read_tables(
+    context: Context, plan: Plan, cluster: Cluster, targets: Mapping[str, frozenset[str] | None], deadline: Deadline
+) -> tuple[dict[str, Activity | Refusal], Tail | None]:
+    """What the pipeline's tables know, and the offsets log from their end on, read for the first time."""
+    if not plan.policy.when.asks_evidence:
+        return {}, None
+    older = context.clock.now() if plan.policy.by_topic else None
+    groups = {name: plan.verdicts[name].group for name in targets}
+    found = read_evidence(context, cluster, groups, deadline, older)
+    tail = Tail(context.client, cluster.leaders, found.covered) if found.covered else None
+    _after_tables(targets, found.groups, tail, Deadline(deadline.left / 2))
+    return dict(found.groups), tail
 
 
 def _after_tables(
-    scope: Scope, activity: Mapping[str, Activity | Refusal], tail: Tail | None, deadline: Deadline
+    targets: Mapping[str, frozenset[str] | None],
+    activity: Mapping[str, Activity | Refusal],
+    tail: Tail | None,
+    deadline: Deadline,
 ) -> dict[str, Found | Fault | None]:
     """Of each group that the tables describe, a record that they do not cover yet. tail: from their end on.
 
@@ -192,7 +195,7 @@ def _after_tables(
         return {}
 
     def matters(record: Commit | GroupRecord) -> bool:
-        topics = scope.targets[record.group]
+        topics = targets[record.group]
         return topics is None or (isinstance(record, Commit) and record.topic in topics)
 
     tail.read_on(names.__contains__, deadline, matters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -11,13 +11,13 @@ from group_hygiene.decide import checks
 from group_hygiene.decide.lag import unread
 from group_hygiene.decide.plan import due_topics, is_outdated
 from group_hygiene.kafka import cluster as kafka_cluster
-from group_hygiene.kafka.tail import Found, Tail
+from group_hygiene.kafka.tail import Found
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Activity, Evidence
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Bounds, Fault, Group, GroupState, Offsets, Partition, fingerprint
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster, Description
+from group_hygiene.model.snapshot import Description
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.reconcile.context import Context, Facts, evidence_of, readable
 from group_hygiene.reconcile.uses import recently_active
@@ -45,66 +45,46 @@ class Ready:
     internal_topics: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """The batch that is read again. groups: as listed by the scan.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """A batch of groups, and all that was read again about them.
 
-    targets: of each group, the topics whose offsets are to be deleted; None = the whole group is.
-    seen: of each group, the offsets of these topics at the scan.
+    groups: as listed by the scan. targets: of each group, the topics whose offsets are to be deleted; None = the whole
+    group is. seen: of each group, the offsets of these topics at the scan.
+
+    pending: groups with an open transaction. topic_ids: of the topics in `seen` and `internal`. internal: of each
+    group, the topics that hold its state. coordinators: None = look it up again. log_ends: of the offsets log, from
+    before `pending`.
+
+    The rest was read from `started` on, in monotonic time, and is valid for FRESH_S. late: that took longer. facts: all
+    evidence for the checks. commits: of each group, its first record after the end of the pipeline's tables. used:
+    groups that must not be deleted, by the log since they were first seen unchanged.
     """
 
     context: Context
     policy: Policy
-    cluster: Cluster
     groups: Mapping[str, Group]
     targets: Mapping[str, frozenset[str] | None]
     seen: Mapping[str, Offsets]
-
-
-@dataclass(frozen=True, slots=True)
-class SlowReads:
-    """Results of slow reads. facts: without offsets and subscriptions, which are read later.
-
-    partitions: of the target topics, or of all. pending: groups with an open transaction. topic_ids: of the topics in
-    `seen` and `internal`. internal: of each group, the topics that hold its state. tail: reads the log from the end of
-    the pipeline's tables on; None = no evidence is of these. coordinators: None = look it up again. log_ends: of the
-    offsets log, from before `pending`.
-    """
-
-    facts: Facts
-    partitions: Collection[Partition] | Fault
     pending: Mapping[str, Refusal]
     topic_ids: Mapping[str, str | Fault]
     internal: Mapping[str, Sequence[str]]
-    tail: Tail | None
     coordinators: Mapping[str, int | None]
-    log_ends: dict[int, int] | Refusal
-
-
-@dataclass(frozen=True, slots=True)
-class FreshReads:
-    """Results of reads that are valid for FRESH_S from `started` on, in monotonic time. late: they took longer.
-
-    facts: all evidence for the checks. commits: of each group, its first record after the tables' end.
-    used: groups that must not be deleted, by the log since they were first seen unchanged.
-    """
-
+    log_ends: dict[int, int]
     started: float
+    late: bool
     facts: Facts
     described: Mapping[str, Description | Fault]
     commits: Mapping[str, Found | Fault | None]
     used: Mapping[str, Refusal]
-    late: bool
 
 
 @dataclass(frozen=True)
 class Case:
     """One group with all evidence for a veto."""
 
-    scope: Scope
+    reads: Reads
     group: Group
-    slow: SlowReads
-    fresh: FreshReads
 
     @property
     def name(self) -> str:
@@ -112,48 +92,48 @@ class Case:
 
     @property
     def policy(self) -> Policy:
-        return self.scope.policy
+        return self.reads.policy
 
     @property
     def target(self) -> frozenset[str] | None:
-        return self.scope.targets[self.name]
+        return self.reads.targets[self.name]
 
     @property
     def mark(self) -> Mark | None:
         """The current mark in the ledger: another process, or a user of the command line, may have written since."""
-        return self.scope.context.journal.contents.marks.get(self.policy.uid, {}).get(self.name)
+        return self.reads.context.journal.contents.marks.get(self.policy.uid, {}).get(self.name)
 
     @property
     def now(self) -> datetime:
-        return self.scope.context.clock.now()
+        return self.reads.context.clock.now()
 
     @cached_property
     def offsets(self) -> Offsets:
         """The offsets to save and delete, by the fresh read."""
-        return of_topics(readable(self.fresh.facts.offsets[self.name]), self.target)
+        return of_topics(readable(self.reads.facts.offsets[self.name]), self.target)
 
     @cached_property
     def verdict(self) -> Verdict:
         """The verdict by all evidence, with requests to keep and other deletions from the ledger as it is now."""
-        evidence = evidence_of(self.scope.context, self.policy, self.group, self.fresh.facts)
+        evidence = evidence_of(self.reads.context, self.policy, self.group, self.reads.facts)
         return checks.judge(self.policy, self.group, evidence, self.now)
 
     @property
     def topic_ids(self) -> dict[str, str | Fault]:
         """The ids of the topics whose offsets are saved."""
-        return {place.topic: self.slow.topic_ids[place.topic] for place in self.offsets}
+        return {place.topic: self.reads.topic_ids[place.topic] for place in self.offsets}
 
     @property
     def state_ids(self) -> dict[str, str | Fault]:
         """The ids of the topics that hold its state."""
-        return {topic: self.slow.topic_ids[topic] for topic in self.slow.internal[self.name]}
+        return {topic: self.reads.topic_ids[topic] for topic in self.reads.internal[self.name]}
 
     def ready(self) -> Ready:
         return Ready(
             group=self.group,
-            coordinator=self.slow.coordinators[self.name],
+            coordinator=self.reads.coordinators[self.name],
             offsets=self.offsets,
-            lag=_lag(self.offsets, self.fresh.facts.bounds),
+            lag=_lag(self.offsets, self.reads.facts.bounds),
             topic_ids=_known(self.topic_ids),
             why=why_due(self.verdict.evidence),
             internal_topics=_known(self.state_ids),
@@ -170,14 +150,14 @@ def mark_ended(case: Case) -> Refusal | None:
 
 def deletion_open(case: Case) -> Refusal | None:
     """An earlier request for the group may still be carried out."""
-    if case.name in case.scope.context.journal.contents.intents:
+    if case.name in case.reads.context.journal.contents.intents:
         return Refusal(reasons.INTERRUPTED, "an earlier deletion of it is unresolved")
     return None
 
 
 def state_changed(case: Case) -> Refusal | None:
     """A group that has members now is in use; one of another protocol type is another group."""
-    described = case.fresh.described[case.name]
+    described = case.reads.described[case.name]
     if isinstance(described, Fault):
         gone = described.code == "GROUP_ID_NOT_FOUND"
         return Refusal(reasons.GONE, "it is gone already") if gone else unreadable(described)
@@ -195,27 +175,27 @@ def state_changed(case: Case) -> Refusal | None:
 
 def transaction_open(case: Case) -> Refusal | None:
     """A deletion would succeed and lose a pending transactional commit."""
-    return case.slow.pending.get(case.name)
+    return case.reads.pending.get(case.name)
 
 
 def offsets_changed(case: Case) -> Refusal | None:
     """A client that commits uses the group."""
-    committed = case.fresh.facts.offsets[case.name]
+    committed = case.reads.facts.offsets[case.name]
     if isinstance(committed, Fault):
         return unreadable(committed)
-    if fingerprint(case.group, case.offsets) != fingerprint(case.group, case.scope.seen[case.name]):
+    if fingerprint(case.group, case.offsets) != fingerprint(case.group, case.reads.seen[case.name]):
         return Refusal(reasons.CHANGED, "its committed offsets changed since the scan")
     return None
 
 
 def used_between_scans(case: Case) -> Refusal | None:
     """A consumer that joined and left between two scans appears only in the offsets log."""
-    return case.fresh.used.get(case.name)
+    return case.reads.used.get(case.name)
 
 
 def read_late(case: Case) -> Refusal | None:
     """State and offsets that are older than FRESH_S prove nothing."""
-    if case.fresh.late:
+    if case.reads.late:
         return Refusal(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {FRESH_S:.0f} s")
     return None
 
@@ -244,7 +224,7 @@ def used_since_marked(case: Case) -> Refusal | None:
 
 def used_after_tables(case: Case) -> Refusal | None:
     """A record of the group that the tables do not cover yet makes them outdated."""
-    answer = case.fresh.commits.get(case.name)
+    answer = case.reads.commits.get(case.name)
     if isinstance(answer, Found):
         note = ", which the tables do not cover yet"
         return recently_active(answer, "it matches again", case.policy.when.idle_for, note)
