@@ -23,7 +23,7 @@ from group_hygiene.ledger import writer
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Intent
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.reconcile import deletion, large_groups, recheck, vetoes
+from group_hygiene.reconcile import delete_requests, deletion, recheck, vetoes
 from group_hygiene.reconcile.executor import Executor
 
 _FOREVER = 1_000_000.0
@@ -46,7 +46,7 @@ def fresh() -> None:
     """Evidence and intents never expire."""
     _replace(recheck, "FRESH_S", _FOREVER)
     _replace(deletion, "FRESH_S", _FOREVER)
-    _replace(large_groups, "FRESH_S", _FOREVER)
+    _replace(delete_requests, "FRESH_S", _FOREVER)
     _replace(deletion, "Deadline", lambda _: Deadline(_FOREVER))
 
 

@@ -24,7 +24,16 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome as GroupOutcome
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Context, open_ledger, recovery
-from group_hygiene.reconcile.settle import DeletionFacts, DeletionState, Done, Presence, RequestState, settle
+from group_hygiene.reconcile.settle import (
+    Answer,
+    DeletionFacts,
+    DeletionState,
+    Done,
+    Presence,
+    Remains,
+    RequestState,
+    settle,
+)
 from group_hygiene.restore.restorable import RestoreRequest
 from group_hygiene.restore.restoration import restore
 from tests.backups import backup as backup_of
@@ -231,10 +240,9 @@ def test_an_outcome_that_its_writer_recorded_is_not_reported_again(scene: Scene,
     known_for(scene, 200)
     make.delete_group(group)
     writer = another_process(scene)
-    answer = GroupOutcome(group, OutcomeKind.DELETED, reasons.DELETED, "by its writer")
-    facts = DeletionFacts(
-        deletion, DeletionState.INTENT, RequestState.CONFIRMED, Presence.GONE, scene.clock.now(), answer
-    )
+    outcome = GroupOutcome(group, OutcomeKind.DELETED, reasons.DELETED, "by its writer")
+    answer = Answer(RequestState.CONFIRMED, outcome)
+    facts = DeletionFacts(deletion, DeletionState.INTENT, answer, Remains(Presence.GONE), scene.clock.now())
     done = settle(facts)
     assert isinstance(done, Done)
     writer.write(done.changes)

@@ -20,10 +20,9 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile import Executor, deletion
 from group_hygiene.reconcile.context import Context, Memory
-from group_hygiene.reconcile.delete_requests import Answer
 from group_hygiene.reconcile.deletion import ToSave
 from group_hygiene.reconcile.recheck import Rechecked
-from group_hygiene.reconcile.settle import RequestState
+from group_hygiene.reconcile.settle import Answer, RequestState
 from group_hygiene.spec.connection import parse_connection
 from tests.unit.make import NOW, delete
 

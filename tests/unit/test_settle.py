@@ -20,15 +20,16 @@ from group_hygiene.model.entries import Change, Intent, Mark, OutcomeType, Remov
 from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile import recovery
-from group_hygiene.reconcile.recovery import Remains
 from group_hygiene.reconcile.settle import (
     ROWS,
     UNCLEAR,
+    Answer,
     DeletionFacts,
     DeletionState,
     Done,
     Open,
     Presence,
+    Remains,
     RequestState,
     Target,
     settle,
@@ -74,7 +75,8 @@ def facts(state: DeletionState, target: Target, request: RequestState, found: Pr
         answer = Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted", deletion.topics)
     topics = {Presence.GONE: deletion.topics, Presence.SOME_TOPICS: deletion.topics[:1]}.get(found, ())
     now = NOW + timedelta(minutes=1)
-    return DeletionFacts(deletion, state, request, found, now, answer, topics, left=4, backup=[BACKUP])
+    remains = Remains(found, frozenset(topics), 4)
+    return DeletionFacts(deletion, state, Answer(request, answer), remains, now, backup=[BACKUP])
 
 
 ALL = [facts(*each) for each in product(DeletionState, Target, RequestState, Presence)]
@@ -144,13 +146,13 @@ def _claims_no_more_than_is_known(case: DeletionFacts, result: Done | Open) -> N
         case.request in (RequestState.NOT_SENT, RequestState.REFUSED, RequestState.CONFIRMED)
         and case.state not in _DOUBT
     )
-    if case.found is Presence.UNKNOWN and not proven:
+    if case.remains.found is Presence.UNKNOWN and not proven:
         assert isinstance(result, Open)
     if isinstance(result, Open) or proven:
         return
     if result.outcome.kind is OutcomeKind.DELETED:
-        assert case.found in (Presence.GONE, Presence.SOME_TOPICS, Presence.RESTORED)
-        assert set(result.entry.topics) == set(case.topics)
+        assert case.remains.found in (Presence.GONE, Presence.SOME_TOPICS, Presence.RESTORED)
+        assert set(result.entry.topics) == case.remains.topics
     elif case.state not in _DOUBT:
         assert case.request is RequestState.UNKNOWN
         assert (result.entry.type, result.entry.writer) == (case.deletion.type, "operator")
@@ -170,7 +172,7 @@ def test_a_mark_ends_with_what_was_deleted(topics: tuple[str, ...], left: dict[s
     since, due = NOW - timedelta(hours=1), NOW + timedelta(hours=1)
     mark = Mark(policy_uid="uid-1", group="g", policy="p", digest="d", since=since, due=due, topics=marked)
     case = facts(DeletionState.INTENT, Target.TOPICS if topics else Target.GROUP, RequestState.UNKNOWN, Presence.GONE)
-    result = settle(replace(case, topics=topics, mark=mark))
+    result = settle(replace(case, remains=Remains(Presence.GONE, frozenset(topics)), mark=mark))
     assert isinstance(result, Done)
     if left is None:
         assert "mark" in removed(result)
@@ -308,7 +310,7 @@ def test_any_part_of_the_log_gives_the_same_answer_or_none(
 def test_an_answer_that_proves_nothing_is_no_answer() -> None:
     """Right after the request, only a group that is gone counts as deleted; a later run may find more."""
     for case in (each for each in ALL if each.request in UNCLEAR):
-        now, later = settle(case), settle(replace(case, request=RequestState.UNKNOWN))
+        now, later = settle(case), settle(replace(case, answer=None))
         if isinstance(now, Done):
             assert isinstance(later, Done)
             assert now.outcome.kind is later.outcome.kind

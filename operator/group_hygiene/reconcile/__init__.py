@@ -23,8 +23,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
     vetoes           what can prevent a deletion, after its evidence was read again
     keeping          writes the requests of GroupKeeps, and what they came too late for
     requested        deletes groups that a user names
-    delete_requests  sends the requests that delete, and interprets their responses
-    large_groups     deletes groups that need several requests
+    delete_requests  sends the requests that delete, several for a large group, and interprets their responses
 """
 
 from group_hygiene.reconcile.context import Context, Memory, Observation

@@ -34,17 +34,34 @@ from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import BATCH, Context, Observation
 from group_hygiene.reconcile.delete_requests import (
     NOT_SENT,
-    Answer,
     delete_groups,
+    delete_large_group,
     delete_offsets,
+    is_large,
     not_deleted,
 )
 from group_hygiene.reconcile.executor import Executor
-from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.preconditions import MARGIN_S, NOT_LEADER, Moment
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
-from group_hygiene.reconcile.recovery import INTENT_S, Earlier, Remains, interrupted_before, is_used_since, read_remains
-from group_hygiene.reconcile.settle import UNCLEAR, DeletionFacts, DeletionState, Done, Presence, RequestState, settle
+from group_hygiene.reconcile.recovery import (
+    INTENT_S,
+    Earlier,
+    interrupted_before,
+    is_used_since,
+    read_remains,
+    record_ends,
+)
+from group_hygiene.reconcile.settle import (
+    UNCLEAR,
+    Answer,
+    DeletionFacts,
+    DeletionState,
+    Done,
+    Presence,
+    Remains,
+    RequestState,
+    settle,
+)
 from group_hygiene.reconcile.uses import Since, Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
 from group_hygiene.reconcile.window import DeletionWindow
@@ -241,11 +258,9 @@ def _record_outcomes(
         facts = DeletionFacts(
             deletion=intent,
             state=DeletionState.INTENT if _is_ours(context, intent) else DeletionState.CONTESTED,
-            request=answer.request,
-            found=left.found,
+            answer=answer,
+            remains=left,
             now=context.clock.now(),
-            answer=answer.outcome,
-            topics=left.topics,
             backup=[part.key for part in parts],
             mark=marks.get(name),
         )
@@ -260,13 +275,9 @@ def _record_outcomes(
         else:
             outcomes.append(answer.outcome)
             is_stuck |= name in answers and answer.outcome.reason == reasons.INTERRUPTED
-    if run.executor.record([change for each in done for change in each.changes]) is None:
-        for each in done:
-            context.memory.unsent.pop(each.entry.id, None)
-    else:
+    if not record_ends(run.executor, done):
         # No loss: the intents are in the ledger. The run that resolves them counts them, and no other run.
-        gone_now = {each.entry.group: each.entry for each in done if each.outcome.kind is OutcomeKind.DELETED}
-        context.memory.unrecorded |= {entry.id: entry for entry in gone_now.values()}
+        gone_now = {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
         why = Refusal(reasons.INTERRUPTED, "deleted, but that could not be written: a later run writes it")
         outcomes = [not_deleted(each.group, why) if each.group in gone_now else each for each in outcomes]
         is_stuck |= bool(gone_now)

@@ -29,7 +29,16 @@ from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Guard, Moment
-from group_hygiene.reconcile.settle import DeletionFacts, DeletionState, Done, Presence, RequestState, settle
+from group_hygiene.reconcile.settle import (
+    Answer,
+    DeletionFacts,
+    DeletionState,
+    Done,
+    Presence,
+    Remains,
+    RequestState,
+    settle,
+)
 from group_hygiene.reconcile.uses import find_growth
 from group_hygiene.reconcile.window import DeletionWindow
 from group_hygiene.spec.policy import Policy
@@ -126,38 +135,42 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
 
     old: the ids of these deletions. over: ids of those that were in doubt for an hour.
     """
-    memory, journal = context.memory, context.journal
+    contents = context.journal.contents
     # If a group has a later intent, that one is resolved first.
-    by_group = journal.contents.unresolved | journal.contents.intents
+    by_group = contents.unresolved | contents.intents
     deletions = [each for each in by_group.values() if each.id in old]
     remains = read_remains(context, deletions, context.deadline(), parts=True)
-    if any(each.found is Presence.GONE for each in remains.values()) and _is_grown(context):
-        # A broker that is asked for a group may look for it in another partition than the one that has it.
-        return Counter()
+    if any(each.found is Presence.GONE for each in remains.values()):
+        deadline = context.deadline()
+        cluster = read_cluster(context.client, deadline, context.connection.topics_attested)
+        if isinstance(cluster, Fault) or find_growth(context, cluster, deadline, records=False, coordinators=True):
+            # A broker that is asked for a group may look for it in another partition than the one that has it.
+            return Counter()
     results = [settle(_facts(context, each, remains[each.group], each.id in over)) for each in deletions]
     done = [result for result in results if isinstance(result, Done)]
     lost = {name for name, each in remains.items() if each.found in (Presence.PART, Presence.PART_IN_USE)}
     lost |= {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
     done = _completed(context, deletions, done, lost)
-    if not done:
+    if not done or not record_ends(Executor(context), done):
         return Counter()
-    recorded = [result.entry for result in done if result.outcome.kind is OutcomeKind.DELETED]
-    problem = Executor(context).record([change for result in done for change in result.changes])
-    if problem is None:
-        for result in done:
-            memory.unsent.pop(result.entry.id, None)
-    for entry in recorded:
-        # If the write failed, the next read of the ledger shows whether it is there; then it is counted, once.
-        memory.unrecorded.pop(entry.id, None) if problem is None else memory.unrecorded.update({entry.id: entry})
-    return Counter(entry.policy_uid for entry in recorded if problem is None)
+    return Counter(result.entry.policy_uid for result in done if result.outcome.kind is OutcomeKind.DELETED)
 
 
-def _is_grown(context: Context) -> bool:
-    deadline = context.deadline()
-    cluster = read_cluster(context.client, deadline, context.connection.topics_attested)
-    if isinstance(cluster, Fault):
-        return True
-    return find_growth(context, cluster, deadline, records=False, coordinators=True) is not None
+def record_ends(executor: Executor, done: Sequence[Done]) -> bool:
+    """Write how these deletions ended. False: not written. Then the next read of the ledger shows whether they are
+    there, and they are counted, once.
+    """
+    memory = executor.context.memory
+    problem = executor.record([change for each in done for change in each.changes])
+    deleted = {each.entry.id: each.entry for each in done if each.outcome.kind is OutcomeKind.DELETED}
+    if problem is not None:
+        memory.unrecorded |= deleted
+        return False
+    for each in done:
+        memory.unsent.pop(each.entry.id, None)
+    for id_ in deleted:
+        memory.unrecorded.pop(id_, None)
+    return True
 
 
 def _completed(
@@ -180,32 +193,29 @@ def _completed(
 
 
 def _facts(context: Context, deletion: Deletion, remains: Remains, is_over: bool) -> DeletionFacts:
-    contents, found, memory = context.journal.contents, remains.found, context.memory
+    contents, memory = context.journal.contents, context.memory
     known, unsent = memory.unrecorded.get(deletion.id), memory.unsent.get(deletion.id)
-    request: RequestState = RequestState.UNKNOWN
-    answer: Outcome | None = None
+    answer: Answer | None = None
     backup: Sequence[Key] = ()
     if known is not None:
-        answer = Outcome(known.group, OutcomeKind.DELETED, known.reason, _UNWRITTEN, known.topics)
-        request = RequestState.CONFIRMED
+        outcome = Outcome(known.group, OutcomeKind.DELETED, known.reason, _UNWRITTEN, known.topics)
+        answer = Answer(RequestState.CONFIRMED, outcome)
     elif unsent is not None and deletion.group not in contents.contested:
-        request, (answer, backup) = RequestState.NOT_SENT, unsent
+        outcome, backup = unsent
+        answer = Answer(RequestState.NOT_SENT, outcome)
     if deletion.id in contents.restored:
         # One request deletes a group as a whole or not at all.
         if not deletion.partitions:
-            found = Presence.RESTORED
-        elif found not in (Presence.GONE, Presence.UNKNOWN):
-            found = Presence.PART_RESTORED
+            remains = Remains(Presence.RESTORED, frozenset(deletion.topics))
+        elif remains.found not in (Presence.GONE, Presence.UNKNOWN):
+            remains = Remains(Presence.PART_RESTORED)
     in_doubt = DeletionState.DOUBT_OVER if is_over else DeletionState.IN_DOUBT
     return DeletionFacts(
         deletion=deletion,
         state=DeletionState.INTENT if isinstance(deletion, Intent) else in_doubt,
-        request=request,
-        found=found,
-        now=context.clock.now(),
         answer=answer,
-        topics=remains.topics if found is Presence.SOME_TOPICS else deletion.topics,
-        left=remains.left,
+        remains=remains,
+        now=context.clock.now(),
         backup=backup,
         mark=contents.marks.get(deletion.policy_uid, {}).get(deletion.group),
     )
@@ -282,14 +292,6 @@ def is_used_since(backup: Backup, offsets: Offsets) -> bool:
     """
     saved = saved_offsets(backup)
     return not backup.partial and bool(saved.keys() - offsets.keys()) and not offsets.items() <= saved.items()
-
-
-class Remains(NamedTuple):
-    """What Kafka has of a deletion's target. topics, left: see `DeletionFacts`."""
-
-    found: Presence
-    topics: frozenset[str] = frozenset()
-    left: int = 0
 
 
 def read_remains(

@@ -75,26 +75,43 @@ class Presence(StrEnum):
     UNKNOWN = "unreadable"
 
 
+class Answer(NamedTuple):
+    """What is known of the requests for one group. outcome: for the report, unless `settle` finds another one."""
+
+    request: RequestState
+    outcome: Outcome
+
+
+class Remains(NamedTuple):
+    """What Kafka has of a deletion's target. topics: those of the deletion without offsets now.
+
+    left: how many committed offsets a large group has now.
+    """
+
+    found: Presence
+    topics: frozenset[str] = frozenset()
+    left: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class DeletionFacts:
     """All that decides how a deletion ends, and what its outcome quotes.
 
-    deletion: its entry in the ledger; an Outcome if it is in doubt. answer: of the request, as the run reports it;
-    None if that is UNKNOWN. topics: those of the deletion without offsets now. left: how
-    many committed offsets a large group has now. backup: the keys of the deletion's backup, if this process wrote it.
-    mark: of the group, by the same policy.
+    deletion: its entry in the ledger; an Outcome if it is in doubt. answer: None = the sender of the request ended.
+    backup: the keys of the deletion's backup, if this process wrote it. mark: of the group, by the same policy.
     """
 
     deletion: Intent | OutcomeEntry
     state: DeletionState
-    request: RequestState
-    found: Presence
+    answer: Answer | None
+    remains: Remains
     now: datetime
-    answer: Outcome | None = None
-    topics: Collection[str] = ()
-    left: int = 0
     backup: Sequence[Key] = ()
     mark: Mark | None = None
+
+    @property
+    def request(self) -> RequestState:
+        return RequestState.UNKNOWN if self.answer is None else self.answer.request
 
     @property
     def target(self) -> Target:
@@ -161,14 +178,15 @@ class Row(NamedTuple):
         return state in self.states and target in self.targets and request in self.requests and found in self.found
 
 
-_INTENT, _CONTESTED, _ACTING = (
-    (DeletionState.INTENT,),
-    (DeletionState.CONTESTED,),
-    (DeletionState.INTENT, DeletionState.CONTESTED),
-)
-_DOUBT = (DeletionState.IN_DOUBT, DeletionState.DOUBT_OVER)
-_ENDED = (RequestState.UNKNOWN,)
+# The values of facts that several rows share.
+_INTENT, _CONTESTED = (DeletionState.INTENT,), (DeletionState.CONTESTED,)
+_ACTING, _DOUBT = (*_INTENT, *_CONTESTED), (DeletionState.IN_DOUBT, DeletionState.DOUBT_OVER)
+_NOT_SENT, _REFUSED, _CONFIRMED = (RequestState.NOT_SENT,), (RequestState.REFUSED,), (RequestState.CONFIRMED,)
+_ENDED, _MAYBE_SENT = (RequestState.UNKNOWN,), (*_CONFIRMED, *UNCLEAR, RequestState.UNKNOWN)
 _TARGETS, _REQUESTS, _FOUND = tuple(Target), tuple(RequestState), tuple(Presence)
+_SHARE, _NOT_SHARE = (Target.SHARE,), tuple(each for each in Target if each is not Target.SHARE)
+_GONE, _GONE_OF_SOME, _RESTORED = (Presence.GONE,), (Presence.GONE, Presence.SOME_TOPICS), (Presence.RESTORED,)
+_LEFT_OVER = (Presence.PART, Presence.PART_IN_USE, Presence.THERE)
 _NOT_GONE = tuple(each for each in Presence if each not in (Presence.GONE, Presence.RESTORED))
 
 _AS_ANSWERED = End(None)
@@ -186,84 +204,46 @@ _LEFT = _PART + "{left} of its {whole} committed offsets are left; "
 _LOST_PART = _IN_DOUBT._replace(message=f"{_LEFT}its backup has all of them")
 _USED = _IN_DOUBT._replace(reason=reasons.REAPPEARED, message=f"{_LEFT}it is used again; its backup has all of them")
 _PART_RESTORED = _USED._replace(message=f"{_PART}the deleted offsets were restored since")
+_LATE_PART_RESTORED = _PART_RESTORED._replace(in_doubt=False)
+_OTHERS = Open("another process may delete it")
 _NOT_YET = Open("its request may still be carried out")
 _UNREAD = Open("what Kafka has of it could not be read")
+_NOT_LATE = End(OutcomeKind.NOT_DELETED, keeps_time=True)
 
 ROWS = (
     # With the answer, right after the request.
-    Row("not-sent", _INTENT, _TARGETS, (RequestState.NOT_SENT,), _FOUND, _NOTHING_DELETED),
-    Row(
-        "not-sent-contested",
-        _CONTESTED,
-        _TARGETS,
-        (RequestState.NOT_SENT,),
-        _FOUND,
-        Open("another process may delete it"),
-    ),
-    Row(
-        "refused",
-        _INTENT,
-        (Target.GROUP, Target.LARGE, Target.TOPICS),
-        (RequestState.REFUSED,),
-        _FOUND,
-        _NOTHING_DELETED,
-    ),
+    Row("not-sent", _INTENT, _TARGETS, _NOT_SENT, _FOUND, _NOTHING_DELETED),
+    Row("not-sent-contested", _CONTESTED, _TARGETS, _NOT_SENT, _FOUND, _OTHERS),
+    Row("refused", _INTENT, _NOT_SHARE, _REFUSED, _FOUND, _NOTHING_DELETED),
     # Brokers erase a share group's start offsets first, and may then find that a consumer joined it.
-    Row("refused-share", _INTENT, (Target.SHARE,), (RequestState.REFUSED,), _FOUND, _AS_ANSWERED),
+    Row("refused-share", _INTENT, _SHARE, _REFUSED, _FOUND, _AS_ANSWERED),
     # If the other process deletes the group, that may be recorded under the id of this deletion, with its backup.
-    Row("refused-contested", _CONTESTED, _TARGETS, (RequestState.REFUSED,), _FOUND, _AS_ANSWERED),
-    Row("confirmed", _ACTING, _TARGETS, (RequestState.CONFIRMED,), (Presence.GONE, *_NOT_GONE), _AS_ANSWERED),
-    Row("unclear-gone", _ACTING, _TARGETS, UNCLEAR, (Presence.GONE,), _DELETED._replace(message="deleted")),
+    Row("refused-contested", _CONTESTED, _TARGETS, _REFUSED, _FOUND, _AS_ANSWERED),
+    Row("confirmed", _ACTING, _TARGETS, _CONFIRMED, (Presence.GONE, *_NOT_GONE), _AS_ANSWERED),
+    Row("unclear-gone", _ACTING, _TARGETS, UNCLEAR, _GONE, _DELETED._replace(message="deleted")),
     Row("unclear", _ACTING, _TARGETS, UNCLEAR, _NOT_GONE, _NOT_YET),
-    Row(
-        "restored",
-        _ACTING,
-        _TARGETS,
-        (RequestState.CONFIRMED, *UNCLEAR, *_ENDED),
-        (Presence.RESTORED,),
-        _BEFORE_RESTORE,
-    ),
+    Row("restored", _ACTING, _TARGETS, _MAYBE_SENT, _RESTORED, _BEFORE_RESTORE),
     # Without an answer, after the deadline of the intent. Offsets of the other topics were not deleted.
-    Row("gone", _ACTING, _TARGETS, _ENDED, (Presence.GONE, Presence.SOME_TOPICS), _DELETED),
+    Row("gone", _ACTING, _TARGETS, _ENDED, _GONE_OF_SOME, _DELETED),
     Row("part", _ACTING, _TARGETS, _ENDED, (Presence.PART,), _LOST_PART),
     Row("part-in-use", _ACTING, _TARGETS, _ENDED, (Presence.PART_IN_USE,), _USED),
     Row("part-restored", _ACTING, _TARGETS, _ENDED, (Presence.PART_RESTORED,), _PART_RESTORED),
     Row("there", _ACTING, _TARGETS, _ENDED, (Presence.THERE,), _IN_DOUBT),
     Row("unreadable", _ACTING, _TARGETS, _ENDED, (Presence.UNKNOWN,), _UNREAD),
     # Recorded as not deleted, but a broker that hung may still carry out the request.
-    Row("late", _DOUBT, _TARGETS, _REQUESTS, (Presence.GONE, Presence.SOME_TOPICS), _LATE),
-    Row("late-restored", _DOUBT, _TARGETS, _REQUESTS, (Presence.RESTORED,), _BEFORE_RESTORE),
-    Row(
-        "late-part-restored",
-        _DOUBT,
-        _TARGETS,
-        _REQUESTS,
-        (Presence.PART_RESTORED,),
-        _PART_RESTORED._replace(in_doubt=False),
-    ),
-    Row(
-        "in-doubt",
-        (DeletionState.IN_DOUBT,),
-        _TARGETS,
-        _REQUESTS,
-        (Presence.PART, Presence.PART_IN_USE, Presence.THERE),
-        _NOT_YET,
-    ),
-    Row(
-        "doubt-over",
-        (DeletionState.DOUBT_OVER,),
-        _TARGETS,
-        _REQUESTS,
-        (Presence.PART, Presence.PART_IN_USE, Presence.THERE),
-        End(OutcomeKind.NOT_DELETED, keeps_time=True),
-    ),
+    Row("late", _DOUBT, _TARGETS, _REQUESTS, _GONE_OF_SOME, _LATE),
+    Row("late-restored", _DOUBT, _TARGETS, _REQUESTS, _RESTORED, _BEFORE_RESTORE),
+    Row("late-part-restored", _DOUBT, _TARGETS, _REQUESTS, (Presence.PART_RESTORED,), _LATE_PART_RESTORED),
+    Row("in-doubt", (DeletionState.IN_DOUBT,), _TARGETS, _REQUESTS, _LEFT_OVER, _NOT_YET),
+    Row("doubt-over", (DeletionState.DOUBT_OVER,), _TARGETS, _REQUESTS, _LEFT_OVER, _NOT_LATE),
     Row("in-doubt-unreadable", _DOUBT, _TARGETS, _REQUESTS, (Presence.UNKNOWN,), _UNREAD),
 )
 
 
 def settle(facts: DeletionFacts) -> Done | Open:
     """The end of a deletion by the row that its facts meet."""
-    then = row_of(facts.state, facts.target, facts.request, facts.found).then
+    case = facts.state, facts.target, facts.request, facts.remains.found
+    then = next(row for row in ROWS if row.is_met(*case)).then
     if isinstance(then, Open):
         return then
     outcome = _outcome(facts, then)
@@ -276,22 +256,18 @@ def settle(facts: DeletionFacts) -> Done | Open:
     return Done(outcome, entry, (entry, *_endings(facts, then, outcome)))
 
 
-def row_of(state: DeletionState, target: Target, request: RequestState, found: Presence) -> Row:
-    return next(row for row in ROWS if row.is_met(state, target, request, found))
-
-
 def _outcome(facts: DeletionFacts, then: End) -> Outcome:
     deletion, answer = facts.deletion, facts.answer
     if then.kind is None:
         if answer is None:
             raise ValueError("the request was answered, but no answer is given")
-        return answer
+        return answer.outcome
     if isinstance(deletion, OutcomeEntry) and not then.reason:
         return Outcome(deletion.group, then.kind, deletion.reason, deletion.message)
-    message = then.message.format(left=facts.left, whole=deletion.partitions)
+    message = then.message.format(left=facts.remains.left, whole=deletion.partitions)
     if then.kind is not OutcomeKind.DELETED or not deletion.topics:
         return Outcome(deletion.group, then.kind, then.reason, message)
-    topics = sorted(facts.topics)
+    topics = sorted(facts.remains.topics)
     message = f"offsets of {truncated_list(topics, _NAMES)} {message}"
     return Outcome(deletion.group, then.kind, reasons.OFFSETS_DELETED, message, tuple(topics))
 
