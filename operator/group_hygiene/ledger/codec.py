@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import inspect
@@ -43,21 +43,7 @@ class Unreadable(msgspec.ValidationError):
     """A record that is no entry, or of a version that this program does not know."""
 
 
-_ENTRY_TYPES = (
-    Owner,
-    Watch,
-    ScanClock,
-    Seen,
-    LargestCoverage,
-    Mark,
-    KeepRequest,
-    Intent,
-    Backup,
-    HistoryEntry,
-    PolicyAlerts,
-    UsedBy,
-)
-_ANY = msgspec.json.Decoder(
+_AnyEntry = (
     Owner
     | Watch
     | ScanClock
@@ -71,10 +57,11 @@ _ANY = msgspec.json.Decoder(
     | PolicyAlerts
     | UsedBy
 )
+_DECODER = msgspec.json.Decoder(_AnyEntry)
 # The fields of each kind that contain times, at any depth.
 _TIMES_IN: dict[type[msgspec.Struct], tuple[str, ...]] = {
     info.cls: tuple(field.name for field in info.fields if "DateTimeType" in repr(field))
-    for info in map(inspect.type_info, _ENTRY_TYPES)
+    for info in map(inspect.type_info, get_args(_AnyEntry))
     if isinstance(info, inspect.StructType)
 }
 _KEY = msgspec.json.Decoder(tuple[str, ...])
@@ -103,7 +90,7 @@ def decode(key: Key, value: bytes) -> Entry:
     if len(value) > _VALUE_BYTES:
         raise Unreadable(f"its value has {len(value)} bytes, more than any entry")
     try:
-        entry: Entry = _ANY.decode(value)
+        entry: Entry = _DECODER.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(_newer(value) or f"its value can't be read: {error}") from error
     if entry.key != key:
