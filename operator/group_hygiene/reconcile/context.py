@@ -239,21 +239,19 @@ def read_protections(
     brokers are read only for Streams groups.
     """
     old: tuple[str, ...] | Fault = ()
+    streams = mirrored = None
     if any(group.type is GroupType.STREAMS for group in groups.values()):
         old = brokers.without_streams(context.client, cluster, deadline)
-    if isinstance(topics, Fault):
-        return Protections(streams=None, mirrored=None, claimed=_claims(context, claims()), without_streams=old)
-    streams = _applications(topics, groups)
-    checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
-    mirrored = context.memory.checkpoints.read(context.client, checkpoints, deadline)
-    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context, claims()), old)
-
-
-def _claims(context: Context, found: Claims | Refusal) -> Claims | Refusal:
-    """With `role: Primary` without those of ShadowLinks, which don't name their target."""
-    if isinstance(found, Refusal) or context.connection.role is not Role.PRIMARY:
-        return found
-    return Claims(found.named)
+    if not isinstance(topics, Fault):
+        streams = _applications(topics, groups)
+        checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
+        found = context.memory.checkpoints.read(context.client, checkpoints, deadline)
+        mirrored = None if isinstance(found, Fault) else found
+    claimed = claims()
+    if isinstance(claimed, Claims) and context.connection.role is Role.PRIMARY:
+        # Without those of ShadowLinks, which don't name their target.
+        claimed = Claims(claimed.named)
+    return Protections(streams, mirrored, claimed, old)
 
 
 def _applications(topics: Iterable[str], ids: Iterable[str]) -> frozenset[str]:

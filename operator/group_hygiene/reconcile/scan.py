@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -210,11 +210,7 @@ class _Scan(Facts):
             except process_memory.TooMuch as error:
                 if len(left) < 2 or any(verdicts[policy.key].whole for policy in left):
                     raise MemoryExhausted(str(error)) from error
-            of_namespaces = Counter[str]()
-            for policy in left:
-                of_namespaces[policy.namespace] += held[policy.key]
-            weights = [(each.namespace != own, of_namespaces[each.namespace], held[each.key]) for each in left]
-            largest = left[weights.index(max(weights))]
+            largest = _most_costly([policy for policy in left if policy.namespace != own] or left, held)
             left.remove(largest)
             self.leave_out(
                 largest,
@@ -542,19 +538,24 @@ class _Selection:
         self._spent = {key: spent for key, spent in self._spent.items() if key in left}
         self._total = sum(self._spent.values())
         while self._total > self._budget / 2:
-            of_namespaces = defaultdict[str, float](float)
-            for key, spent in self._spent.items():
-                of_namespaces[left[key].namespace] += spent
-            largest = max(self._spent, key=lambda key: (of_namespaces[left[key].namespace], self._spent[key]))
-            seconds = self._spent.pop(largest)
+            largest = _most_costly([left[key] for key in self._spent], self._spent)
+            seconds = self._spent.pop(largest.key)
             self._total -= seconds
             self._leave_out(
-                left.pop(largest),
+                left.pop(largest.key),
                 f"it took {seconds:.1f} s of CPU time so far, and a scan has {self._budget:.0f} s for the policies of "
                 "all other namespaces than the connection's. Use fewer policies for the same groups, or fewer patterns "
                 "with fewer stars and placeholders",
             )
         self.policies = list(left.values())
+
+
+def _most_costly(policies: Sequence[Policy], costs: Mapping[str, float]) -> Policy:
+    """The policy with the highest costs (by key), of the namespace whose policies together have the highest."""
+    of_namespaces = defaultdict[str, float](float)
+    for policy in policies:
+        of_namespaces[policy.namespace] += costs[policy.key]
+    return max(policies, key=lambda policy: (of_namespaces[policy.namespace], costs[policy.key]))
 
 
 def _group_bytes(name: str) -> int:
