@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
@@ -57,20 +55,21 @@ def _settings(client: Client, cluster: Cluster, deadline: Deadline) -> dict[str,
     return {config.name: config.value for result in answer.results for config in result.configs}
 
 
-def _coordinator(client: Client, transactional_id: str, deadline: Deadline) -> Fault | None:
+def coordinator(client: Client, transactional_id: str, deadline: Deadline) -> int | Fault:
+    """The broker that coordinates the transactions of this id, by one request."""
     request = FindCoordinatorRequest(
         key=transactional_id, key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=[transactional_id]
     )
+    answer = client.send(Call(None, request), deadline)
+    if isinstance(answer, Fault):
+        return answer
+    # From v4 on there is one row for each key.
+    row = answer.coordinators[0] if answer.coordinators else answer
+    return fault_of_code(row.error_code) if row.error_code else int(row.node_id)
 
-    def attempt() -> Any | Fault:
-        answer = client.send(Call(None, request), deadline)
-        if isinstance(answer, Fault):
-            return answer
-        # From v4 on there is one row for each key.
-        row = answer.coordinators[0] if answer.coordinators else answer
-        return fault_of_code(row.error_code) if row.error_code else row
 
-    found = retrying_one(attempt, deadline)
+def _coordinator(client: Client, transactional_id: str, deadline: Deadline) -> Fault | None:
+    found = retrying_one(lambda: coordinator(client, transactional_id, deadline), deadline)
     if not isinstance(found, Fault):
         return None
     if found.code == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kafka.codec import gzip_encode
-from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, ProduceRequest
 from kafka.record import MemoryRecordsBuilder, default_records
 
+from group_hygiene.kafka import transactions
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
 from group_hygiene.kafka.partition import PartitionLeader
 from group_hygiene.model.groups import Fault
@@ -225,7 +225,9 @@ class Writer:
         """Send a request to the transaction coordinator, repeatedly if necessary: each of these may be sent twice."""
 
         def attempt() -> Any | Fault:
-            broker = self._coordinator if self._coordinator is not None else self._look_up(deadline)
+            broker: int | Fault | None = self._coordinator
+            if broker is None:
+                broker = transactions.coordinator(self._client, self._id, deadline)
             if isinstance(broker, Fault):
                 return broker
             answer = self._send_to(broker, request(), code, deadline)
@@ -245,17 +247,6 @@ class Writer:
         if not isinstance(answer, Fault) and (error := code(answer)):
             return fault_of_code(error)
         return answer
-
-    def _look_up(self, deadline: Deadline) -> int | Fault:
-        request = FindCoordinatorRequest(
-            key=self._id, key_type=CoordinatorType.TRANSACTION.value, coordinator_keys=[self._id]
-        )
-        answer = self._client.send(Call(None, request), deadline)
-        if isinstance(answer, Fault):
-            return answer
-        # From v4 on there is one row for each key.
-        row = answer.coordinators[0] if answer.coordinators else answer
-        return fault_of_code(row.error_code) if row.error_code else int(row.node_id)
 
     def _advised(self, fault: Fault) -> Fault:
         """The Fault with the permission or setting that is needed."""
