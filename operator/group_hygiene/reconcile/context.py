@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ from group_hygiene.decide import unchanged
 from group_hygiene.decide.plan import RunConditions, Verdicts
 from group_hygiene.decide.unchanged import ScanHistory
 from group_hygiene.evidence.reader import Tables
-from group_hygiene.kafka import brokers
+from group_hygiene.kafka import brokers, share_offsets
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
@@ -22,9 +22,10 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, HistoryEntry, Key
 from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
-from group_hygiene.model.groups import INTERNAL_TOPICS, Bounds, Fault, Group, GroupType, Offsets, Partition
+from group_hygiene.model.groups import INTERNAL_TOPICS, Bounds, Fault, Group, GroupType, Offsets, Partition, is_internal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Snapshot
 from group_hygiene.model.verdicts import Outcome as GroupOutcome
@@ -37,6 +38,10 @@ from group_hygiene.spec.policy import Policy
 BATCH = 50
 # At most this many groups are judged at a time. What is read for one is about 5 KB.
 SLICE = 4_000
+# Types whose offsets OffsetCommit restores. A restored Streams group is a simple Classic one, and becomes a Streams
+# group with its offsets when its first member joins (GroupMetadataManager.getOrCreateStreamsGroup).
+COMMITTING = frozenset({GroupType.CLASSIC, GroupType.CONSUMER, GroupType.STREAMS})
+RESTORABLE = COMMITTING | {GroupType.SHARE}
 
 
 @dataclass
@@ -264,6 +269,58 @@ def _applications(topics: Iterable[str], ids: Iterable[str]) -> frozenset[str]:
         return at < len(owned) and owned[at].startswith(f"{name}-")
 
     return frozenset(filter(owns, ids))
+
+
+def read_offsets(
+    client: Client,
+    types: Mapping[str, GroupType],
+    coordinators: Mapping[str, int | None],
+    deadline: Deadline,
+    require_stable: bool = False,
+) -> dict[str, Offsets | Fault]:
+    """All offsets of each group, by its type in `types`. coordinators: group -> its coordinator, None = look it up.
+
+    For scans, and right before a deletion: a share group that shows no start offset at all counts as one without any.
+    """
+    sharing = {name: coordinators[name] for name, kind in types.items() if kind is GroupType.SHARE}
+    committing = {name: coordinators[name] for name in types if name not in sharing}
+    found = share_offsets.complete_offsets(client, sharing, deadline, again=True) if sharing else {}
+    return found | kafka_offsets.committed_offsets(client, committing, deadline, require_stable=require_stable)
+
+
+def current_offsets(
+    client: Client,
+    kind: str,
+    coordinators: Mapping[str, int | None],
+    places: Collection[Partition],
+    deadline: Deadline,
+) -> Offsets | Fault:
+    """The current offsets of one group (its id -> coordinator) for these partitions; a Fault if a commit is pending."""
+    if kind == GroupType.SHARE:
+        (shared,) = share_offsets.complete_offsets(client, coordinators, deadline).values()
+        if isinstance(shared, Fault):
+            return shared
+        return {place: shared[place] for place in places if place in shared}
+    (found,) = kafka_offsets.committed_offsets(client, coordinators, deadline, places, require_stable=True).values()
+    return found
+
+
+def restored_offsets(
+    client: Client, backup: Backup, coordinator: int | None, places: Collection[Partition], deadline: Deadline
+) -> Offsets | Fault:
+    """The current offsets of a backup's group for these partitions; by the backup's topic ids if brokers support it.
+
+    No Fault if a commit is pending.
+    """
+    coordinators = {backup.group: coordinator}
+    if backup.type == GroupType.SHARE:
+        return current_offsets(client, backup.type, coordinators, places, deadline)
+    return kafka_offsets.committed_by_topic_id(client, coordinators, places, backup.topic_ids, deadline)
+
+
+def internal_topics(topics: Iterable[str], group: str) -> list[str]:
+    """The topics that Kafka Streams created for the application of this id, by their names."""
+    return sorted(topic for topic in topics if is_internal(topic, group))
 
 
 def read_bounds(

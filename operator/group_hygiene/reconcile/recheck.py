@@ -29,12 +29,13 @@ from group_hygiene.reconcile.context import (
     Context,
     Facts,
     evidence_of,
+    internal_topics,
     read_bounds,
     read_missing_topics,
+    read_offsets,
     read_protections,
     readable,
 )
-from group_hygiene.reconcile.saved_offsets import internal_topics, read_offsets
 from group_hygiene.reconcile.unread import read_records
 from group_hygiene.reconcile.uses import Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, VETOES, Case, Reads, Ready, of_topics, unreadable
@@ -75,15 +76,10 @@ def recheck(
     reads = _read(context, plan, cluster, batch, uses, deadline)
     if isinstance(reads, Refusal):
         return Rechecked({}, dict.fromkeys(batch, reads), context.clock.monotonic(), False, {})
-    ready: dict[str, Ready] = {}
-    refused: dict[str, Refusal] = {}
-    for name, group in reads.groups.items():
-        case = Case(reads, group)
-        refusal = next(filter(None, (veto(case) for veto in VETOES)), None)
-        if refusal is not None:
-            refused[name] = refusal
-        else:
-            ready[name] = case.ready()
+    cases = {name: Case(reads, group) for name, group in reads.groups.items()}
+    found = {name: next(filter(None, (veto(case) for veto in VETOES)), None) for name, case in cases.items()}
+    refused = {name: refusal for name, refusal in found.items() if refusal is not None}
+    ready = {name: case.ready() for name, case in cases.items() if name not in refused}
     return Rechecked(ready, refused, reads.started, reads.late, reads.log_ends)
 
 
@@ -123,8 +119,8 @@ def _read(
     if isinstance(log_ends, Refusal):
         return log_ends
     pending = pending_commits(context, dict.fromkeys(groups), partitions, deadline)
-    brokers = look_up(client, list(groups), deadline)
-    coordinators = {name: None if isinstance(broker, Fault) else broker for name, broker in brokers.items()}
+    found = look_up(client, list(groups), deadline)
+    coordinators = {name: None if isinstance(broker, Fault) else broker for name, broker in found.items()}
     started = context.clock.monotonic()
     types = {name: group.type for name, group in groups.items()}
     described = kafka_groups.describe_groups(client, types, coordinators, deadline)

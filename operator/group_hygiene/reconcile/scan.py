@@ -36,12 +36,12 @@ from group_hygiene.reconcile.context import (
     evidence_of,
     read_bounds,
     read_missing_topics,
+    read_offsets,
     read_protections,
     readable,
 )
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Moment
-from group_hygiene.reconcile.saved_offsets import read_offsets
 from group_hygiene.reconcile.sightings import new_notes
 from group_hygiene.reconcile.unread import read_records
 from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow

@@ -167,10 +167,11 @@ def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_
     """
     lost = {id_: [None] for id_, found in ends.items() if id_ not in backups and _DELETIONS.intersection(found)}
     allowed = _allowed(request, {**backups, **lost})
+    found = [(_taken(id_, parts), id_, _whole(parts)) for id_, parts in allowed.items()]
+    # An unreadable backup counts as the last one of its second.
+    by_age = sorted(found, key=lambda each: (each[0], each[2] is None, each[2].at if each[2] else _UNKNOWN, each[1]))
     passed: list[Backup] = []
-    by_age = sorted(allowed, key=lambda id_: _age(id_, allowed[id_]))
-    for id_ in reversed(by_age):
-        backup, at = _whole(allowed[id_]), _taken(id_, allowed[id_])
+    for at, id_, backup in reversed(by_age):
         if backup is None:
             message = (
                 "a part of its newest backup is missing or can't be read; an older one is used only if `at` requests it"
@@ -181,8 +182,7 @@ def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_
         if request.policy in (None, backup.policy):
             if backup.replaced:
                 return backup
-            others = filter(None, map(_whole, allowed.values()))
-            readable = [found for found in others if not found.replaced]
+            readable = [each for _, _, each in found if each is not None and not each.replaced]
             complete = _with_earlier_parts(request, backup, readable, ends)
             return reduce(with_newer_offsets, reversed(passed), complete)
         if set(ends.get(id_, ())) != {OutcomeType.NOT_DELETED}:
@@ -223,12 +223,6 @@ def _allowed(request: RestoreRequest, backups: Saved) -> Saved:
     if at is None or not request.overwrite_later or request.policy is not None:
         backups = {id_: parts for id_, parts in backups.items() if not any(part and part.replaced for part in parts)}
     return backups if at is None else {id_: parts for id_, parts in backups.items() if _taken(id_, parts) <= at}
-
-
-def _age(id_: str, parts: Sequence[Backup | None]) -> tuple[datetime, bool, datetime, str]:
-    """An unreadable backup counts as the last one of its second."""
-    whole = _whole(parts)
-    return _taken(id_, parts), whole is None, _UNKNOWN if whole is None else whole.at, id_
 
 
 def _taken(id_: str, parts: Sequence[Backup | None]) -> datetime:

@@ -8,7 +8,7 @@ compare -> write the outcome into the ledger. A partition without evidence is le
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -27,16 +27,10 @@ from group_hygiene.model.backups import Backup, SavedOffset, in_parts, saved_off
 from group_hygiene.model.entries import Change, HistoryEntry, Key, OutcomeType, Removal
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Partition
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.reconcile.context import read_bounds
+from group_hygiene.reconcile.context import COMMITTING, RESTORABLE, current_offsets, read_bounds, restored_offsets
 from group_hygiene.reconcile.deletion import new_id
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import MARGIN_S, Moment
-from group_hygiene.reconcile.saved_offsets import (
-    COMMITTING,
-    RESTORABLE,
-    current_offsets,
-    restored_offsets,
-)
 from group_hygiene.reconcile.uses import find_growth
 from group_hygiene.reconcile.vetoes import FRESH_S
 from group_hygiene.restore.restorable import (
@@ -157,8 +151,11 @@ def restore(
         saved = read_saved(executor.context.journal, [request], executor.context.deadline())
     earlier = {group: outcome for (id_, group), outcome in saved.earlier.items() if request.follows(id_)}
     if earlier:
-        if not preview:
-            _remember_longer(executor, request, earlier.values())
+        wanted = executor.context.clock.now() + request.remembered
+        late = [each for each in earlier.values() if each and each.expires < wanted - request.remembered / 2]
+        if late and not preview:
+            # Else an object that Git creates again restores once more when the outcome of the first one has expired.
+            executor.record([structs.replace(each, expires=wanted) for each in late])
         return [ran_before(name, earlier) for name in request.groups or sorted(earlier)]
     concerned = (
         name for name, backups in saved.backups.items() if request.asks_for(name) and concerns(request, backups)
@@ -191,19 +188,19 @@ def restore(
 
 def _stop(executor: Executor, saved: SavedEntries, preview: bool) -> Refusal | None:
     """Why no group can be restored now. Writes to the ledger, to compare clocks, unless it is a preview."""
-    if not saved.stop:
-        saved.stop.append(_find_stop(executor, preview))
-    return saved.stop[0]
-
-
-def _find_stop(executor: Executor, preview: bool) -> Refusal | None:
+    if saved.stop:
+        return saved.stop[0]
     context, deadline = executor.context, executor.context.deadline()
-    if not preview and isinstance(problem := executor.broker_time(deadline), Refusal):
-        return problem
-    cluster = kafka_cluster.read_cluster(context.client, deadline, context.connection.topics_attested)
-    if not isinstance(cluster, Fault):
-        find_growth(context, cluster, deadline, records=True, coordinators=True)
-    return executor.refusal(deadline, Moment.RESTORE)
+    now = None if preview else executor.broker_time(deadline)
+    if isinstance(now, Refusal):
+        stop: Refusal | None = now
+    else:
+        cluster = kafka_cluster.read_cluster(context.client, deadline, context.connection.topics_attested)
+        if not isinstance(cluster, Fault):
+            find_growth(context, cluster, deadline, records=True, coordinators=True)
+        stop = executor.refusal(deadline, Moment.RESTORE)
+    saved.stop.append(stop)
+    return stop
 
 
 def _restore_group(
@@ -390,7 +387,7 @@ def _commit_some(
     now = current_offsets(client, backup.type, asked, places, executor.context.deadline())
     if isinstance(now, Fault):
         why = unreadable(backup.group, now)
-        return [_left_alone(partition, why.reason, why.message) for partition in wanted]
+        return [replace(each, reason=why.reason, message=why.message, commit=None) for each in wanted]
     other = {p.partition: now[p.partition] for p in wanted if now.get(p.partition) not in (None, p.present)}
     results = [held(p.partition, p.saved, other[p.partition]) for p in wanted if p.partition in other]
     free = [partition for partition in wanted if partition.partition not in other]
@@ -401,15 +398,11 @@ def _commit_some(
     if stop is None and fresh <= 0:
         stop = Refusal(reasons.OFFSETS_UNKNOWN, f"reading the committed offsets took more than {FRESH_S:.0f} s")
     if stop is not None:
-        return results + [_left_alone(partition, stop.reason, stop.message) for partition in free]
+        return results + [replace(each, reason=stop.reason, message=stop.message, commit=None) for each in free]
     commits = {partition.partition: partition.commit for partition in free if partition.commit is not None}
     answers = executor.restore_offsets(backup, coordinator, commits, Deadline(min(fresh, lead)))
     after = restored_offsets(client, backup, coordinator, list(commits), executor.context.deadline())
     return results + [compared(partition, answers[partition.partition], after) for partition in free]
-
-
-def _left_alone(partition: PartitionResult, reason: str, message: str) -> PartitionResult:
-    return replace(partition, reason=reason, message=message, commit=None)
 
 
 def _replaced(
@@ -427,14 +420,6 @@ def _replaced(
     changes = {"id": new_id(now), "at": now, "expires": now + (backup.expires - backup.at), "offsets": offsets}
     changes |= {"continues": request.id, "replaced": True, "evidence": "replaced by a restore"}
     return in_parts(structs.replace(backup, **changes))
-
-
-def _remember_longer(executor: Executor, request: RestoreRequest, earlier: Iterable[HistoryEntry | None]) -> None:
-    """Else an object that Git creates again restores once more when the outcome of the first one has expired."""
-    wanted = executor.context.clock.now() + request.remembered
-    late = [each for each in earlier if each is not None and each.expires < wanted - request.remembered / 2]
-    if late:
-        executor.record([structs.replace(each, expires=wanted) for each in late])
 
 
 def _noted(executor: Executor, outcome: HistoryEntry, result: GroupResult, begun: HistoryEntry | None) -> GroupResult:
