@@ -205,9 +205,11 @@ class Plan:
         Its new marks get the date `now`, as they are written then. budget: how many more groups this run of the
         connection may delete; None = no limit.
         """
-        marks = self.marks
-        if self.policy.by_topic:
-            marks = {name: _redated(mark, self.at, now) for name, mark in marks.items()}
+        marks = dict(self.marks)
+        for name, mark in self.marks.items():
+            if self.at in mark.topics.values():
+                topics = {topic: now if since == self.at else since for topic, since in mark.topics.items()}
+                marks[name] = mark.of_topics(topics)
         actions = self.actions if budget is None else self.actions[: max(0, budget)]
         return replace(self, actions=actions, marks=marks, at=now)
 
@@ -268,7 +270,9 @@ def make_plan(
         for name, mark in marks.items()
         if policy.enforced and mark.digest == policy.digest and name not in unmarking
         if not is_outdated(policy, mark, verdicts.get(name))
-        if (policy.by_topic and new is not None) or _was_shown(policy, mark, conditions)
+        if (policy.by_topic and new is not None)
+        # Users could see a part of it.
+        or any(map(conditions.has_shown, mark.topics.values() if policy.by_topic else (mark.since,)))
     }
     due = due_groups(policy, verdicts, valid_marks, now)
     limits = policy.limits
@@ -308,11 +312,6 @@ def _marking(
     )
 
 
-def _was_shown(policy: Policy, mark: Mark, conditions: RunConditions) -> bool:
-    """Whether users could see a part of the mark."""
-    return any(map(conditions.has_shown, mark.topics.values() if policy.by_topic else (mark.since,)))
-
-
 def _updated_mark(
     policy: Policy, mark: Mark, verdict: Verdict | None, new: datetime | None, conditions: RunConditions
 ) -> Mark:
@@ -332,15 +331,6 @@ def _updated_mark(
         topics |= dict.fromkeys(verdict.topics.difference(topics), new)
     since = min(topics.values(), default=mark.since)
     return structs.replace(mark, topics=topics, since=since, due=since + _announced_delay(policy, mark))
-
-
-def _redated(mark: Mark, before: datetime, now: datetime) -> Mark:
-    """The mark with the date `now` for its topics that were marked at `before`."""
-    if before not in mark.topics.values():
-        return mark
-    topics = {topic: now if since == before else since for topic, since in mark.topics.items()}
-    since = min(topics.values())
-    return structs.replace(mark, topics=topics, since=since, due=since + (mark.due - mark.since))
 
 
 def due_topics(policy: Policy, mark: Mark, verdict: Verdict, now: datetime) -> frozenset[str]:

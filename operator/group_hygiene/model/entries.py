@@ -175,6 +175,11 @@ class Mark(Entry, frozen=True, kw_only=True, gc=False, tag="mark"):
     def __hash__(self) -> int:
         return hash(self.key)
 
+    def of_topics(self, topics: dict[str, datetime]) -> Mark:
+        """The mark of these topics. The time from the mark of a topic to its date stays."""
+        since = min(topics.values())
+        return msgspec.structs.replace(self, topics=topics, since=since, due=since + (self.due - self.since))
+
     @property
     def newest(self) -> datetime:
         """The date of the newest mark of a topic; for a whole group, the date of the mark."""

@@ -295,19 +295,14 @@ def _entry(facts: DeletionFacts, then: End, outcome: Outcome) -> OutcomeEntry:
 
 
 def _endings(facts: DeletionFacts, then: End, outcome: Outcome) -> list[Change]:
-    """The end of the intent, if it is the only one; of the mark after a deletion, else of a useless backup."""
+    """The end of the intent, if it is the only one; of the mark, or of its deleted topics, after a deletion; else of a
+    useless backup.
+    """
     deletion = facts.deletion
     ended: list[Change] = [Removal(("intent", deletion.group))] if facts.state is DeletionState.INTENT else []
     if outcome.kind is not OutcomeKind.DELETED:
         return ended + [Removal(key) for key in facts.backup if then.removes_backup]
-    ended.append(_shorter(facts.mark, outcome.topics) or Removal(("mark", deletion.policy_uid, deletion.group)))
-    return ended
-
-
-def _shorter(mark: Mark | None, topics: Collection[str]) -> Mark | None:
-    """The mark with its other topics only; None = nothing is left of it."""
-    left = {} if mark is None or not topics else {t: at for t, at in mark.topics.items() if t not in topics}
-    if mark is None or not left:
-        return None
-    since = min(left.values())
-    return replace(mark, topics=left, since=since, due=since + (mark.due - mark.since))
+    mark, topics = facts.mark, outcome.topics
+    left = {t: at for t, at in mark.topics.items() if t not in topics} if mark and topics else {}
+    removal = Removal(("mark", deletion.policy_uid, deletion.group))
+    return [*ended, mark.of_topics(left) if mark and left else removal]
