@@ -69,7 +69,7 @@ class Keeps:
     def have_ended(self, contents: Contents) -> bool:
         """Whether requests in the ledger have to be withdrawn."""
         wanted = self._wanted | self._of_others(contents)
-        return reconcile.has_withdrawals(contents, {uid for uid, of in wanted.items() if of is None or of})
+        return not reconcile.keepers(contents) <= {uid for uid, of in wanted.items() if of is None or of}
 
     def due(self, connection: Connection) -> list[Keeping]:
         """The keeps that the connection admits and that are due now."""

@@ -34,11 +34,6 @@ def unread(bounds: Bounds, offset: int) -> int:
     return max(0, bounds.end - max(offset, bounds.start))
 
 
-def is_outside(bounds: Bounds, offset: int) -> bool:
-    """Whether a fetch from this offset is out of range; the end itself is in range."""
-    return not bounds.start <= offset <= bounds.end
-
-
 def lag_summary(offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]) -> LagSummary | None:
     """The lag by these bounds; None = those of some partition were not read."""
     waiting, outside, first = 0, 0, None
@@ -50,7 +45,8 @@ def lag_summary(offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]) ->
             first = first or (None if known.code == NO_SUCH_TOPIC else known)
             continue
         waiting += unread(known, commit.offset)
-        outside += is_outside(known, commit.offset)
+        # A fetch from the end itself is in range.
+        outside += not known.start <= commit.offset <= known.end
     return LagSummary(waiting, outside, first)
 
 

@@ -138,7 +138,11 @@ class Ledger:
         if topic is None:
             raise LedgerProblem(f"the topic {self._settings.topic} is gone", reasons.LEDGER_RESET)
         if self.contents.hidden:
-            self._retry_hidden(deadline)
+            # By one answer: another replica may lead, or brokers may have removed the records.
+            try:
+                next(self._fetches(min(self.contents.hidden), deadline))
+            except _OutOfRange:
+                self._is_stale = True
         stale = self._is_stale
         other = stale or topic.id != self._topic.id or not self._continue(deadline, until, check)
         self._topic = topic
@@ -290,7 +294,10 @@ class Ledger:
                 size += len(record.value)
             if size >= checked + _STEP_BYTES:
                 checked = size
-                _require_memory(size * _TIMES_AS_ENTRIES)
+                try:
+                    memory.require(size * _TIMES_AS_ENTRIES, "reading the backups")
+                except memory.TooMuch as error:
+                    raise LedgerProblem(str(error), reasons.MEMORY_EXHAUSTED) from error
         for key, value in latest.items():
             entry = _decoded(key, value)
             yield key, None if isinstance(entry, Unreadable) else entry
@@ -429,13 +436,6 @@ class Ledger:
         known.update(found)
         self._empty = self._empty and not found
 
-    def _retry_hidden(self, deadline: Deadline) -> None:
-        """By one answer: another replica may lead, or brokers may have removed the records."""
-        try:
-            next(self._fetches(min(self.contents.hidden), deadline))
-        except _OutOfRange:
-            self._is_stale = True
-
     def _take(self, key: bytes | None, value: bytes | None) -> None:
         self._empty = False
         self.contents.take(key, value)
@@ -515,13 +515,6 @@ def _readable(fetched: Fetched) -> Iterator[tuple[Key, Record]]:
             yield decode_key(record.key), record
         except Unreadable:
             continue
-
-
-def _require_memory(size: int) -> None:
-    try:
-        memory.require(size, "reading the backups")
-    except memory.TooMuch as error:
-        raise LedgerProblem(str(error), reasons.MEMORY_EXHAUSTED) from error
 
 
 def _time(written: Written | None) -> datetime | None:

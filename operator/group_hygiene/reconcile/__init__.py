@@ -28,7 +28,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
 from group_hygiene.reconcile.context import Context, Memory, Observation
 from group_hygiene.reconcile.deletion import apply
 from group_hygiene.reconcile.executor import Executor, may_create_ledger, open_ledger
-from group_hygiene.reconcile.keeping import has_withdrawals, keep_groups, keepers, withdraw
+from group_hygiene.reconcile.keeping import keep_groups, keepers, withdraw
 from group_hygiene.reconcile.marks import forget_policies, note_marks
 from group_hygiene.reconcile.opening import LedgerNeed, few_replicas, ledger_settings, open_journal
 from group_hygiene.reconcile.preconditions import Guard
@@ -50,7 +50,6 @@ __all__ = [
     "delete_requested",
     "few_replicas",
     "forget_policies",
-    "has_withdrawals",
     "judge_requested",
     "keep_groups",
     "keepers",

@@ -106,18 +106,13 @@ def apply(executor: Executor, plan: Plan, observation: Observation, since: Since
 
     Raises LedgerFenced when another process took over.
     """
-    outcomes: list[Outcome] = []
     context, actions, cluster = executor.context, list(plan.actions), observation.snapshot.cluster
     if actions:
         limit = kafka_cluster.offsets_write_bytes(context.client, context.deadline())
         context.memory.write_bytes = WRITE_BYTES if limit is None else min(limit, WRITE_BYTES)
-    earlier: dict[str, Earlier] = {}
-    for name, found in interrupted_before(context, plan.policy, actions).items():
-        if isinstance(found, Refusal):
-            actions.remove(name)
-            outcomes.append(not_deleted(name, found))
-        else:
-            earlier[name] = found
+    earlier, refused = interrupted_before(context, plan.policy, actions)
+    outcomes = [not_deleted(name, why) for name, why in refused.items()]
+    actions = [name for name in actions if name not in refused]
     # Here there is time to read a long log; right before each request only newer records are read.
     uses = Uses(context, plan, cluster, since)
     uses.read_on(context.deadline())

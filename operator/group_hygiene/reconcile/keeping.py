@@ -6,7 +6,7 @@ and reads it back with all intents. So at least one of both sees the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -64,16 +64,18 @@ def keep_groups(
     if keep.until is not None and keep.until <= now:
         return Refusal(reasons.KEEP_ENDED, f"until is over: {timestamp(keep.until)}")
     granted = [name for name in keep.groups if keep.granted(name)]
-    requests = {}
+    requests, by = {}, f"GroupKeep {keep.namespace}/{keep.name}"
     for name in granted:
         known = contents.object_keeps.get(name, {}).get(keep.source)
         until = _until(keep, known, now, at_most_ahead)
         since = now if known is None else known.at
-        request = KeepRequest(group=name, until=until, why=keep.reason, by=_by(keep), at=since, source=keep.source)
+        request = KeepRequest(group=name, until=until, why=keep.reason, by=by, at=since, source=keep.source)
         if request != known:
             requests[name] = request
     new = [name for name in requests if keep.source not in contents.object_keeps.get(name, {})]
-    too_many = new[max(0, REQUESTS_MAX - _count(contents, keep.namespace)) :]
+    sources = [source for by_source in contents.object_keeps.values() for source in by_source]
+    of_namespace = sum(source.startswith(f"{keep.namespace}/") for source in sources)
+    too_many = new[max(0, REQUESTS_MAX - of_namespace) :]
     for name in too_many:
         del requests[name]
     for name in new:
@@ -130,11 +132,6 @@ def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], kno
         Executor(context).end(ended)
 
 
-def has_withdrawals(contents: Contents, uids: Iterable[str]) -> bool:
-    """Whether the ledger has requests of other GroupKeeps than these."""
-    return not keepers(contents).issubset(uids)
-
-
 def keepers(contents: Contents) -> set[str]:
     """The uids of the GroupKeeps that have requests in the ledger."""
     return {_uid(source) for by_source in contents.object_keeps.values() for source in by_source}
@@ -148,16 +145,6 @@ def _until(keep: GroupKeep, known: KeepRequest | None, now: datetime, at_most_ah
     if keep.until is not None and (not at_most_ahead or keep.until <= now + _AHEAD):
         return keep.until
     return known.until if known is not None and now + _RENEWED_AT < known.until <= now + _AHEAD else now + _AHEAD
-
-
-def _count(contents: Contents, namespace: str) -> int:
-    """How many requests the GroupKeeps of a namespace have."""
-    begin = f"{namespace}/"
-    return sum(source.startswith(begin) for by_source in contents.object_keeps.values() for source in by_source)
-
-
-def _by(keep: GroupKeep) -> str:
-    return f"GroupKeep {keep.namespace}/{keep.name}"
 
 
 def _client(used_by: UsedBy | None, found: Description | Fault | None, now: datetime) -> str:

@@ -150,7 +150,17 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
     done = [result for result in results if isinstance(result, Done)]
     lost = {name for name, each in remains.items() if each.found in (Presence.PART, Presence.PART_IN_USE)}
     lost |= {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
-    done = _completed(context, deletions, done, lost)
+    lost &= {each.entry.group for each in done}
+    if lost:
+        # What these groups committed right before.
+        ended = [each for each in deletions if each.group in lost]
+        cluster = read_cluster(context.client, context.deadline(), context.connection.topics_attested)
+        window = DeletionWindow(context, cluster, ended)
+        window.close(context.deadline(), {each.group: () for each in ended if each.type != GroupType.SHARE})
+        done = [
+            window.completed(each, partial(_backup_of, context, each.entry)) if each.entry.group in lost else each
+            for each in done
+        ]
     if not done or not record_ends(Executor(context), done):
         return Counter()
     return Counter(result.entry.policy_uid for result in done if result.outcome.kind is OutcomeKind.DELETED)
@@ -171,25 +181,6 @@ def record_ends(executor: Executor, done: Sequence[Done]) -> bool:
     for id_ in deleted:
         memory.unrecorded.pop(id_, None)
     return True
-
-
-def _completed(
-    context: Context, deletions: Collection[Deletion], done: Sequence[Done], lost: Collection[str]
-) -> list[Done]:
-    """The same ends, with what the groups that lost offsets committed right before. lost: the names of these groups."""
-    groups = {each.entry.group for each in done} & set(lost)
-    if not groups:
-        return list(done)
-    cluster = read_cluster(context.client, context.deadline(), context.connection.topics_attested)
-    window = DeletionWindow(context, cluster, [each for each in deletions if each.group in groups])
-    window.close(
-        context.deadline(),
-        {each.group: () for each in deletions if each.group in groups and each.type != GroupType.SHARE},
-    )
-    return [
-        window.completed(each, partial(_backup_of, context, each.entry)) if each.entry.group in groups else each
-        for each in done
-    ]
 
 
 def _facts(context: Context, deletion: Deletion, remains: Remains, is_over: bool) -> DeletionFacts:
@@ -231,8 +222,10 @@ class Earlier(NamedTuple):
     superseded: tuple[Key, ...]
 
 
-def interrupted_before(context: Context, policy: Policy, names: Iterable[str]) -> dict[str, Earlier | Refusal]:
-    """The backup of each group's interrupted deletion, if it has one; a Refusal if it can't be read.
+def interrupted_before(
+    context: Context, policy: Policy, names: Iterable[str]
+) -> tuple[dict[str, Earlier], dict[str, Refusal]]:
+    """The backup of each group's interrupted deletion, if it has one; and the Refusals where it can't be read.
 
     For DeleteOffsets, only deletions of the same policy count.
     """
@@ -241,18 +234,19 @@ def interrupted_before(context: Context, policy: Policy, names: Iterable[str]) -
     ids = {name: outcome.id for name, outcome in found.items() if outcome is not None and outcome.expires > now}
     backups = _backups(context, ids)
     if isinstance(backups, Refusal):
-        return dict.fromkeys(ids, backups)
-    results: dict[str, Earlier | Refusal] = {}
+        return {}, dict.fromkeys(ids, backups)
+    earlier: dict[str, Earlier] = {}
+    refused: dict[str, Refusal] = {}
     for name, id_ in ids.items():
         backup = _of_deletion(backups, name, id_)
         if backup is None:
-            results[name] = Refusal(reasons.INTERRUPTED, "the backup of an interrupted deletion of it can't be read")
+            refused[name] = Refusal(reasons.INTERRUPTED, "the backup of an interrupted deletion of it can't be read")
             continue
         older = _of_deletion(backups, name, backup.continues)
         over = older is not None and has_all_of(backup, older)
         keys = [part.key for part in backups if over and (part.group, part.id) == (name, backup.continues)]
-        results[name] = Earlier(backup, tuple(keys))
-    return results
+        earlier[name] = Earlier(backup, tuple(keys))
+    return earlier, refused
 
 
 def _backups(context: Context, groups: Iterable[str]) -> list[Backup] | Refusal:

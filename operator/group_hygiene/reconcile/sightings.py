@@ -40,28 +40,24 @@ def note_programs(context: Context, observation: Observation) -> None:
     memory.described &= living.keys()
     left = list(living.keys() - memory.described)
     chosen = {name: living[name] for name in random.sample(left, min(len(left), _GROUPS))}
-    changes = _changes(context, chosen, noted)
-    if observation.snapshot.complete:
-        changes += [Removal(noted[name].key) for name in noted.keys() - groups.keys()]
-    if changes:
-        context.journal.note(changes, Deadline(_WRITE_S))
-
-
-def _changes(context: Context, groups: Mapping[str, Group], noted: Mapping[str, UsedBy]) -> list[Change]:
-    types = {name: group.type for name, group in groups.items()}
-    coordinators = {name: group.coordinator for name, group in groups.items()}
+    types = {name: group.type for name, group in chosen.items()}
+    coordinators = {name: group.coordinator for name, group in chosen.items()}
     changes: list[Change] = []
     found: dict[str, Sighting] = {}
     for name, answer in describe_groups(context.client, types, coordinators, Deadline(_SECONDS)).items():
         if isinstance(answer, Fault) or not answer.members:
             continue
-        context.memory.described.add(name)
+        memory.described.add(name)
         sighting = program_of((member.client_id for member in answer.members), answer.protocol)
         if sighting is not None:
             found[name] = sighting
         elif name in noted:
             changes.append(Removal(noted[name].key))
-    return changes + new_notes(noted, found, context.clock.now())
+    changes += new_notes(noted, found, context.clock.now())
+    if observation.snapshot.complete:
+        changes += [Removal(noted[name].key) for name in noted.keys() - groups.keys()]
+    if changes:
+        context.journal.note(changes, Deadline(_WRITE_S))
 
 
 def new_notes(noted: Mapping[str, UsedBy], found: Mapping[str, Sighting], now: datetime) -> list[Change]:

@@ -95,7 +95,9 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
         known |= {i: at.time_ms for i, at in log.items() if at.leader_epoch == leaders[i][1] and at.time_ms >= 0}
     # Once for each leader: records of an earlier one may have later times than its own.
     unknown = [i for i, offset in tail.positions.items() if offset and known.get(i, -1) < 0]
-    known |= _latest_times(context.client, unknown, deadline)
+    asked = [Partition(OFFSETS_TOPIC, index) for index in unknown]
+    answers = latest_times(context.client, asked, deadline) if asked else {}
+    known |= {place.partition: at for place, at in answers.items() if not isinstance(at, Fault)}
     for index, at in known.items():
         tail.latest_ms[index] = max(at, tail.latest_ms.get(index, -1))
     memory.tail = tail
@@ -106,14 +108,6 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
     # Without a place, uses before this scan are not known.
     used = [name for name in tail.used(since) if name in seen] if log else []
     return Followed(places, lost or (not log and bool(seen)), used)
-
-
-def _latest_times(client: Client, indexes: Collection[int], deadline: Deadline) -> dict[int, int]:
-    """The latest time of the records in these partitions of the log, where brokers return it."""
-    if not indexes:
-        return {}
-    answers = latest_times(client, [Partition(OFFSETS_TOPIC, index) for index in indexes], deadline)
-    return {place.partition: at for place, at in answers.items() if not isinstance(at, Fault)}
 
 
 def read_ends(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, int] | Fault:

@@ -282,8 +282,8 @@ def unreadable(fault: Fault) -> Refusal:
 
 
 def _lag(offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]) -> dict[Partition, int]:
-    found = {place: (bounds[place], commit.offset) for place, commit in offsets.items()}
-    return {place: unread(known, offset) for place, (known, offset) in found.items() if not isinstance(known, Fault)}
+    places = offsets.items()
+    return {place: unread(known, at.offset) for place, at in places if isinstance(known := bounds[place], Bounds)}
 
 
 def _known(ids: Mapping[str, str | Fault]) -> dict[str, str]:

@@ -51,7 +51,9 @@ def unread_topics(policy: Policy, evidence: Evidence, now: datetime) -> frozense
     if not chosen:
         what = "of the topics that deleteOffsets leaves" if committed else "at all"
         return Refusal(reasons.NO_OFFSETS, f"has no committed offsets {what}")
-    new = {topic for topic in chosen if not _deleted_before(topic, evidence, now)}
+    # A client that committed them again needs them.
+    again = {topic for topic, deleted in evidence.offsets_deleted.items() if deleted.until > now}
+    new = chosen - again
     if not new:
         topic = min(chosen)
         until = timestamp(evidence.offsets_deleted[topic].until)
@@ -69,12 +71,6 @@ def unread_topics(policy: Policy, evidence: Evidence, now: datetime) -> frozense
     if not idle - subscribed:
         return Refusal(reasons.SUBSCRIBED, f"its members read all of its {len(idle)} topics without recent commits")
     return frozenset(idle - subscribed)
-
-
-def _deleted_before(topic: str, evidence: Evidence, now: datetime) -> bool:
-    """A client that committed them again needs them."""
-    deleted = evidence.offsets_deleted.get(topic)
-    return deleted is not None and deleted.until > now
 
 
 def _is_idle(policy: Policy, evidence: Evidence, topic: str, now: datetime) -> bool:
