@@ -1,8 +1,8 @@
-"""Decodes records of `__consumer_offsets`: bytes in, one frozen record out, or BrokenRecord. Pure.
+"""The partition of a group in `__consumer_offsets`, and its records: bytes in, a frozen record out, or BrokenRecord.
 
 All records of Kafka 2.5 to 4.4. Layouts: group-coordinator/src/main/resources/common/message/*.json of each version,
-and before those the Scala schemas of kafka.coordinator.group.GroupMetadataManager. Spark's workers import this module:
-of this package it may import only `errors` and `encoding`, and no client library.
+and before those the Scala schemas of kafka.coordinator.group.GroupMetadataManager. Pure. Spark's workers import this
+module: of this package it may import only `errors` and `encoding`, and no client library.
 """
 
 from __future__ import annotations
@@ -116,6 +116,26 @@ def decode(key: bytes | None, value: bytes | None) -> Commit | StateRecord:
         return _group_state(number, key, value)
     except _LAYOUT_ERRORS as error:
         raise BrokenRecord(f"its bytes do not fit their layout: {error}") from error
+
+
+def partition_of(group: str, partitions: int) -> int:
+    """A group's partition of `__consumer_offsets` (GroupCoordinatorService.partitionFor, String.hashCode)."""
+    return partition_of_hash(hash_of(group), partitions)
+
+
+def hash_of(text: str) -> int:
+    """String.hashCode, as an unsigned number."""
+    code = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    return code
+
+
+def partition_of_hash(code: int, partitions: int) -> int:
+    """The partition of a group whose id has this hash. By numpy's arrays of int64, of many."""
+    # As Utils.abs: the smallest number, which has no positive counterpart, becomes 0.
+    return abs(code - (code >> 31 << 32)) % (1 << 31) % partitions
 
 
 # Tenants choose these texts and numbers: no record may fill a table.
