@@ -7,26 +7,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kafka.protocol.admin import (
-    DescribeConfigsRequest,
-    DescribeGroupsRequest,
-    ListGroupsRequest,
-)
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from group_hygiene.kafka.answers import LogDirs, Metadata, Topic, log_dirs, metadata
 from group_hygiene.kafka.bounds import BROKERS, ROWS, TOO_MUCH, Rows
-from group_hygiene.kafka.client import (
-    NO_ANSWER,
-    Call,
-    Client,
-    Deadline,
-    Results,
-    fault_of_code,
-    retrying,
-    retrying_one,
-)
+from group_hygiene.kafka.client import NO_ANSWER, Call, Client, Deadline, Results, fault_of_code, retrying, retrying_one
 from group_hygiene.kafka.coordinators import Question, ask_brokers, read_samples
 from group_hygiene.kafka.permissions import Operation, on_cluster
 from group_hygiene.kafka.protocol import ConsumerGroupDescribeRequest, RawDescribeLogDirsRequest, RawMetadataRequest
