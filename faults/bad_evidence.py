@@ -15,7 +15,7 @@ from faults.offsets_log import ends
 from faults.requests import OFFSET_FETCH, Exchange, asks_whether_loaded
 from faults.stage import Stage
 from faults.world import World
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from sandbox.waiting import wait_for
 from tests.warehouse import Warehouse, idle, now
 

@@ -15,7 +15,7 @@ from subprocess import PIPE, STDOUT
 import pytest
 
 from group_hygiene.errors import UsageError
-from group_hygiene.kafka.tls import client_context
+from group_hygiene.kafka.login import client_context
 from group_hygiene.spec.client_properties import parse_client_properties
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Tls
 from group_hygiene.spec.jaas import IAM_HANDLER, IAM_OAUTH_HANDLER

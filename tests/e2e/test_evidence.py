@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from faults.offsets_log import ends
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from sandbox.spark.jars import jars
 from sandbox.waiting import wait_for
 from tests.e2e.conftest import ROOT, Groups, RunningOperator, World, connection, policy

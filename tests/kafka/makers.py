@@ -25,7 +25,7 @@ from kafka.structs import OffsetAndMetadata
 
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
 from group_hygiene.kafka.cluster import read_cluster
-from group_hygiene.kafka.samples import PREFIX
+from group_hygiene.kafka.coordinators import PREFIX
 from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
 from group_hygiene.model.snapshot import Cluster
 from sandbox.kafka import KafkaCluster

@@ -155,7 +155,7 @@ class StreamsMember:
 
 def _ask(client: Client, group: str, request: Any, read: Callable[[Any], Any]) -> Any:
     """What the coordinator of the group answers."""
-    question = Question(lambda _: request, lambda ids, response: {ids[0]: read(response)}, 1)
+    question = Question[str](lambda _: request, lambda ids, response: {ids[0]: read(response)}, 1)
     answer = ask(client, {group: None}, question, soon())[group]
     assert not isinstance(answer, Fault), answer
     return answer

@@ -18,8 +18,8 @@ from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import end_offsets
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.kafka.partition import PartitionLeader, fetch_all, fetch_raw
-from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.samples import PREFIX
+from group_hygiene.kafka.coordinators import PREFIX
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup

@@ -17,7 +17,7 @@ from group_hygiene.kafka.cluster import hidden_topics
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Offsets
 from group_hygiene.model.verdicts import OutcomeKind

@@ -14,10 +14,10 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
-from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
+from group_hygiene.kafka.offsets import epoch_ends
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.kafka.partition import PartitionLeader, RawFetched, fetch_raw
-from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Partition
 from group_hygiene.model.snapshot import Cluster

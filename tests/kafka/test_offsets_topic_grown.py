@@ -20,7 +20,7 @@ from group_hygiene import reconcile
 from group_hygiene.cli import main
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
 from group_hygiene.model.verdicts import OutcomeKind

@@ -14,7 +14,7 @@ import pytest
 from group_hygiene import reconcile
 from group_hygiene.kafka.changes import commit_offsets
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.ledger.codec import group_of
 from group_hygiene.ledger.records import record
 from group_hygiene.ledger.settings import LedgerSettings

@@ -19,8 +19,7 @@ from group_hygiene.kafka.changes import delete_offsets
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, topic_ids
 from group_hygiene.kafka.offsets import start_offsets
-from group_hygiene.kafka.offsets_log import Commit, decode
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import Commit, decode, partition_of
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import CommittedOffset, Fault, Partition

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from group_hygiene.kafka.answers import Metadata, Topic
 from group_hygiene.kafka.client import Call, Client, Deadline
 from group_hygiene.kafka.cluster import topic_ids, topics_exist
 from group_hygiene.kafka.offsets import end_offsets
-from group_hygiene.kafka.topic_answers import Metadata, Topic
 from group_hygiene.model.groups import Fault, Partition
 from tests.kafka.makers import soon
 

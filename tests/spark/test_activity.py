@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.pipeline import jobs
 from group_hygiene.pipeline.ingest import batch
 from group_hygiene.pipeline.ingest.batch import Tables

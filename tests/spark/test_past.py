@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from bench.lives import AFTER_DAYS, RULE, Rule
 from bench.past import LOG_PARTITIONS, Past, write_past
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES
 from tests.spark.bronze import all_rows
 

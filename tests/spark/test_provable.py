@@ -18,7 +18,7 @@ from group_hygiene.errors import Halted
 from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.offsets import end_offsets
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import Partition

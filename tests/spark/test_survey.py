@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.evidence.reader import CoveredPartition, Tables, _activity
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model.evidence import Commits
 from group_hygiene.model.groups import GroupType
 from group_hygiene.pipeline.activity import survey as surveying

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from group_hygiene.evidence.reader import CoveredPartition, Reading, Tables, _Reader, refused
 from group_hygiene.evidence.trust import Log, activity_of, next_mark, refusals_by_partition
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Commits
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, GroupType

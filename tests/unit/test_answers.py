@@ -13,9 +13,10 @@ from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.consumer import OffsetFetchResponse
 
 from group_hygiene.kafka.answers import committed, listed
-from group_hygiene.kafka.bounds import Rows, TooMuch
+from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import fault_of_code
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Listed, Partition
+from group_hygiene.process.memory import TooMuch
 
 # Short, long (their length takes two bytes), and with what ends a row in it.
 TEXTS = st.one_of(

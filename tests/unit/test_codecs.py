@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.kafka.bounds import TooMuch
 from group_hygiene.kafka.codecs import unpack
+from group_hygiene.process.memory import TooMuch
 from tests.packing import CODECS, XERIAL_HEADER
 
 _PARTIAL = re.compile("damaged|not one whole|longer than")
@@ -117,7 +117,7 @@ def test_hostile_bytes_take_bounded_memory(codec: int, packed: str, result: str)
     """
     program = f"""
     import gzip, resource, time, cramjam
-    from group_hygiene.kafka.bounds import TooMuch
+    from group_hygiene.process.memory import TooMuch
     from group_hygiene.kafka.codecs import unpack
     packed = {packed}
     with open("/proc/self/clear_refs", "w") as peak:

@@ -16,9 +16,9 @@ class _Broker:
     def supports(self, request_class: Any, version: int = 0) -> bool:
         return True
 
-    def send_each(self, calls: Mapping[Any, Any], deadline: Deadline) -> dict[Any, Any]:
+    def send_each(self, calls: Mapping[Any, Any], deadline: Deadline, reduce: Any) -> dict[Any, Any]:
         rows = [Row(key=name, error_code=0, node_id=1) for name in ("known", "foreign")]
-        return dict.fromkeys(calls, Row(coordinators=rows))
+        return {key: reduce(key, Row(coordinators=rows)) for key in calls}
 
 
 def test_each_group_has_a_result_and_no_other_one() -> None:

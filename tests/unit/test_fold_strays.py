@@ -17,7 +17,7 @@ pytest.importorskip("duckdb")
 
 import pyarrow as pa
 
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.pipeline.ingest.fold import Fold, Run, partitions_of
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.kafka.coordinators import PREFIX
 from group_hygiene.kafka.loaded import ids_by_partition
-from group_hygiene.kafka.partitions import partition_of
-from group_hygiene.kafka.samples import PREFIX
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model.groups import Fault
 
 

@@ -23,7 +23,8 @@ from group_hygiene.controller.link import Link
 from group_hygiene.errors import AuthenticationFailed, ConnectError, UsageError
 from group_hygiene.kafka import aws_tokens
 from group_hygiene.kafka.aws_tokens import MskTokenProvider
-from group_hygiene.kafka.client import connect, library_config
+from group_hygiene.kafka.client import connect
+from group_hygiene.kafka.login import library_config
 from group_hygiene.model import reasons
 from group_hygiene.process.start import start
 from group_hygiene.spec.connection import Mechanism, Sasl, Settings, Tls, parse_connection, with_granted_hosts

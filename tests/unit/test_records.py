@@ -16,9 +16,9 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from group_hygiene.kafka import bounds, record_batches
-from group_hygiene.kafka.bounds import TooMuch
 from group_hygiene.kafka.partition import RawFetched
 from group_hygiene.kafka.record_batches import parse
+from group_hygiene.process.memory import TooMuch
 from tests.packing import CODECS
 
 Row = tuple[int, int, bytes | None, bytes | None]

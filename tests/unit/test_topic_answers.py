@@ -11,8 +11,9 @@ from kafka.errors import KafkaProtocolError
 from kafka.protocol.admin import DescribeLogDirsResponse
 from kafka.protocol.metadata import MetadataResponse
 
-from group_hygiene.kafka.bounds import BROKERS, Rows, TooMuch
-from group_hygiene.kafka.topic_answers import Broker, LogDirs, Metadata, Topic, TopicPartition, log_dirs, metadata
+from group_hygiene.kafka.answers import Broker, LogDirs, Metadata, Topic, TopicPartition, log_dirs, metadata
+from group_hygiene.kafka.bounds import BROKERS, Rows
+from group_hygiene.process.memory import TooMuch
 
 _ID = uuid.UUID(int=7)
 

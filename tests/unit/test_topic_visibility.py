@@ -13,9 +13,9 @@ from kafka.protocol.metadata import MetadataResponse
 
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
+from group_hygiene.kafka.coordinators import SAMPLES, sample_ids
 from group_hygiene.kafka.loaded import not_loaded_before, not_loaded_since
-from group_hygiene.kafka.partitions import partition_of
-from group_hygiene.kafka.samples import SAMPLES, sample_ids
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import ScanClock, Watch

@@ -24,8 +24,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.authorities import system_authorities, trusting
 from group_hygiene.network.egress import Egress
-from group_hygiene.network.gate import Gate
-from group_hygiene.network.post import HttpAnswer, HttpRequest, send
+from group_hygiene.network.post import Gate, HttpAnswer, HttpRequest, send
 from group_hygiene.spec.receivers import Receiver, ReceiverKind
 from group_hygiene.spec.secret import Hidden, SecretRef
 

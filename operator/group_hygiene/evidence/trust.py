@@ -16,8 +16,8 @@ from typing import Protocol
 from group_hygiene.evidence.reader import CoveredPartition, Reading, Tables
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.leader_epochs import epoch_ends
-from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.kafka.offsets import epoch_ends
+from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import entries, reasons
 from group_hygiene.model.evidence import Activity
@@ -72,7 +72,7 @@ class Log:
     """The offsets log as it is now. topic_id: None = the brokers have no topic ids (below 2.8).
 
     epoch_ends: by partition, the current end offset of the leader epoch in which the pipeline read it
-    (`kafka.leader_epochs`).
+    (`kafka.offsets`).
     """
 
     cluster: str

@@ -2,29 +2,26 @@
 
 No other package may import kafka-python, except the ledger's `topic` and `writer`. Decides nothing and knows no policy.
 
-    client          connects and sends requests; the only user of the library's connection manager
-    protocol        requests that the library lacks, from `schemas`
+    client          connects and sends requests
+    library         what is overridden of the library's private parts: limits for what brokers send
+    login           the library's settings for a cluster: TLS and SASL
+    protocol        requests that the library lacks, from `schemas`, and answers that it leaves undecoded
     schemas         message definitions, as JSON
-    answers         decodes ListGroups and OffsetFetch responses from their bytes
-    topic_answers   decodes Metadata and DescribeLogDirs responses from their bytes
+    answers         decodes the largest responses from their bytes: groups, offsets, topics, disks
     encoding        Kafka's encoding of messages (KIP-482); pure, imports nothing
     bounds          memory limits for the responses to one connection
-    tls             TLS settings of a connection
     oauth           tokens for SASL/OAUTHBEARER
     aws_tokens      tokens for Amazon MSK, by AWS's signer
     probe           finds out by plain sockets why a connection failed
-    brokers         asks each broker for its version
-    cluster         brokers, leaders of `__consumer_offsets`, topics
-    partitions      in which partition of the offsets log a group is
+    coordinators    requests about many groups or partitions: to the coordinators of groups, in chunks
+    cluster         brokers, topics, and requests to the leaders of partitions
+    brokers         what brokers can do: their versions, and transactions
     permissions     what the operator's Kafka user may do (KIP-430)
-    coordinators    requests to the coordinators of groups, in chunks
-    samples         coordinators of sample groups, where brokers hide `__consumer_offsets`
     changes         deletes groups and offsets, commits offsets, creates topics: only for the executor
-    transactions    whether brokers can carry out transactions
     growth          brokers that compute partitions of the offsets log from an old number of them
     groups          list and describe groups
     loaded          checks that a list has all groups that the leaders know
-    offsets         committed offsets; where partitions end
+    offsets         committed offsets; where partitions and their leader epochs end
     share_offsets   start offsets of share groups
     mirror          groups that MirrorMaker 2 writes into this cluster
     partition       the log of one partition, and its open transactions
@@ -32,9 +29,8 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     record_batches  parses record batches by numpy, for Spark's workers
     record_columns  many records at once, a column for each field; pure, imported by Spark's workers
     last_records    finds out whether a partition holds a committed record from an offset on
-    leader_epochs   where a leader epoch ends (KIP-101)
     log_bounds      where the partitions of `__consumer_offsets` begin and end
-    offsets_log     decodes records of `__consumer_offsets`; pure, imported by Spark's workers
+    offsets_log     a group's partition and records in `__consumer_offsets`; pure, imported by Spark's workers
     late_commits    what groups committed right before their deletion
     tail            reads `__consumer_offsets` for records of a group after an offset
 """

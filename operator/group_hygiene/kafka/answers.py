@@ -1,102 +1,92 @@
-"""Decodes the two largest responses, ListGroups and OffsetFetch, without the library's object per row and partition.
+"""Decodes the largest responses without the library's object per row and partition: for time, and for memory.
 
-ListGroupsResponse v3 to v5 and OffsetFetchResponse v8, by Apache Kafka's message definitions: a string or an array
-begins with its length plus one, as a varint; each struct ends with its tagged fields. Pure: bytes in, records out.
-Bytes of another layout raise KafkaProtocolError.
+ListGroups v3 to v5 and OffsetFetch v8, whose rows are many, by positions in the bytes; Metadata v5 to v12 and
+DescribeLogDirs v1 to v5 field by field. By Apache Kafka's message definitions: a string or an array begins with its
+length plus one, as a varint; each struct ends with its tagged fields (KIP-482). Pure: bytes in, records out. Bytes of
+another layout raise KafkaProtocolError.
 """
 
 from __future__ import annotations
 
-import functools
 import struct
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from kafka.errors import KafkaProtocolError
 
-from group_hygiene.kafka.bounds import Rows
+from group_hygiene.kafka.bounds import BROKERS, Rows
 from group_hygiene.kafka.client import fault_of_code
+from group_hygiene.kafka.encoding import Reader
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Listed, Offsets, Partition
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from group_hygiene.process.memory import TooMuch
 
 _TYPES = {kind.lower(): kind for kind in GroupType}
 _STATES = {state.lower(): state for state in GroupState}
 
 # Partition, offset and leader epoch; then, as one number, the metadata's length plus one, the error, the tagged fields.
 _PARTITION = struct.Struct(">iqiI")
-_POSITION = struct.Struct(">iqi")
 _SHORT = struct.Struct(">h")
 # In that number: all bits but the one that distinguishes empty metadata from null. If they are 0, nothing follows.
 _MORE = 0xFEFFFFFF
+_NO_ID = uuid.UUID(int=0)
 # The bytes of a row after the group id are the same for most groups, so equal ones are decoded once. A protocol type
 # can be any text, so only this many are remembered.
 _KNOWN = 8
 
 
-def _checked(read: Callable[Concatenate[bytes, P], R]) -> Callable[Concatenate[bytes, P], R]:
+@contextmanager
+def _reading(data: bytes) -> Iterator[None]:
     """Raises KafkaProtocolError where the bytes are not laid out as expected."""
-
-    @functools.wraps(read)
-    def checked(data: bytes, /, *arguments: P.args, **named: P.kwargs) -> R:
-        try:
-            return read(data, *arguments, **named)
-        except (IndexError, ValueError, struct.error) as error:
-            raise KafkaProtocolError(f"an answer of {len(data)} bytes can't be decoded: {error}") from error
-
-    return checked
+    try:
+        yield
+    except (IndexError, ValueError, struct.error) as error:
+        raise KafkaProtocolError(f"an answer of {len(data)} bytes can't be decoded: {error}") from error
 
 
-@_checked
 def listed(data: bytes, version: int, coordinator: int, rows: Rows) -> dict[str, Listed] | Fault:
     """The groups of one broker's answer to ListGroups v3 to v5. Fields that a version lacks are Unknown or Classic.
 
     A coordinator lists a group twice that it loaded from two partitions of `__consumer_offsets`: see `Listed.beside`.
     rows: counts the groups. Raises TooMuch.
     """
-    (error,) = _SHORT.unpack_from(data, 4)
-    if error:
-        return fault_of_code(error)
-    groups: dict[str, Listed] = {}
-    known: list[tuple[bytes, Listed]] = []
-    count, at = _length(data, 6)
-    rows.take(count)
-    for _ in range(count):
-        size = data[at]
-        if 0 < size < 0x80:
-            start, at = at + 1, at + size
-        else:
-            size, start = _length(data, at)
-            at = start + size
-        name = data[start:at].decode()
-        other = groups.get(name)
-        for rest, row in known:
-            if data.startswith(rest, at):
-                at += len(rest)
-                groups[name] = row
-                break
-        else:
-            start = at
-            groups[name], at = _row(data, at, version, coordinator)
-            if len(known) < _KNOWN:
-                known.append((data[start:at], groups[name]))
-        if other is not None:
-            groups[name] = other.beside(groups[name])
-    _end(data, at)
-    return groups
+    with _reading(data):
+        (error,) = _SHORT.unpack_from(data, 4)
+        if error:
+            return fault_of_code(error)
+        groups: dict[str, Listed] = {}
+        known: list[tuple[bytes, Listed]] = []
+        reader = Reader(data, 6, flexible=True)
+        for _ in _each(reader, rows):
+            name = reader.text()
+            other = groups.get(name)
+            at = reader.at
+            for rest, row in known:
+                if data.startswith(rest, at):
+                    reader.at += len(rest)
+                    groups[name] = row
+                    break
+            else:
+                groups[name] = _row(reader, version, coordinator)
+                if len(known) < _KNOWN:
+                    known.append((data[at : reader.at], groups[name]))
+            if other is not None:
+                groups[name] = other.beside(groups[name])
+        reader.tagged()
+        reader.end()
+        return groups
 
 
-def _row(data: bytes, at: int, version: int, coordinator: int) -> tuple[Listed, int]:
+def _row(reader: Reader, version: int, coordinator: int) -> Listed:
     kind, state = GroupType.CLASSIC, GroupState.UNKNOWN
-    protocol_type, at = _text(data, at)
+    protocol_type = reader.text()
     if version >= 4:
-        text, at = _text(data, at)
-        state = _STATES.get(text.lower(), GroupState.UNKNOWN)
+        state = _STATES.get(reader.text().lower(), GroupState.UNKNOWN)
     if version >= 5:
-        text, at = _text(data, at)
-        kind = _TYPES.get(text.lower(), GroupType.UNKNOWN)
-    return Listed(kind, protocol_type, state, coordinator), _skip_tags(data, at)
+        kind = _TYPES.get(reader.text().lower(), GroupType.UNKNOWN)
+    reader.tagged()
+    return Listed(kind, protocol_type, state, coordinator)
 
 
 class _Topic(dict[int, Partition]):
@@ -110,113 +100,183 @@ class _Topic(dict[int, Partition]):
         return made
 
 
-@_checked
 def committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
     """The answer to OffsetFetch v8 for each group: its committed offsets, or the first Fault of one of them.
 
     rows: counts groups, their offsets, and topics once each. Raises TooMuch.
     """
-    count, at = _length(data, 4)
-    rows.take(count)
-    topics: dict[bytes, _Topic] = {}
-    groups: dict[str, Offsets | Fault] = {}
-    for _ in range(count):
-        name, at = _text(data, at)
-        left, at = _length(data, at)
-        offsets: dict[Partition, CommittedOffset] = {}
-        fault: Fault | None = None
-        for _ in range(left):
-            size, start = _length(data, at)
-            at = start + size
-            topic = topics.get(data[start:at])
-            if topic is None:
-                rows.take(1)
-                topic = topics[data[start:at]] = _Topic(data[start:at].decode())
-            found, at = _partitions(data, at, topic, rows)
-            if isinstance(found, Fault):
-                fault = fault or found
-            else:
-                offsets.update(found)
-            at = _skip_tags(data, at)
-        (error,) = _SHORT.unpack_from(data, at)
-        at = _skip_tags(data, at + 2)
-        groups[name] = fault_of_code(error) if error else fault or offsets
-    _end(data, at)
-    return groups
+    with _reading(data):
+        reader = Reader(data, 4, flexible=True)
+        topics: dict[bytes, _Topic] = {}
+        groups: dict[str, Offsets | Fault] = {}
+        for _ in _each(reader, rows):
+            name = reader.text()
+            offsets: dict[Partition, CommittedOffset] = {}
+            fault: Fault | None = None
+            for _ in range(reader.count()):
+                key = reader.take(reader.count())
+                topic = topics.get(key)
+                if topic is None:
+                    rows.take(1)
+                    topic = topics[key] = _Topic(key.decode())
+                found = _partitions(reader, topic, rows)
+                if isinstance(found, Fault):
+                    fault = fault or found
+                else:
+                    offsets.update(found)
+                reader.tagged()
+            error = reader.number(2)
+            reader.tagged()
+            groups[name] = fault_of_code(error) if error else fault or offsets
+        reader.tagged()
+        reader.end()
+        return groups
 
 
-def _partitions(
-    data: bytes, at: int, topic: _Topic, rows: Rows
-) -> tuple[dict[Partition, CommittedOffset] | Fault, int]:
-    count, at = _length(data, at)
-    rows.take(count)
-    end = at + count * _PARTITION.size
+def _partitions(reader: Reader, topic: _Topic, rows: Rows) -> dict[Partition, CommittedOffset] | Fault:
+    count = len(_each(reader, rows))
+    end = reader.at + count * _PARTITION.size
     new = tuple.__new__
     plain = {
         topic[index]: new(CommittedOffset, (offset, epoch, ""))
-        for index, offset, epoch, rest in _PARTITION.iter_unpack(data[at:end])
+        for index, offset, epoch, rest in _PARTITION.iter_unpack(reader.data[reader.at : end])
         if offset >= 0 and not rest & _MORE
     }
     # A longer entry would be missing here. So if all are here, each was at the position that was decoded.
-    return (plain, end) if len(plain) == count else _any_partitions(data, at, count, topic)
-
-
-def _any_partitions(
-    data: bytes, at: int, count: int, topic: _Topic
-) -> tuple[dict[Partition, CommittedOffset] | Fault, int]:
+    if len(plain) == count:
+        reader.at = end
+        return plain
     offsets: dict[Partition, CommittedOffset] = {}
     fault: Fault | None = None
     for _ in range(count):
-        index, offset, epoch = _POSITION.unpack_from(data, at)
-        at += _POSITION.size
-        metadata, at = _text(data, at) if data[at] else ("", at + 1)
-        (error,) = _SHORT.unpack_from(data, at)
-        at = _skip_tags(data, at + 2)
+        index, offset, epoch = reader.number(4), reader.number(8), reader.number(4)
+        metadata, error = reader.text_or_null() or "", reader.number(2)
+        reader.tagged()
         if error and fault is None:
-            fault = fault_of_code(error)
-            fault = Fault(fault.code, f"{topic.name}-{index}: {fault.message}", fault.retriable)
+            fault = fault_of_code(error).at(Partition(topic.name, index))
         elif offset >= 0:
             offsets[Partition(topic.name, index)] = CommittedOffset(offset, epoch, metadata)
-    return fault or offsets, at
+    return fault or offsets
 
 
-def _text(data: bytes, at: int) -> tuple[str, int]:
-    size, at = _length(data, at)
-    return data[at : at + size].decode(), at + size
+class Broker(NamedTuple):
+    node_id: int
+    host: str
+    port: int
 
 
-def _length(data: bytes, at: int) -> tuple[int, int]:
-    """Length and begin of a string or an array. Raises ValueError for null, or if it exceeds the data."""
-    value, at = _varint(data, at)
-    if not 0 < value <= len(data) - at + 1:
-        raise ValueError(f"invalid length {value - 1} at byte {at}")
-    return value - 1, at
+class TopicPartition(NamedTuple):
+    """The names are those of Kafka's message definition; leader_epoch: -1 = not known (before v7)."""
+
+    partition_index: int
+    leader_id: int
+    leader_epoch: int
 
 
-def _end(data: bytes, at: int) -> None:
-    if _skip_tags(data, at) != len(data):
-        raise ValueError(f"it should end at byte {at}")
+class Topic(NamedTuple):
+    """topic_id: None = the broker gave none (before v10)."""
+
+    error_code: int
+    name: str
+    topic_id: uuid.UUID | None
+    partitions: tuple[TopicPartition, ...]
 
 
-def _skip_tags(data: bytes, at: int) -> int:
-    count, at = _varint(data, at)
-    for _ in range(count):
-        _, at = _varint(data, at)
-        size, at = _varint(data, at)
-        at += size
-    return at
+class Metadata(NamedTuple):
+    """replica_nodes: the brokers that have a replica of any partition of these topics, at most BROKERS."""
+
+    brokers: tuple[Broker, ...]
+    cluster_id: str
+    topics: tuple[Topic, ...]
+    replica_nodes: frozenset[int]
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = data[at]
-    at += 1
-    if value < 0x80:
-        return value, at
-    value &= 0x7F
-    for shift in (7, 14, 21, 28):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError(f"no varint at byte {at}")
+class LogDirs(NamedTuple):
+    """error_code: the first one of the answer or a directory, 0 = none. topics: those in directories without an
+    error.
+    """
+
+    error_code: int
+    topics: frozenset[str]
+
+
+def metadata(data: bytes, version: int, rows: Rows) -> Metadata:
+    """The answer to Metadata v5 to v12. rows: counts brokers, topics and partitions.
+
+    Raises TooMuch, also if more than BROKERS brokers have replicas.
+    """
+    with _reading(data):
+        reader = Reader(data, 4, flexible=version >= 9)
+        brokers = tuple(_broker(reader) for _ in _each(reader, rows))
+        cluster_id = reader.text_or_null() or ""
+        # The controller.
+        reader.take(4)
+        replicas: set[int] = set()
+        topics = tuple(_topic(reader, version, rows, replicas) for _ in _each(reader, rows))
+        if 8 <= version <= 10:
+            reader.take(4)
+        reader.tagged()
+        reader.end()
+        return Metadata(brokers, cluster_id, topics, frozenset(replicas))
+
+
+def _broker(reader: Reader) -> Broker:
+    broker = Broker(reader.number(4), reader.text(), reader.number(4))
+    reader.text_or_null()
+    reader.tagged()
+    return broker
+
+
+def _topic(reader: Reader, version: int, rows: Rows, replicas: set[int]) -> Topic:
+    """Adds to `replicas`."""
+    error, name = reader.number(2), reader.text_or_null() or ""
+    identity = uuid.UUID(bytes=reader.take(16)) if version >= 10 else _NO_ID
+    reader.take(1)
+    partitions: list[TopicPartition] = []
+    for _ in _each(reader, rows):
+        reader.take(2)
+        index, leader = reader.number(4), reader.number(4)
+        epoch = reader.number(4) if version >= 7 else -1
+        partitions.append(TopicPartition(index, leader, epoch))
+        # Each is on another broker.
+        count = reader.count()
+        if count <= BROKERS:
+            replicas.update(reader.number(4) for _ in range(count))
+        if max(count, len(replicas)) > BROKERS:
+            raise TooMuch(f"more than {BROKERS} brokers have replicas")
+        # In sync, and offline.
+        for _ in range(2):
+            reader.take(4 * reader.count())
+        reader.tagged()
+    if version >= 8:
+        reader.take(4)
+    reader.tagged()
+    return Topic(error, name, None if identity == _NO_ID else identity, tuple(partitions))
+
+
+def log_dirs(data: bytes, version: int, rows: Rows) -> LogDirs:
+    """The answer to DescribeLogDirs v1 to v5. rows: counts directories, topics and partitions. Raises TooMuch."""
+    with _reading(data):
+        reader = Reader(data, 4, flexible=version >= 2)
+        error = reader.number(2) if version >= 3 else 0
+        topics: set[str] = set()
+        for _ in _each(reader, rows):
+            error = reader.number(2) or error
+            reader.text()
+            for _ in _each(reader, rows):
+                topics.add(reader.text())
+                for _ in _each(reader, rows):
+                    reader.take(4 + 8 + 8 + 1)
+                    reader.tagged()
+                reader.tagged()
+            reader.take((16 if version >= 4 else 0) + (1 if version >= 5 else 0))
+            reader.tagged()
+        reader.tagged()
+        reader.end()
+        return LogDirs(error, frozenset(topics))
+
+
+def _each(reader: Reader, rows: Rows) -> range:
+    count = reader.count()
+    rows.take(count)
+    return range(count)

@@ -8,19 +8,6 @@ from __future__ import annotations
 from group_hygiene.process import memory
 from group_hygiene.process.memory import TooMuch
 
-__all__ = [
-    "ANSWER_BYTES",
-    "BROKERS",
-    "DECODED_BYTES",
-    "DECODED_WEIGHT",
-    "FRAME_BYTES",
-    "MEMORY",
-    "ROWS",
-    "FetchBudget",
-    "Rows",
-    "TooMuch",
-]
-
 # Clusters with very many groups need larger answers, and a pod with more memory; no cluster needs more than this.
 _MOST = 2 << 30
 MEMORY = min(memory.LIMIT, _MOST)
@@ -33,6 +20,8 @@ FRAME_BYTES = MEMORY // 32
 ANSWER_BYTES = MEMORY // 8
 # ... and a million groups, or committed offsets, in them.
 ROWS = MEMORY // 512
+# The code of a Fault for all answers together.
+TOO_MUCH = "ANSWERS_TOO_LARGE"
 # The client opens a connection to each of them.
 BROKERS = 1_000
 

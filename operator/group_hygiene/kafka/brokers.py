@@ -1,15 +1,15 @@
-"""Asks each broker of a cluster for its version."""
+"""What brokers can do: the version of each, and transactions of a transactional id. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
-from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.metadata import ApiVersionsRequest, CoordinatorType
 
-from group_hygiene.kafka.client import CLIENT_ID, Call, Client, Deadline, fault_of_code
-from group_hygiene.model.groups import Fault
+from group_hygiene.kafka.client import CLIENT_ID, Call, Client, Deadline, Response, Results, fault_of_code, retrying
+from group_hygiene.kafka.cluster import broker_settings, partition_counts, whole_number
+from group_hygiene.kafka.coordinators import look_up
+from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault
 from group_hygiene.model.snapshot import Cluster
 
 # From this version on, brokers load a partition in which offsets precede the records of their Streams group.
@@ -18,26 +18,28 @@ _LOADS_STREAMS = (4, 3)
 _VERSION = 3
 # The library's table ends with 4.3. DeleteGroups v3 came with 4.4 (KIP-1331).
 _SINCE_4_4 = (DeleteGroupsRequest.API_KEY, 3)
+_TOPIC = "__transaction_state"
+_LIMIT, _REPLICAS = "transaction.max.timeout.ms", "transaction.state.log.replication.factor"
+# A transaction coordinator that is being elected answers within this time; one that can't exist never does.
+_COORDINATOR_S = 5.0
 
 
-def versions(client: Client, cluster: Cluster, deadline: Deadline) -> Mapping[int, str | Fault]:
+def versions(client: Client, cluster: Cluster, deadline: Deadline) -> Results[int, str]:
     """Broker -> its version as its ApiVersions show it (`3.9`, never with the patch level), or the Fault."""
     request = ApiVersionsRequest(
         client_software_name=CLIENT_ID, client_software_version="unknown", max_version=_VERSION
     )
-    answers = client.send_each({broker: Call(broker, request) for broker in cluster.brokers}, deadline)
-    found: dict[int, str | Fault] = {}
-    for broker, answer in sorted(answers.items()):
-        if isinstance(answer, Fault):
-            found[broker] = answer
-        elif answer.error_code:
-            found[broker] = fault_of_code(answer.error_code)
-        else:
-            keys = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-            key, version = _SINCE_4_4
-            newest = keys.get(key, (0, 0))[1] >= version
-            found[broker] = "4.4" if newest else ".".join(map(str, infer_broker_version_from_api_versions(keys)))
-    return found
+
+    def version_of(_: int, answer: Response) -> str | Fault:
+        if answer.error_code:
+            return fault_of_code(answer.error_code)
+        keys = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        key, version = _SINCE_4_4
+        newest = keys.get(key, (0, 0))[1] >= version
+        return "4.4" if newest else ".".join(map(str, infer_broker_version_from_api_versions(keys)))
+
+    calls = {broker: Call(broker, request) for broker in cluster.brokers}
+    return Results(sorted(client.send_each(calls, deadline, version_of).items()))
 
 
 def without_streams(client: Client, cluster: Cluster, deadline: Deadline) -> tuple[str, ...] | Fault:
@@ -48,11 +50,42 @@ def without_streams(client: Client, cluster: Cluster, deadline: Deadline) -> tup
     but brokers don't report their patch level; which releases of 4.1 have it is not known.
     """
     found = versions(client, cluster, deadline)
-    for version in found.values():
-        if isinstance(version, Fault):
-            return version
-    return tuple(sorted({str(version) for version in found.values() if _number(str(version)) < _LOADS_STREAMS}))
+    for fault in found.faults.values():
+        return fault
+    old = {version for version in found.ok.values() if tuple(map(int, version.split("."))) < _LOADS_STREAMS}
+    return tuple(sorted(old))
 
 
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
+def transaction_problem(
+    client: Client, cluster: Cluster, transactional_id: str, timeout_s: float, deadline: Deadline
+) -> Fault | None:
+    """Why no transaction of this id, with this timeout, can be carried out; None = nothing is known against it.
+
+    Settings that brokers hide count as right. The coordinator is looked up only where its topic exists: the request
+    would create it.
+    """
+    settings = broker_settings(client, cluster, [_LIMIT, _REPLICAS], deadline)
+    limit = whole_number(settings.get(_LIMIT))
+    if limit is not None and limit < timeout_s * 1000:
+        return Fault(
+            "INVALID_TRANSACTION_TIMEOUT", f"{_LIMIT} of the brokers is {limit}, and must be {timeout_s * 1000:.0f}"
+        )
+    (found,) = partition_counts(client, [_TOPIC], deadline).values()
+    if not isinstance(found, Fault):
+        return _coordinator(client, transactional_id, Deadline(min(_COORDINATOR_S, deadline.left)))
+    replicas = whole_number(settings.get(_REPLICAS))
+    if found.code == NO_SUCH_TOPIC and replicas is not None and replicas > len(cluster.brokers):
+        why = f"{_REPLICAS} is {replicas}, and {len(cluster.brokers)} brokers are alive"
+        return Fault("COORDINATOR_NOT_AVAILABLE", f"there is no transaction coordinator: {why}")
+    return None
+
+
+def _coordinator(client: Client, transactional_id: str, deadline: Deadline) -> Fault | None:
+    kind = CoordinatorType.TRANSACTION
+    (found,) = retrying([transactional_id], lambda ids: look_up(client, ids, deadline, kind=kind), deadline).values()
+    if not isinstance(found, Fault):
+        return None
+    if found.code == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED":
+        return Fault(found.code, f"needs WRITE and DESCRIBE on the transactional id {transactional_id}")
+    why = f"the partition of {_TOPIC} for {transactional_id} has no leader, or too few replicas in sync"
+    return Fault(found.code, f"there is no transaction coordinator: {why}", found.retriable)

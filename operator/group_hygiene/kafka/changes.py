@@ -1,12 +1,13 @@
 """The requests that change Kafka: DeleteGroups (KIP-229), OffsetDelete (KIP-496), OffsetCommit, AlterShareGroupOffsets
 (KIP-932) and CreateTopics. Only `reconcile.executor` imports this module.
 
-Each request is sent once: brokers may have carried out one without an answer.
+Each request is sent once: brokers may have carried out one without an answer. The callers name only as many partitions
+as fit into one write of the broker (`offsets.write_chunks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -16,8 +17,8 @@ from kafka.protocol.metadata import MetadataRequest
 
 from group_hygiene.kafka.client import NO_ANSWER, Call, Client, Deadline, Response, fault_of_code, retrying_one
 from group_hygiene.kafka.coordinators import Question, ask_once
-from group_hygiene.kafka.offsets import BY_TOPIC_ID, UNKNOWN_TOPIC_ID, WRITE_BYTES, by_topic, split, write_chunks
-from group_hygiene.kafka.protocol import AlterShareGroupOffsetsRequest
+from group_hygiene.kafka.offsets import BY_TOPIC_ID, UNKNOWN_TOPIC_ID, split
+from group_hygiene.kafka.protocol import AlterShareGroupOffsetsRequest, topic_rows
 from group_hygiene.model.groups import Fault, Offsets, Partition
 
 _DELETE_CHUNK = 50
@@ -46,7 +47,7 @@ def delete_groups(client: Client, groups: Mapping[str, int | None], deadline: De
     question = Question(
         request=lambda ids: DeleteGroupsRequest(groups_names=ids),
         answers=lambda _, response: {
-            row.group_id: _fault(response, row.error_code) if row.error_code else None for row in response.results
+            row.group_id: _fault(response, row) if row.error_code else None for row in response.results
         },
         chunk=_DELETE_CHUNK,
     )
@@ -62,21 +63,14 @@ def delete_offsets(
 ) -> dict[Partition, Fault | None]:
     """Delete a group's committed offsets (KIP-496): for each partition None = none is left, else the Fault.
 
-    coordinator: the last known one; None = look it up. Each request is sent once. GROUP_SUBSCRIBED_TO_TOPIC is the
-    Fault of a partition whose topic a member subscribes to; UNSUPPORTED_VERSION that of all partitions on brokers older
-    than 2.4.
+    coordinator: the last known one; None = look it up. GROUP_SUBSCRIBED_TO_TOPIC is the Fault of a partition whose
+    topic a member subscribes to; UNSUPPORTED_VERSION that of all partitions on brokers older than 2.4.
     """
     row_class = OffsetDeleteRequest.OffsetDeleteRequestTopic
     entry_class = row_class.OffsetDeleteRequestPartition
-
-    def request(chunk: list[Partition]) -> Any:
-        topics = [
-            row_class(name=topic, partitions=[entry_class(partition_index=index) for index in indexes])
-            for topic, indexes in by_topic(chunk).items()
-        ]
-        return OffsetDeleteRequest(group_id=group, topics=topics)
-
-    return _write(client, {group: coordinator}, dict.fromkeys(partitions, ""), request, deadline)
+    entries = {place: entry_class(partition_index=place.partition) for place in partitions}
+    request = OffsetDeleteRequest(group_id=group, topics=topic_rows(row_class, "name", entries))
+    return _send(client, {group: coordinator}, partitions, request, deadline)
 
 
 def commit_offsets(
@@ -97,78 +91,22 @@ def commit_offsets(
     """
     by_id, by_name = split(client, OffsetCommitRequest, offsets, topic_ids)
     row_class = OffsetCommitRequest.OffsetCommitRequestTopic
-
-    def entry(place: Partition) -> Any:
-        commit = offsets[place]
-        return row_class.OffsetCommitRequestPartition(
+    entries = {
+        place: row_class.OffsetCommitRequestPartition(
             partition_index=place.partition,
             committed_offset=commit.offset,
             committed_leader_epoch=commit.leader_epoch,
             committed_metadata=commit.metadata,
         )
-
-    def rows(chunk: list[Partition], identify: Callable[[str], dict[str, str]]) -> list[Any]:
-        return [
-            row_class(partitions=[entry(Partition(topic, index)) for index in indexes], **identify(topic))
-            for topic, indexes in by_topic(chunk).items()
-        ]
-
-    def named(chunk: list[Partition]) -> Any:
-        return OffsetCommitRequest(
-            group_id=group, topics=rows(chunk, lambda topic: {"name": topic}), max_version=BY_TOPIC_ID - 1
-        )
-
-    def identified(chunk: list[Partition]) -> Any:
-        topics = rows(chunk, lambda topic: {"topic_id": topic_ids[topic]})
-        return OffsetCommitRequest(group_id=group, topics=topics, min_version=BY_TOPIC_ID, max_version=BY_TOPIC_ID)
-
-    coordinators = {group: coordinator}
-    names = {topic_ids[place.topic]: place.topic for place in by_id}
-    return _write(
-        client, coordinators, {place: offsets[place].metadata for place in by_name}, named, deadline
-    ) | _write(client, coordinators, {place: offsets[place].metadata for place in by_id}, identified, deadline, names)
-
-
-def _write(
-    client: Client,
-    coordinators: Mapping[str, int | None],
-    places: Mapping[Partition, str],
-    request: Callable[[list[Partition]], Any],
-    deadline: Deadline,
-    names: Mapping[str, str] = MappingProxyType({}),
-) -> dict[Partition, Fault | None]:
-    """Send `request` for the partitions (each with its metadata) to a group's coordinator, in chunks of WRITE_BYTES.
-
-    coordinators: the one group, and its coordinator; None = look it up. names: topic id -> name, where `request` gives
-    ids.
-    """
-    results: dict[Partition, Fault | None] = {}
-    (group,) = coordinators
-    for chunk in write_chunks(group, dict(sorted(places.items())), WRITE_BYTES):
-        answer = _write_once(client, coordinators, request(chunk), deadline, names)
-        for place in chunk:
-            results[place] = answer if isinstance(answer, Fault) else answer.get(place, NO_ANSWER)
-    return results
-
-
-def _write_once(
-    client: Client, coordinators: Mapping[str, int | None], message: Any, deadline: Deadline, names: Mapping[str, str]
-) -> dict[Partition, Fault | None] | Fault:
-    question = Question(lambda _: message, lambda ids, response: {ids[0]: _written(response, names)}, 1)
-    answer: dict[Partition, Fault | None] | Fault
-    (answer,) = ask_once(client, coordinators, question, deadline).values()
-    return answer
-
-
-def _written(response: Response, names: Mapping[str, str]) -> dict[Partition, Fault | None] | Fault:
-    if getattr(response, "error_code", 0):
-        return _fault(response, response.error_code)
-    return {
-        Partition(name, entry.partition_index): _fault(response, entry.error_code) if entry.error_code else None
-        for topic in response.topics
-        for name in [names[str(topic.topic_id)] if names else topic.name]
-        for entry in topic.partitions
+        for place, commit in offsets.items()
     }
+    named = topic_rows(row_class, "name", {place: entries[place] for place in by_name})
+    request = OffsetCommitRequest(group_id=group, topics=named, max_version=BY_TOPIC_ID - 1)
+    results = _send(client, {group: coordinator}, by_name, request, deadline)
+    identified = topic_rows(row_class, "topic_id", {place: entries[place] for place in by_id}, topic_ids)
+    request = OffsetCommitRequest(group_id=group, topics=identified, min_version=BY_TOPIC_ID, max_version=BY_TOPIC_ID)
+    names = {topic_ids[place.topic]: place.topic for place in by_id}
+    return results | _send(client, {group: coordinator}, by_id, request, deadline, names)
 
 
 def set_share_offsets(
@@ -181,33 +119,52 @@ def set_share_offsets(
     """
     topic_class = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
     entry_class = topic_class.AlterShareGroupOffsetsRequestPartition
-    topics: dict[str, list[Any]] = {}
-    for place, start in offsets.items():
-        entry = entry_class(partition_index=place.partition, start_offset=start.offset)
-        topics.setdefault(place.topic, []).append(entry)
-    rows = [topic_class(topic_name=name, partitions=entries) for name, entries in topics.items()]
-    request = AlterShareGroupOffsetsRequest(group_id=group, topics=rows)
-    question = Question(lambda _: request, lambda ids, response: {ids[0]: _set(response)}, 1)
-    answer = ask_once(client, {group: coordinator}, question, deadline)[group]
-    if isinstance(answer, Fault):
-        return dict.fromkeys(offsets, answer)
-    return {place: answer.get(place, NO_ANSWER) for place in offsets}
-
-
-def _set(response: Response) -> dict[Partition, Fault | None] | Fault:
-    if response.error_code:
-        return _fault(response, response.error_code, response.error_message)
-    return {
-        Partition(topic.topic_name, entry.partition_index): (
-            _fault(response, entry.error_code, entry.error_message) if entry.error_code else None
-        )
-        for topic in response.responses
-        for entry in topic.partitions
+    entries = {
+        place: entry_class(partition_index=place.partition, start_offset=start.offset)
+        for place, start in offsets.items()
     }
+    request = AlterShareGroupOffsetsRequest(group_id=group, topics=topic_rows(topic_class, "topic_name", entries))
+    return _send(client, {group: coordinator}, offsets, request, deadline)
 
 
-def _fault(response: Response, code: int, message: str | None = None) -> Fault:
-    return fault_of_code(code, _ADVICE.get((response.API_KEY, code)) or message)
+def _send(
+    client: Client,
+    coordinators: Mapping[str, int | None],
+    places: Collection[Partition],
+    request: Any,
+    deadline: Deadline,
+    names: Mapping[str, str] = MappingProxyType({}),
+) -> dict[Partition, Fault | None]:
+    """Send one request about these partitions to a group's coordinator; without partitions nothing.
+
+    coordinators: the one group, and its coordinator; None = look it up. names: topic id -> name, if the request names
+    ids.
+    """
+    if not places:
+        return {}
+
+    def written(ids: Sequence[str], response: Response) -> dict[str, dict[Partition, Fault | None] | Fault]:
+        if getattr(response, "error_code", 0):
+            return {ids[0]: _fault(response, response)}
+        # AlterShareGroupOffsets has other names for these.
+        topics = response.responses if hasattr(response, "responses") else response.topics
+        return {
+            ids[0]: {
+                Partition(name, entry.partition_index): _fault(response, entry) if entry.error_code else None
+                for topic in topics
+                for name in [names[str(topic.topic_id)] if names else getattr(topic, "topic_name", None) or topic.name]
+                for entry in topic.partitions
+            }
+        }
+
+    (answer,) = ask_once(client, coordinators, Question(lambda _: request, written, 1), deadline).values()
+    return {place: answer if isinstance(answer, Fault) else answer.get(place, NO_ANSWER) for place in places}
+
+
+def _fault(response: Response, row: Any) -> Fault:
+    """row: the part of the response with the error."""
+    advice = _ADVICE.get((response.API_KEY, row.error_code))
+    return fault_of_code(row.error_code, advice or getattr(row, "error_message", None))
 
 
 def create_topic(

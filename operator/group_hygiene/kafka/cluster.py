@@ -1,28 +1,24 @@
-"""Reads the cluster as the operator's Kafka user sees it: brokers, leaders of `__consumer_offsets`, topics."""
+"""Reads the cluster as the operator's Kafka user sees it: brokers, topics, leaders of partitions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kafka.protocol.admin import (
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeGroupsRequest,
-    ListGroupsRequest,
-)
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from group_hygiene.kafka.bounds import BROKERS, ROWS, Rows
-from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, fault_of_code, retrying, retrying_one
+from group_hygiene.kafka.answers import LogDirs, Metadata, Topic, log_dirs, metadata
+from group_hygiene.kafka.bounds import BROKERS, ROWS, TOO_MUCH, Rows
+from group_hygiene.kafka.client import NO_ANSWER, Call, Client, Deadline, Results, fault_of_code, retrying, retrying_one
+from group_hygiene.kafka.coordinators import Question, ask_brokers, read_samples
+from group_hygiene.kafka.permissions import Operation, on_cluster
 from group_hygiene.kafka.protocol import ConsumerGroupDescribeRequest, RawDescribeLogDirsRequest, RawMetadataRequest
-from group_hygiene.kafka.samples import Coordinators, read_coordinators
-from group_hygiene.kafka.topic_answers import LogDirs, Metadata, Topic, log_dirs, metadata
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault
+from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 
@@ -32,12 +28,8 @@ _UNKNOWN_TOPIC, _TOPIC_DENIED = 3, 29
 _PARTITIONS = 10_000
 # Of topics and their partitions, in one answer to Metadata, or in those of all brokers to DescribeLogDirs.
 _TOPIC_ROWS = ROWS // 2
-# org.apache.kafka.common.acl.AclOperation.DESCRIBE; and the one bit that is set if the request did not ask, or the
-# broker does not know.
-_DESCRIBE = 8
-UNKNOWN_OPERATIONS = frozenset({31})
-
-
+# org.apache.kafka.common.config.ConfigResource.Type.
+_TOPIC, _BROKER = 2, 4
 # Faults of a DescribeLogDirs that the brokers refuse to this user or to every client, and would refuse again.
 _REFUSED = frozenset({"CLUSTER_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION"})
 
@@ -61,10 +53,8 @@ def read_cluster(client: Client, deadline: Deadline, attested: bool = False) -> 
         return Fault(TOO_MUCH, f"{partitions} partitions of {OFFSETS_TOPIC}, and at most {_PARTITIONS} are read")
     brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
     leaders: dict[int, tuple[int, int]] = {}
-    problems: list[str] = []
     hidden = attested and any(topic.error_code in (_UNKNOWN_TOPIC, _TOPIC_DENIED) for topic in answer.topics)
-    samples = read_coordinators(client, brokers, deadline) if hidden else Coordinators({}, ())
-    problems += samples.problems
+    samples, problems = read_samples(client, brokers, deadline) if hidden else ({}, [])
     for topic in answer.topics:
         if topic.error_code not in (0, _UNKNOWN_TOPIC) and not hidden:
             problems.append(f"topic {OFFSETS_TOPIC}: {fault_of_code(topic.error_code)}")
@@ -75,13 +65,13 @@ def read_cluster(client: Client, deadline: Deadline, attested: bool = False) -> 
     # The number of partitions determines the partition of a group's records: none may be omitted, or named twice.
     if sorted(leaders) != list(range(partitions)):
         return Fault("INVALID_PARTITIONS", f"the metadata does not name the partitions of {OFFSETS_TOPIC} from 0 on")
-    operations = cluster_operations(client, deadline)
+    operations = on_cluster(client, deadline)
     if isinstance(operations, Fault):
         problems.append(f"permissions on the cluster could not be read: {operations}")
-    elif operations != UNKNOWN_OPERATIONS and _DESCRIBE not in operations:
+    elif operations is not None and Operation.DESCRIBE not in operations:
         problems.append("DESCRIBE on the cluster is denied, so brokers leave groups out of their lists")
     topic_id = next((str(topic.topic_id or "") for topic in answer.topics), "")
-    return Cluster(answer.cluster_id, brokers, leaders, tuple(problems), samples.found, topic_id)
+    return Cluster(answer.cluster_id, brokers, leaders, tuple(problems), samples, topic_id)
 
 
 def read_topics(client: Client, deadline: Deadline) -> dict[str, int] | Fault:
@@ -108,7 +98,7 @@ def lost_brokers(client: Client, deadline: Deadline) -> frozenset[int] | Fault:
     return answer.replica_nodes - {broker.node_id for broker in answer.brokers}
 
 
-def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Topic | Fault]:
+def _ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Topic | Fault]:
     """One Metadata request by name, sent once: an answer about all topics omits those that the user may not DESCRIBE.
 
     For each topic its row of the answer, or its own Fault, by Kafka's code. The Fault of a topic that does not exist is
@@ -128,25 +118,58 @@ def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dic
 
 def topics_exist(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, bool | Fault]:
     """Whether each topic exists, or the Fault: a topic that the user may not DESCRIBE may exist."""
-
-    def existence(row: Topic | Fault) -> bool | Fault:
-        if not isinstance(row, Fault):
-            return True
-        return False if row.code == NO_SUCH_TOPIC else row
-
-    return {topic: existence(row) for topic, row in _topic_rows(client, topics, deadline).items()}
+    rows = _topic_rows(client, topics, deadline)
+    faults = {topic: False if fault.code == NO_SUCH_TOPIC else fault for topic, fault in rows.faults.items()}
+    return {topic: faults.get(topic, True) for topic in rows}
 
 
-def partition_counts(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, int | Fault]:
+def partition_counts(client: Client, topics: Iterable[str], deadline: Deadline) -> Results[str, int]:
     """The number of partitions of each topic, or the Fault."""
     rows = _topic_rows(client, topics, deadline)
-    return {topic: row if isinstance(row, Fault) else len(row.partitions) for topic, row in rows.items()}
+    return Results({topic: row if isinstance(row, Fault) else len(row.partitions) for topic, row in rows.items()})
 
 
-def topic_ids(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, str | Fault]:
+def topic_ids(client: Client, topics: Iterable[str], deadline: Deadline) -> Results[str, str]:
     """Each topic -> its id (KIP-516), or its Fault. A recreated topic has another id; below 2.8 ids are empty."""
     rows = _topic_rows(client, topics, deadline)
-    return {topic: row if isinstance(row, Fault) else str(row.topic_id or "") for topic, row in rows.items()}
+    return Results({topic: row if isinstance(row, Fault) else str(row.topic_id or "") for topic, row in rows.items()})
+
+
+def leaders_of(client: Client, partitions: Collection[Partition], deadline: Deadline) -> Results[Partition, int]:
+    """The broker that leads each partition. LEADER_NOT_AVAILABLE is not retriable."""
+    rows = _ask_topics(client, {partition.topic for partition in partitions}, deadline)
+    known = {
+        Partition(topic, entry.partition_index): entry.leader_id
+        for topic, row in rows.items()
+        if not isinstance(row, Fault)
+        for entry in row.partitions
+    }
+
+    def leader(partition: Partition) -> int | Fault:
+        row = rows.get(partition.topic, NO_ANSWER)
+        if isinstance(row, Fault):
+            return row
+        if partition not in known:
+            return Fault(NO_SUCH_TOPIC, str(partition))
+        # A partition may stay offline for long: waiting for a leader would use up the scan's time.
+        return Fault("LEADER_NOT_AVAILABLE", f"{partition} has no leader") if known[partition] < 0 else known[partition]
+
+    return Results({partition: leader(partition) for partition in partitions})
+
+
+def ask_leaders(
+    client: Client, partitions: Iterable[Partition], question: Question[Partition], deadline: Deadline
+) -> Results[Partition, Any]:
+    """Send `question` to the leader of each partition.
+
+    Retriable failures are repeated until the deadline, after another lookup of the leaders.
+    """
+
+    def attempt(left: list[Partition]) -> dict[Partition, Any]:
+        leaders = leaders_of(client, left, deadline)
+        return {**leaders.faults, **ask_brokers(client, leaders.ok, question, deadline)}
+
+    return retrying(sorted(partitions), attempt, deadline)
 
 
 def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple[str, ...] | Fault:
@@ -222,13 +245,8 @@ def features(client: Client) -> tuple[str, ...]:
 
 def offsets_retention_minutes(client: Client, cluster: Cluster, deadline: Deadline) -> int | None:
     """`offsets.retention.minutes` of one broker; None if DESCRIBE_CONFIGS is denied or no broker answers."""
-    broker = next(iter(cluster.brokers), None)
-    if broker is None:
-        return None
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=4, resource_name=str(broker), configuration_keys=["offsets.retention.minutes"]
-    )
-    return _number(client, Call(broker, DescribeConfigsRequest(resources=[resource])), deadline)
+    key = "offsets.retention.minutes"
+    return whole_number(broker_settings(client, cluster, [key], deadline).get(key))
 
 
 def offsets_write_bytes(client: Client, deadline: Deadline) -> int | None:
@@ -237,19 +255,25 @@ def offsets_write_bytes(client: Client, deadline: Deadline) -> int | None:
     A coordinator appends all changes of a request in an offsets partition as one batch. If the batch is larger than
     this, it appends nothing and answers UNKNOWN_SERVER_ERROR (CoordinatorRuntime; RecordTooLargeException).
     """
+    key = "max.message.bytes"
+    return whole_number(_settings(client, None, _TOPIC, OFFSETS_TOPIC, [key], deadline).get(key))
+
+
+def broker_settings(client: Client, cluster: Cluster, keys: list[str], deadline: Deadline) -> dict[str, str | None]:
+    """These settings of one broker; empty if DESCRIBE_CONFIGS is denied or it does not answer."""
+    broker = next(iter(cluster.brokers), None)
+    return {} if broker is None else _settings(client, broker, _BROKER, str(broker), keys, deadline)
+
+
+def _settings(
+    client: Client, broker: int | None, kind: int, name: str, keys: list[str], deadline: Deadline
+) -> dict[str, str | None]:
     resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=2, resource_name=OFFSETS_TOPIC, configuration_keys=["max.message.bytes"]
+        resource_type=kind, resource_name=name, configuration_keys=keys
     )
-    return _number(client, Call(None, DescribeConfigsRequest(resources=[resource])), deadline)
-
-
-def _number(client: Client, call: Call, deadline: Deadline) -> int | None:
-    """The value of the one requested setting."""
-    answer = client.send(call, deadline)
-    if isinstance(answer, Fault):
-        return None
-    values = [config.value for result in answer.results if not result.error_code for config in result.configs]
-    return whole_number(values[0]) if values else None
+    answer = client.send(Call(broker, DescribeConfigsRequest(resources=[resource])), deadline)
+    results = [] if isinstance(answer, Fault) else answer.results
+    return {config.name: config.value for result in results if not result.error_code for config in result.configs}
 
 
 def whole_number(text: str | None) -> int | None:
@@ -272,24 +296,5 @@ def _ask_metadata(client: Client, topics: list[str] | None, deadline: Deadline) 
     )[None]
 
 
-def _topic_rows(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Topic | Fault]:
-    return retrying(sorted(set(topics)), lambda left: ask_topics(client, left, deadline), deadline)
-
-
-def cluster_operations(client: Client, deadline: Deadline) -> frozenset[int] | Fault:
-    """The user's operations on the cluster (KIP-430): from DescribeCluster (2.8 on), before that from Metadata
-    v8-10.
-    """
-    if client.supports(DescribeClusterRequest):
-        request: Any = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    elif client.supports(MetadataRequest, 8):
-        request = MetadataRequest(topics=[], include_cluster_authorized_operations=True, max_version=10)
-    else:
-        return UNKNOWN_OPERATIONS
-    answer = retrying_one(lambda: client.send(Call(None, request), deadline), deadline)
-    if isinstance(answer, Fault):
-        return answer
-    if getattr(answer, "error_code", 0):
-        return fault_of_code(answer.error_code)
-    operations = answer.authorized_operations
-    return UNKNOWN_OPERATIONS if operations is None else frozenset(operations)
+def _topic_rows(client: Client, topics: Iterable[str], deadline: Deadline) -> Results[str, Topic]:
+    return retrying(sorted(set(topics)), lambda left: _ask_topics(client, left, deadline), deadline)

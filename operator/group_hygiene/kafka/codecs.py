@@ -13,7 +13,7 @@ from mmap import mmap
 
 import cramjam
 
-from group_hygiene.kafka.bounds import TooMuch
+from group_hygiene.process.memory import TooMuch
 
 # org.apache.kafka.common.record.CompressionType.
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4

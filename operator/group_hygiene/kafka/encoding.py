@@ -12,6 +12,9 @@ from typing import Any
 Layout = Any
 
 
+_SHIFTS = (0, 7, 14, 21, 28)
+
+
 class LayoutError(ValueError):
     """The bytes do not fit the expected layout."""
 
@@ -72,8 +75,14 @@ class Reader:
                 raise LayoutError(f"a struct is neither present nor null at {self.at}")
             if present == 1:
                 self.skip(next(iter(layout)))
+        elif layout == "text":
+            self.text()
+        elif layout == "text?":
+            self.text_or_null()
+        elif (size := self._length(4)) is not None:
+            self.take(size)
         else:
-            self._skip_sized(layout)
+            raise LayoutError(f"a required value is null at {self.at}")
 
     def tagged(self) -> None:
         """Skip tagged fields: newer versions may add some, which older ones don't need."""
@@ -86,16 +95,6 @@ class Reader:
         if self.at != len(self.data):
             raise LayoutError(f"{len(self.data) - self.at} bytes are left over")
 
-    def _skip_sized(self, layout: str) -> None:
-        size = self._length(4 if layout == "bytes" else 2)
-        if size is None:
-            if layout != "text?":
-                raise LayoutError(f"a required value is null at {self.at}")
-        elif layout == "bytes":
-            self.take(size)
-        else:
-            self.take(size).decode()
-
     def _length(self, width: int) -> int | None:
         size = self._unsigned() - 1 if self.flexible else self.number(width)
         if size < -1:
@@ -105,9 +104,13 @@ class Reader:
     def _unsigned(self) -> int:
         """org.apache.kafka.common.utils.ByteUtils.readUnsignedVarint: seven bits a byte, the lowest first."""
         value = 0
-        for shift in range(0, 35, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
+        try:
+            for shift in _SHIFTS:
+                byte = self.data[self.at]
+                self.at += 1
+                if byte < 0x80:
+                    return value | byte << shift
+                value |= (byte & 0x7F) << shift
+        except IndexError:
+            raise LayoutError(f"1 bytes should follow at {self.at} of {len(self.data)}") from None
         raise LayoutError(f"a number of more than five bytes at {self.at}")

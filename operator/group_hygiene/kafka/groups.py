@@ -12,7 +12,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 
 from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
-from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
+from group_hygiene.kafka.client import Call, Client, Deadline, Response, Results, fault_of_code, retrying
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, partition_counts
 from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.kafka.loaded import not_loaded_before, not_loaded_since
@@ -86,16 +86,12 @@ def list_groups(
 
     unloaded = not_loaded_before(client, cluster, Deadline(deadline.left * _SHARE_FOR_LOADING))
     answered = retrying(calls, attempt, deadline)
-    if not unloaded and not any(isinstance(answer, Fault) for answer in answered.values()):
+    if not unloaded and not answered.faults:
         # A leader that lost a partition before it answered has omitted its groups, too.
         unloaded = not_loaded_since(client, cluster, deadline)
     rows: dict[str, Listed] = {}
-    faults: dict[int, Fault] = {}
     group_faults: dict[str, Fault] = {}
-    for broker, answer in answered.items():
-        if isinstance(answer, Fault):
-            faults[broker] = answer
-            continue
+    for answer in answered.ok.values():
         twice = {name: rows[name].beside(answer[name]) for name in rows.keys() & answer.keys()}
         rows.update(answer)
         rows.update(twice)
@@ -110,7 +106,7 @@ def list_groups(
         if (not states or row.state in states or name in group_faults) and (not types or row.type in types)
     }
     unknown = {name: fault for name, fault in group_faults.items() if name in chosen}
-    return Listing(Groups(chosen), faults, tuple(notes), unknown, unloaded)
+    return Listing(Groups(chosen), answered.faults, tuple(notes), unknown, unloaded)
 
 
 def _listed(broker: int, response: Response, rows: Rows) -> dict[str, Listed] | Fault:
@@ -134,21 +130,16 @@ def _with_states(
     types = {name: row.type for name, row in rows.items()}
     coordinators = {name: row.coordinator for name, row in rows.items()}
     described = describe_groups(client, types, coordinators, deadline)
-    complete: dict[str, Listed] = {}
-    faults: dict[str, Fault] = {}
-    for name, row in rows.items():
-        answer = described[name]
-        if isinstance(answer, Fault):
-            complete[name] = row
-            faults[name] = answer
-        else:
-            complete[name] = row._replace(protocol_type=answer.group.protocol_type, state=answer.group.state)
-    return complete, faults
+    complete = {
+        name: rows[name]._replace(protocol_type=answer.group.protocol_type, state=answer.group.state)
+        for name, answer in described.ok.items()
+    }
+    return {**rows, **complete}, described.faults
 
 
 def describe_groups(
     client: Client, types: Mapping[str, GroupType], coordinators: Mapping[str, int | None], deadline: Deadline
-) -> dict[str, Description | Fault]:
+) -> Results[str, Description]:
     """State, protocol, epoch and members of each group, by the request for its type in `types`.
 
     coordinators: group -> its coordinator, None = look it up. DescribeGroups answers Dead for groups of the newer
@@ -158,10 +149,11 @@ def describe_groups(
     by_type: dict[GroupType, dict[str, int | None]] = {}
     for name, kind in types.items():
         by_type.setdefault(kind, {})[name] = coordinators[name]
-    results: dict[str, Description | Fault] = {}
+    results = Results[str, Description]()
     for kind, members in by_type.items():
         results.update(ask(client, members, _describe_question(kind), deadline))
-    return results | _existing_assignments(client, results, deadline)
+    results.update(_existing_assignments(client, results, deadline))
+    return results
 
 
 def find_groups(client: Client, names: Collection[str], deadline: Deadline) -> dict[str, Description | Fault | None]:
@@ -180,16 +172,12 @@ def find_groups(client: Client, names: Collection[str], deadline: Deadline) -> d
 
 
 def _existing_assignments(
-    client: Client, described: Mapping[str, Description | Fault], deadline: Deadline
+    client: Client, described: Results[str, Description], deadline: Deadline
 ) -> dict[str, Description]:
     """The Streams groups, without nonexistent partitions: a subtopology has tasks for its largest topic's
     partitions.
     """
-    streams = {
-        name: answer
-        for name, answer in described.items()
-        if not isinstance(answer, Fault) and answer.group.type is GroupType.STREAMS
-    }
+    streams = {name: each for name, each in described.ok.items() if each.group.type is GroupType.STREAMS}
     assigned = {place.topic for answer in streams.values() for member in answer.members for place in member.assignment}
     counts = partition_counts(client, assigned, deadline)
 
@@ -203,21 +191,6 @@ def _existing_assignments(
     return {name: replace(answer, members=tuple(map(real, answer.members))) for name, answer in streams.items()}
 
 
-def _describe_question(kind: GroupType) -> Question:
-    if kind in _NEW_PROTOCOLS:
-        request_class = _NEW_PROTOCOLS[kind]
-        return Question(
-            request=lambda ids: request_class(group_ids=ids),
-            answers=lambda _, response: {row.group_id: _described_new(kind, row) for row in response.groups},
-            chunk=_DESCRIBE_CHUNK,
-        )
-    return Question(
-        request=lambda ids: DescribeGroupsRequest(groups=ids),
-        answers=lambda _, response: {row.group_id: _described_classic(row) for row in response.groups},
-        chunk=_DESCRIBE_CHUNK,
-    )
-
-
 _NEW_PROTOCOLS: dict[GroupType, Any] = {
     GroupType.CONSUMER: ConsumerGroupDescribeRequest,
     GroupType.SHARE: ShareGroupDescribeRequest,
@@ -225,16 +198,28 @@ _NEW_PROTOCOLS: dict[GroupType, Any] = {
 }
 
 
-def _described_classic(row: Any) -> Description | Fault:
+def _describe_question(kind: GroupType) -> Question[str]:
+    new = _NEW_PROTOCOLS.get(kind)
+    return Question(
+        request=lambda ids: DescribeGroupsRequest(groups=ids) if new is None else new(group_ids=ids),
+        answers=lambda _, response: {row.group_id: _described(kind, row) for row in response.groups},
+        chunk=_DESCRIBE_CHUNK,
+    )
+
+
+def _described(kind: GroupType, row: Any) -> Description | Fault:
     if row.error_code:
         return fault_of_code(row.error_code, row.error_message)
     state = _STATES.get(row.group_state.lower(), GroupState.UNKNOWN)
-    return Description(
-        group=Group(row.group_id, GroupType.CLASSIC, row.protocol_type, state, -1),
-        protocol=row.protocol_data,
-        epoch=None,
-        members=tuple(_classic_member(row.protocol_type, member) for member in row.members),
-    )
+    if kind not in _NEW_PROTOCOLS:
+        group = Group(row.group_id, GroupType.CLASSIC, row.protocol_type, state, -1)
+        members = tuple(_classic_member(row.protocol_type, member) for member in row.members)
+        return Description(group, row.protocol_data, None, members)
+    sources = _sources(row.topology) if kind is GroupType.STREAMS else None
+    # Kafka's protocol types of these groups: consumer, share and streams.
+    group = Group(row.group_id, kind, kind.lower(), state, -1)
+    members = tuple(_new_member(member, sources) for member in row.members)
+    return Description(group, getattr(row, "assignor_name", ""), row.group_epoch, members)
 
 
 def _classic_member(protocol_type: str, member: Any) -> Member:
@@ -258,20 +243,6 @@ def _classic_member(protocol_type: str, member: Any) -> Member:
         epoch=None,
         topics=topics,
         assignment=tuple(sorted(assignment)),
-    )
-
-
-def _described_new(kind: GroupType, row: Any) -> Description | Fault:
-    if row.error_code:
-        return fault_of_code(row.error_code, row.error_message)
-    protocol_types = {GroupType.CONSUMER: "consumer", GroupType.SHARE: "share", GroupType.STREAMS: "streams"}
-    state = _STATES.get(row.group_state.lower(), GroupState.UNKNOWN)
-    sources = _sources(row.topology) if kind is GroupType.STREAMS else None
-    return Description(
-        group=Group(row.group_id, kind, protocol_types[kind], state, -1),
-        protocol=getattr(row, "assignor_name", ""),
-        epoch=row.group_epoch,
-        members=tuple(_new_member(member, sources) for member in row.members),
     )
 
 

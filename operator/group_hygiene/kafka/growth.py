@@ -12,8 +12,8 @@ import time
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
 from group_hygiene.kafka.coordinators import look_up
-from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.loaded import ids_by_partition
+from group_hygiene.kafka.offsets import epoch_ends
 from group_hygiene.kafka.tail import Tail
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.snapshot import Cluster
@@ -47,10 +47,11 @@ def _by_coordinators(client: Client, cluster: Cluster, deadline: Deadline) -> di
     asked = {index: ids[index] for index in list(ids)[:_ASKED]}
     found: dict[int, str] = {}
     for broker in cluster.brokers:
-        answers = look_up(client, list(asked.values()), deadline, broker)
+        answers = look_up(client, list(asked.values()), deadline, broker).ok
         for index, name in asked.items():
-            leader, answer = cluster.leaders[index][0], answers[name]
-            if not isinstance(answer, Fault) and answer != leader:
+            leader = cluster.leaders[index][0]
+            answer = answers.get(name, leader)
+            if answer != leader:
                 found[broker] = (
                     f"it names broker {answer} as the coordinator of a group whose partition is "
                     f"{OFFSETS_TOPIC}-{index}, which broker {leader} leads"
@@ -59,18 +60,14 @@ def _by_coordinators(client: Client, cluster: Cluster, deadline: Deadline) -> di
     return found
 
 
-def by_records(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, str]:
-    """The same by the records of each partition since its leader leads it. Needs READ on the topic: partitions that
-    can't be read show nothing.
-    """
-    return since_elected(client, cluster, deadline).grown
-
-
 def since_elected(client: Client, cluster: Cluster, deadline: Deadline) -> Tail:
-    """The first records of each partition since its leader leads it; one answer of each is read."""
+    """The first records of each partition since its leader leads it; one answer of each is read.
+
+    Needs READ on the topic: partitions that can't be read show nothing.
+    """
     before = {Partition(OFFSETS_TOPIC, index): epoch - 1 for index, (_, epoch) in cluster.leaders.items() if epoch > 0}
-    ends = epoch_ends(client, before, deadline)
-    starts = {place.partition: end for place, end in ends.items() if isinstance(end, int) and end > 0}
+    ends = epoch_ends(client, before, deadline).ok
+    starts = {place.partition: end for place, end in ends.items() if end > 0}
     tail = Tail(client, cluster.leaders, starts)
     tail.peek(deadline)
     return tail

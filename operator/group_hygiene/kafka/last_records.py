@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from group_hygiene.kafka.client import Client, Deadline, retrying
-from group_hygiene.kafka.offsets import leaders_of
+from group_hygiene.kafka.client import Client, Deadline, Results, retrying
+from group_hygiene.kafka.cluster import leaders_of
 from group_hygiene.kafka.partition import BatchHeaders, fetch_batch_headers
 from group_hygiene.model.groups import Fault, Partition
 
@@ -52,24 +52,20 @@ class LastRecord(NamedTuple):
 
 def last_records(
     client: Client, sought: Mapping[Partition, SearchRange], deadline: Deadline
-) -> dict[Partition, LastRecord | Fault]:
+) -> Results[Partition, LastRecord]:
     """Search all partitions backwards, concurrently: a log that ends in a record takes one request.
 
     TOPIC_AUTHORIZATION_FAILED is the Fault of a topic that the user may not READ.
     """
 
     def attempt(left: list[Partition]) -> dict[Partition, LastRecord | Fault]:
-        results: dict[Partition, LastRecord | Fault] = {}
-        leaders: dict[Partition, int] = {}
-        for place, leader in leaders_of(client, left, deadline).items():
-            if isinstance(leader, Fault):
-                results[place] = leader
-            else:
-                leaders[place] = leader
-        searches = {place: _Search(place, sought[place]) for place in leaders}
+        leaders = leaders_of(client, left, deadline)
+        results: dict[Partition, LastRecord | Fault] = {**leaders.faults}
+        led = leaders.ok
+        searches = {place: _Search(place, sought[place]) for place in led}
         while searches:
             positions = {place: search.position for place, search in searches.items()}
-            for place, answer in fetch_batch_headers(client, positions, leaders, deadline).items():
+            for place, answer in fetch_batch_headers(client, positions, led, deadline).items():
                 found = answer if isinstance(answer, Fault) else searches[place].take(answer)
                 if found is not None:
                     results[place] = found

@@ -16,8 +16,8 @@ read then, so a partition that a broker lost and got back during the list goes u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 
 from kafka.protocol.admin import DescribeGroupsRequest
@@ -25,12 +25,12 @@ from kafka.protocol.consumer import OffsetFetchRequest, OffsetForLeaderEpochRequ
 
 from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
-from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
+from group_hygiene.kafka.client import Client, Deadline, Request, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.partitions import hash_of, partition_of_hash
-from group_hygiene.kafka.protocol import RawOffsetFetchRequest
-from group_hygiene.kafka.samples import PREFIX
-from group_hygiene.model.groups import Fault
+from group_hygiene.kafka.coordinators import PREFIX, Question, ask_brokers
+from group_hygiene.kafka.offsets_log import hash_of, partition_of_hash
+from group_hygiene.kafka.protocol import RawOffsetFetchRequest, topic_rows
+from group_hygiene.model.groups import Fault, Offsets, Partition
 from group_hygiene.model.snapshot import Cluster
 
 _CHUNK = 200
@@ -84,23 +84,18 @@ def _ids(cluster: Cluster, deadline: Deadline) -> dict[int, str] | Fault:
     return ids_by_partition(len(cluster.leaders), deadline)
 
 
-@dataclass(frozen=True)
-class _Question:
-    """A request to a leader. answers: for each partition in the response a Fault, or None = confirmed."""
-
-    request: Callable[[Sequence[int]], Request]
-    answers: Callable[[Response], Mapping[int, Fault | None]]
-
-
 def _ask(
     client: Client,
     cluster: Cluster,
     ids: Mapping[int, str],
-    questions: Sequence[_Question],
+    questions: Sequence[Question[int]],
     deadline: Deadline,
     wait: bool = True,
 ) -> dict[int, Fault]:
-    """The first Fault for each partition. A partition with a Fault is left out of the next question."""
+    """The first Fault for each partition. A partition with a Fault is left out of the next question.
+
+    A question's answers: for each partition a Fault, or None = confirmed.
+    """
     if cluster.samples:
         leaders = {index: cluster.samples[name] for index, name in ids.items()}
     else:
@@ -108,44 +103,37 @@ def _ask(
     faults: dict[int, Fault] = {}
     for question in questions:
 
-        def attempt(left: Sequence[int], question: _Question = question) -> dict[int, Fault | None]:
-            of_leader: dict[int, list[int]] = {}
-            for index in left:
-                of_leader.setdefault(leaders[index], []).append(index)
-            chunks = [
-                (leader, tuple(led[start : start + _CHUNK]))
-                for leader, led in of_leader.items()
-                for start in range(0, len(led), _CHUNK)
-            ]
-            calls = {each: Call(each[0], question.request(each[1])) for each in chunks}
-            results: dict[int, Fault | None] = {}
-            for (_, led), answer in client.send_each(calls, deadline).items():
-                results.update(dict.fromkeys(led, answer) if isinstance(answer, Fault) else question.answers(answer))
-            return results
+        def attempt(left: Sequence[int], question: Question[int] = question) -> dict[int, Fault | None]:
+            return ask_brokers(client, {index: leaders[index] for index in left}, question, deadline)
 
         soon = Deadline(min(deadline.left, _UNAWARE_S) if wait else 0)
         found = retrying([index for index in leaders if index not in faults], attempt, soon)
         if wait:
-            loading = [index for index, answer in found.items() if answer is not None and answer.code == _LOADING]
+            loading = [index for index, fault in found.faults.items() if fault.code == _LOADING]
             found |= retrying(loading, attempt, deadline)
-        faults |= {index: _advised(answer) for index, answer in found.items() if answer is not None}
-    return {leaders[index]: fault for index, fault in faults.items()} if cluster.samples else faults
+        faults |= found.faults
+    denied = f"needs DESCRIBE on groups {PREFIX}*"
+    advised = {
+        i: replace(fault, message=denied) if fault.code == _GROUP_DENIED else fault for i, fault in faults.items()
+    }
+    return {leaders[index]: fault for index, fault in advised.items()} if cluster.samples else advised
 
 
-def _epochs(cluster: Cluster) -> list[_Question]:
+def _epochs(cluster: Cluster) -> list[Question[int]]:
     """Whether the brokers lead in the epochs of `cluster`. None if it has no leaders."""
     if not cluster.leaders:
         return []
     topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    partition_class = topic_class.OffsetForLeaderPartition
 
     def request(led: Sequence[int]) -> Request:
         epochs = {index: cluster.leaders[index][1] for index in led}
-        partitions = [
-            partition_class(partition=index, current_leader_epoch=epoch, leader_epoch=epoch)
+        entries = {
+            Partition(OFFSETS_TOPIC, index): topic_class.OffsetForLeaderPartition(
+                partition=index, current_leader_epoch=epoch, leader_epoch=epoch
+            )
             for index, epoch in epochs.items()
-        ]
-        topics = [topic_class(topic=OFFSETS_TOPIC, partitions=partitions)]
+        }
+        topics = topic_rows(topic_class, "topic", entries)
         return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics, min_version=2)
 
     def fault(code: int) -> Fault:
@@ -153,62 +141,52 @@ def _epochs(cluster: Cluster) -> list[_Question]:
         # A leader in a later epoch never returns to an earlier one.
         return replace(found, retriable=found.retriable and code != _FENCED_LEADER_EPOCH)
 
-    def answered(response: Response) -> dict[int, Fault | None]:
+    def answered(_: Sequence[int], response: Response) -> dict[int, Fault | None]:
         return {
             row.partition: fault(row.error_code) if row.error_code else None
             for topic in response.topics
             for row in topic.partitions
         }
 
-    return [_Question(request, answered)]
+    return [Question(request, answered, _CHUNK)]
 
 
-def _committed(ids: Mapping[int, str]) -> _Question:
+def _committed(ids: Mapping[int, str]) -> Question[int]:
     """Whether all records of loaded partitions are committed; NOT_COORDINATOR: not within `offsets.commit.timeout.ms`.
 
     A coordinator whose high watermark moves while it loads misses that, and counts its groups as uncommitted until the
     next write to that partition (CoordinatorRuntime registers its listener after loading).
     """
-    indexes = {name: index for index, name in ids.items()}
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
 
-    def answered(response: Response) -> dict[int, Fault | None]:
+    def request(led: Sequence[int]) -> Request:
+        groups = [group_class(group_id=ids[index], topics=None) for index in led]
+        return RawOffsetFetchRequest(groups=groups, require_stable=True)
+
+    def confirmed(row: Offsets | Fault) -> Fault | None:
+        if not isinstance(row, Fault):
+            return None
+        return replace(row, message=_UNCOMMITTED) if row.code == _NOT_COORDINATOR else row
+
+    def answered(led: Sequence[int], response: Response) -> dict[int, Fault | None]:
         found = answers.committed(response.body, Rows())
-        return {
-            indexes[name]: _uncommitted(row) if isinstance(row, Fault) else None
-            for name, row in found.items()
-            if name in indexes
-        }
+        return {index: confirmed(found[ids[index]]) for index in led if ids[index] in found}
 
-    return _Question(
-        lambda led: RawOffsetFetchRequest(
-            groups=[group_class(group_id=ids[index], topics=None) for index in led], require_stable=True
-        ),
-        answered,
-    )
+    return Question(request, answered, _CHUNK)
 
 
-def _described(ids: Mapping[int, str]) -> _Question:
+def _described(ids: Mapping[int, str]) -> Question[int]:
     """A loaded coordinator answers Dead for a group that does not exist, from v6 on GROUP_ID_NOT_FOUND (KIP-1043)."""
-    indexes = {name: index for index, name in ids.items()}
 
-    def answered(response: Response) -> dict[int, Fault | None]:
+    def answered(led: Sequence[int], response: Response) -> dict[int, Fault | None]:
         codes = {row.group_id: row.error_code for row in response.groups}
         return {
-            indexes[name]: None if code in (_NONE, _GROUP_ID_NOT_FOUND) else fault_of_code(code)
-            for name, code in codes.items()
-            if name in indexes
+            index: None if code in (_NONE, _GROUP_ID_NOT_FOUND) else fault_of_code(code)
+            for index in led
+            if (code := codes.get(ids[index])) is not None
         }
 
-    return _Question(lambda led: DescribeGroupsRequest(groups=[ids[index] for index in led]), answered)
-
-
-def _uncommitted(fault: Fault) -> Fault:
-    return replace(fault, message=_UNCOMMITTED) if fault.code == _NOT_COORDINATOR else fault
-
-
-def _advised(fault: Fault) -> Fault:
-    return replace(fault, message=f"needs DESCRIBE on groups {PREFIX}*") if fault.code == _GROUP_DENIED else fault
+    return Question(lambda led: DescribeGroupsRequest(groups=[ids[index] for index in led]), answered, _CHUNK)
 
 
 # Endings of ids with their hashes: the hash of an id follows from those of its two parts.

@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
-from group_hygiene.kafka.leader_epochs import epoch_ends
-from group_hygiene.kafka.offsets import end_offsets, last_stable_offsets, start_offsets
+from group_hygiene.kafka.offsets import end_offsets, epoch_ends, last_stable_offsets, start_offsets
 from group_hygiene.kafka.partition import PartitionLeader, fetch_time
 from group_hygiene.model.groups import NO_LEADER_EPOCH, NO_SUCH_TOPIC, Fault, Partition
 
@@ -48,16 +47,15 @@ def read_log_bounds(client: Client, deadline: Deadline) -> LogBounds | Fault:
         if topic_id.code != NO_SUCH_TOPIC:
             return topic_id
         return LogBounds(cluster.id, None, {}, {}, asked_at)
-    places = [Partition(OFFSETS_TOPIC, index) for index in cluster.leaders]
+    epochs = {Partition(OFFSETS_TOPIC, index): epoch for index, (_, epoch) in cluster.leaders.items()}
     found: list[dict[int, int]] = []
     # In this order: a record that was written before the request for the end, and is after the last stable offset, is
     # undecided.
     for ask in (start_offsets, end_offsets, last_stable_offsets):
-        answers = ask(client, places, deadline)
-        for place, answer in answers.items():
-            if isinstance(answer, Fault):
-                return Fault(answer.code, f"{place}: {answer.message}", answer.retriable)
-        found.append({place.partition: answer for place, answer in answers.items() if isinstance(answer, int)})
+        answers = ask(client, epochs, deadline)
+        for place, fault in answers.faults.items():
+            return fault.at(place)
+        found.append({place.partition: answer for place, answer in answers.ok.items()})
     starts, written, ends = found
     undecided: dict[int, datetime] = {}
     for index in (index for index, end in ends.items() if end < written[index]):
@@ -66,10 +64,11 @@ def read_log_bounds(client: Client, deadline: Deadline) -> LogBounds | Fault:
             return time_ms
         if time_ms is not None:
             undecided[index] = _EPOCH + timedelta(milliseconds=time_ms)
-    epochs = {Partition(OFFSETS_TOPIC, index): epoch for index, (_, epoch) in cluster.leaders.items()}
-    known: dict[int, int] = {}
-    for place, answer in epoch_ends(client, epochs, deadline).items():
-        if isinstance(answer, Fault):
-            return Fault(answer.code, f"{place}: {answer.message}", answer.retriable)
-        known[place.partition] = NO_LEADER_EPOCH if answer == NO_LEADER_EPOCH else epochs[place]
+    epoch_limits = epoch_ends(client, epochs, deadline)
+    for place, fault in epoch_limits.faults.items():
+        return fault.at(place)
+    known = {
+        place.partition: NO_LEADER_EPOCH if end == NO_LEADER_EPOCH else epochs[place]
+        for place, end in epoch_limits.ok.items()
+    }
     return LogBounds(cluster.id, topic_id or None, starts, ends, asked_at, undecided, known)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable
 
-from group_hygiene.kafka.client import TOO_MUCH, Client, Deadline
+from group_hygiene.kafka.bounds import TOO_MUCH
+from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import partition_counts, topic_ids
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
 from group_hygiene.kafka.partition import Batch, PartitionLeader, fetch
@@ -54,12 +55,13 @@ class Checkpoints:
         ids, counts = topic_ids(client, wanted, deadline), partition_counts(client, wanted, deadline)
         for topic in wanted:
             id_, count = ids[topic], counts[topic]
-            fault = id_ if isinstance(id_, Fault) else count if isinstance(count, Fault) else None
-            if fault is not None:
-                return Fault(fault.code, f"topic {topic}: {fault.message}", fault.retriable)
-            places = [Partition(topic, index) for index in range(count if isinstance(count, int) else 0)]
+            if isinstance(id_, Fault):
+                return id_.at(f"topic {topic}")
+            if isinstance(count, Fault):
+                return count.at(f"topic {topic}")
+            places = [Partition(topic, index) for index in range(count)]
             for place, end in end_offsets(client, places, deadline).items():
-                fault = end if isinstance(end, Fault) else self._read(client, (str(id_), place), end, deadline)
+                fault = end if isinstance(end, Fault) else self._read(client, (id_, place), end, deadline)
                 if fault is not None:
                     return fault
         return frozenset(self._groups)

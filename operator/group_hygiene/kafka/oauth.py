@@ -18,8 +18,7 @@ from group_hygiene.network.egress import Egress
 from group_hygiene.spec.connection import OAuth
 
 if TYPE_CHECKING:
-    from group_hygiene.network.gate import Gate
-    from group_hygiene.network.post import HttpRequest
+    from group_hygiene.network.post import Gate, HttpRequest
 
 _RENEW_BEFORE_S = 30.0
 _TIMEOUT_MAX_S = 10.0
@@ -69,8 +68,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         # Imported here: it takes longer to load than the rest of a command that needs no token.
         import aiohttp
 
-        from group_hygiene.network.gate import Gate
-        from group_hygiene.network.post import send
+        from group_hygiene.network.post import Gate, send
 
         gate = None if self._egress is None else Gate(self._egress, urlsplit(self._url).hostname or "")
         # Not asyncio.run: its end would wait for the thread of a name server that hangs.

@@ -1,23 +1,22 @@
-"""Reads committed offsets (KIP-88, KIP-447, KIP-709); lists partitions' offsets."""
+"""Reads committed offsets (KIP-88, KIP-447, KIP-709), and where logs begin and end, also by time and by leader epoch
+(KIP-101).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from kafka.protocol.consumer import (
-    ListOffsetsRequest,
-    OffsetFetchRequest,
-)
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest
 
 from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
-from group_hygiene.kafka.client import NO_ANSWER, Call, Client, Deadline, Response, fault_of_code, retrying
-from group_hygiene.kafka.cluster import ask_topics
+from group_hygiene.kafka.client import Client, Deadline, Response, Results, fault_of_code
+from group_hygiene.kafka.cluster import ask_leaders
 from group_hygiene.kafka.coordinators import Question, ask
-from group_hygiene.kafka.protocol import RawOffsetFetchRequest
-from group_hygiene.model.groups import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.kafka.protocol import RawOffsetFetchRequest, topic_rows
+from group_hygiene.model.groups import NO_LEADER_EPOCH, CommittedOffset, Fault, LogPlace, Offsets, Partition
 
 T = TypeVar("T")
 
@@ -34,6 +33,7 @@ _RECORD_BYTES = 100
 _LATEST, _EARLIEST, _LATEST_TIME = -1, -2, -3
 _WITH_LATEST_TIME = 7
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_CONSUMER = -1
 UNKNOWN_TOPIC_ID = 100
 # From this version on, OffsetCommit and OffsetFetch name topics by their ids (KIP-848; Kafka 4.1).
 BY_TOPIC_ID = 10
@@ -91,8 +91,7 @@ def _offsets_of(row: Any, names: Mapping[str, str] = MappingProxyType({})) -> Of
             if names and entry.error_code == UNKNOWN_TOPIC_ID:
                 continue
             if entry.error_code:
-                fault = fault_of_code(entry.error_code)
-                return Fault(fault.code, f"{name}-{entry.partition_index}: {fault.message}", fault.retriable)
+                return fault_of_code(entry.error_code).at(Partition(name, entry.partition_index))
             if entry.committed_offset >= 0:
                 key = Partition(name, entry.partition_index)
                 offsets[key] = CommittedOffset(
@@ -173,19 +172,17 @@ def in_chunks(sizes: Mapping[T, int], limit: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def end_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
+def end_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> Results[Partition, int]:
     """The high watermark of each partition: the offset after the last record for read_uncommitted consumers."""
     return _list_offsets(client, dict.fromkeys(partitions, _LATEST), deadline)
 
 
-def last_stable_offsets(
-    client: Client, partitions: Iterable[Partition], deadline: Deadline
-) -> dict[Partition, int | Fault]:
+def last_stable_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> Results[Partition, int]:
     """The last stable offset of each partition: the first record of an open transaction, or the end."""
-    return _list_offsets(client, dict.fromkeys(partitions, _LATEST), deadline, _READ_COMMITTED)
+    return _list_offsets(client, dict.fromkeys(partitions, _LATEST), deadline, isolation=_READ_COMMITTED)
 
 
-def start_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
+def start_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> Results[Partition, int]:
     """The log start offset of each partition."""
     return _list_offsets(client, dict.fromkeys(partitions, _EARLIEST), deadline)
 
@@ -198,93 +195,87 @@ def offsets_at(
     return {place: None if answer == -1 else answer for place, answer in answers.items()}
 
 
-def latest_times(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
+def latest_times(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> Results[Partition, int]:
     """The latest time of all records (ms since the epoch), -1 = no record.
 
     Empty: brokers before 3.0 don't return it (KIP-734).
     """
     if not client.supports(ListOffsetsRequest, _WITH_LATEST_TIME):
-        return {}
+        return Results()
     wanted = dict.fromkeys(partitions, _LATEST_TIME)
-    return _list_offsets(client, wanted, deadline, value=lambda entry: int(entry.timestamp), version=_WITH_LATEST_TIME)
+    return _list_offsets(client, wanted, deadline, field="timestamp", version=_WITH_LATEST_TIME)
 
 
 def _list_offsets(
     client: Client,
     timestamps: Mapping[Partition, int],
     deadline: Deadline,
-    isolation: int = _READ_UNCOMMITTED,
     *,
-    value: Callable[[Any], int] = lambda entry: int(entry.offset),
+    isolation: int = _READ_UNCOMMITTED,
+    field: str = "offset",
     version: int = 2,
-) -> dict[Partition, int | Fault]:
-    """value: what to take of an answer for a partition. version: the oldest one; the isolation level came with v2."""
-
-    def attempt(left: list[Partition]) -> dict[Partition, int | Fault]:
-        leaders = leaders_of(client, left, deadline)
-        results: dict[Partition, int | Fault] = {}
-        by_leader: dict[int, list[Partition]] = {}
-        for partition in left:
-            leader = leaders[partition]
-            if isinstance(leader, Fault):
-                results[partition] = leader
-            else:
-                by_leader.setdefault(leader, []).append(partition)
-        calls = {
-            (leader, start): Call(
-                leader, _list_offsets_request(members[start : start + _PARTITION_CHUNK], timestamps, isolation, version)
-            )
-            for leader, members in by_leader.items()
-            for start in range(0, len(members), _PARTITION_CHUNK)
-        }
-        for (leader, start), answer in client.send_each(calls, deadline).items():
-            if isinstance(answer, Fault):
-                results.update(dict.fromkeys(by_leader[leader][start : start + _PARTITION_CHUNK], answer))
-                continue
-            for topic in answer.topics:
-                for entry in topic.partitions:
-                    key = Partition(topic.name, entry.partition_index)
-                    results[key] = fault_of_code(entry.error_code) if entry.error_code else value(entry)
-        return results
-
-    return retrying(sorted(timestamps), attempt, deadline)
-
-
-def _list_offsets_request(
-    partitions: list[Partition], timestamps: Mapping[Partition, int], isolation: int, version: int
-) -> Any:
+) -> Results[Partition, int]:
+    """field: what to take of an answer for a partition. version: the oldest one; the isolation level came with v2."""
     topic_class = ListOffsetsRequest.ListOffsetsTopic
-    partition_class = topic_class.ListOffsetsPartition
-    topics = [
-        topic_class(
-            name=name,
-            partitions=[partition_class(partition_index=p, timestamp=timestamps[Partition(name, p)]) for p in indexes],
-        )
-        for name, indexes in by_topic(partitions).items()
-    ]
-    return ListOffsetsRequest(isolation_level=isolation, topics=topics, min_version=version)
+
+    def request(places: list[Partition]) -> Any:
+        row_class = topic_class.ListOffsetsPartition
+        rows = {place: row_class(partition_index=place.partition, timestamp=timestamps[place]) for place in places}
+        topics = topic_rows(topic_class, "name", rows)
+        return ListOffsetsRequest(isolation_level=isolation, topics=topics, min_version=version)
+
+    def read(_: Sequence[Partition], answer: Response) -> dict[Partition, int | Fault]:
+        return {
+            Partition(topic.name, row.partition_index): (
+                fault_of_code(row.error_code) if row.error_code else int(getattr(row, field))
+            )
+            for topic in answer.topics
+            for row in topic.partitions
+        }
+
+    return ask_leaders(client, timestamps, Question(request, read, _PARTITION_CHUNK), deadline)
 
 
-def leaders_of(client: Client, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
-    """The broker that leads each partition. LEADER_NOT_AVAILABLE is not retriable."""
-    rows = ask_topics(client, {partition.topic for partition in partitions}, deadline)
-    known = {
-        Partition(topic, entry.partition_index): entry.leader_id
-        for topic, row in rows.items()
-        if not isinstance(row, Fault)
-        for entry in row.partitions
-    }
+def epoch_ends(client: Client, epochs: Mapping[Partition, int], deadline: Deadline) -> Results[Partition, int]:
+    """By OffsetForLeaderEpoch: the offset after the last record of this leader epoch, or of the last one before it.
 
-    def leader(partition: Partition) -> int | Fault:
-        row = rows.get(partition.topic, NO_ANSWER)
-        if isinstance(row, Fault):
-            return row
-        if partition not in known:
-            return Fault(NO_SUCH_TOPIC, str(partition))
-        # A partition may stay offline for long: waiting for a leader would use up the scan's time.
-        return Fault("LEADER_NOT_AVAILABLE", f"{partition} has no leader") if known[partition] < 0 else known[partition]
+    NO_LEADER_EPOCH if the leader knows neither: the log was recreated, or has an old format. Partitions whose epoch is
+    NO_LEADER_EPOCH have no entry. Needs DESCRIBE on the topic.
+    """
+    topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
 
-    return {partition: leader(partition) for partition in partitions}
+    def request(places: list[Partition]) -> Any:
+        row_class = topic_class.OffsetForLeaderPartition
+        rows = {place: row_class(partition=place.partition, leader_epoch=epochs[place]) for place in places}
+        return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topic_rows(topic_class, "topic", rows))
+
+    def read(_: Sequence[Partition], answer: Response) -> dict[Partition, int | Fault]:
+        return {
+            Partition(topic.topic, row.partition): (
+                fault_of_code(row.error_code) if row.error_code else int(row.end_offset)
+            )
+            for topic in answer.topics
+            for row in topic.partitions
+        }
+
+    asked = [place for place, epoch in epochs.items() if epoch != NO_LEADER_EPOCH]
+    return ask_leaders(client, asked, Question(request, read, _PARTITION_CHUNK), deadline)
+
+
+def is_cut_off(client: Client, read: Mapping[Partition, LogPlace], deadline: Deadline) -> bool | Fault:
+    """Whether a log lost records before the place up to which it was read: by a power failure, or an unclean election.
+
+    To be asked after a read from there on: no other records were at offsets that were read before. A reader that read
+    up to an offset in some epoch, and now finds that the epoch ends before that offset, read records that are truncated
+    since (KIP-320). A place with NO_LEADER_EPOCH shows nothing.
+    """
+    ends = epoch_ends(client, {place: at.leader_epoch for place, at in read.items()}, deadline)
+    for partition, end in ends.items():
+        if isinstance(end, Fault):
+            return end
+        if end < read[partition].offset:
+            return True
+    return False
 
 
 def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:

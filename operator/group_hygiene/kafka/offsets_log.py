@@ -1,8 +1,8 @@
-"""Decodes records of `__consumer_offsets`: bytes in, one frozen record out, or BrokenRecord. Pure.
+"""The partition of a group in `__consumer_offsets`, and its records: bytes in, a frozen record out, or BrokenRecord.
 
 All records of Kafka 2.5 to 4.4. Layouts: group-coordinator/src/main/resources/common/message/*.json of each version,
-and before those the Scala schemas of kafka.coordinator.group.GroupMetadataManager. Spark's workers import this module:
-of this package it may import only `errors` and `encoding`, and no client library.
+and before those the Scala schemas of kafka.coordinator.group.GroupMetadataManager. Pure. Spark's workers import this
+module: of this package it may import only `errors` and `encoding`, and no client library.
 """
 
 from __future__ import annotations
@@ -118,6 +118,26 @@ def decode(key: bytes | None, value: bytes | None) -> Commit | StateRecord:
         raise BrokenRecord(f"its bytes do not fit their layout: {error}") from error
 
 
+def partition_of(group: str, partitions: int) -> int:
+    """A group's partition of `__consumer_offsets` (GroupCoordinatorService.partitionFor, String.hashCode)."""
+    return partition_of_hash(hash_of(group), partitions)
+
+
+def hash_of(text: str) -> int:
+    """String.hashCode, as an unsigned number."""
+    code = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    return code
+
+
+def partition_of_hash(code: int, partitions: int) -> int:
+    """The partition of a group whose id has this hash. By numpy's arrays of int64, of many."""
+    # As Utils.abs: the smallest number, which has no positive counterpart, becomes 0.
+    return abs(code - (code >> 31 << 32)) % (1 << 31) % partitions
+
+
 # Tenants choose these texts and numbers: no record may fill a table.
 CLIENTS_MAX, TEXT_MAX = 5, 100
 _LAYOUT_ERRORS = (LayoutError, struct.error, UnicodeDecodeError)
@@ -188,7 +208,7 @@ _SUBTOPOLOGY = (
 _EPOCH: Layout = (4,)
 
 
-class _Kind(NamedTuple):
+class _RecordType(NamedTuple):
     """A record type. second: the field after the group's id in its key. counts: its value begins with an epoch.
 
     client: its value begins with these fields of a Client.
@@ -205,52 +225,52 @@ class _Kind(NamedTuple):
 
 _CLIENT = ("instance_id", "rack_id", "client_id", "host")
 _CLASSIC_CLIENT = ("instance_id", "client_id", "host")
-_CLASSIC = _Kind("classic", ())
+_CLASSIC = _RecordType("classic", ())
 # By the number in the key: org.apache.kafka.coordinator.group.generated.CoordinatorRecordType.
 _RECORD_TYPES = {
     2: _CLASSIC,
-    3: _Kind("consumer-epoch", (_EPOCH,), counts=True),
+    3: _RecordType("consumer-epoch", (_EPOCH,), counts=True),
     # The second is Kafka 3.7's.
-    4: _Kind("consumer-topics", ((_TOPICS_WITH_RACKS,), (4, _TOPICS_WITH_RACKS))),
-    5: _Kind(
+    4: _RecordType("consumer-topics", ((_TOPICS_WITH_RACKS,), (4, _TOPICS_WITH_RACKS))),
+    5: _RecordType(
         *("consumer-member", (_MEMBER_START, (*_MEMBER_START, [("text", 2, 2, 1, 2, "bytes")])), "member"),
         client=_CLIENT,
     ),
-    6: _Kind("consumer-target-epoch", (_EPOCH,), counts=True),
-    7: _Kind("consumer-target-member", (([_TOPIC],), (1, [_TOPIC], 2, "bytes")), "member"),
-    8: _Kind(
+    6: _RecordType("consumer-target-epoch", (_EPOCH,), counts=True),
+    7: _RecordType("consumer-target-member", (([_TOPIC],), (1, [_TOPIC], 2, "bytes")), "member"),
+    8: _RecordType(
         "consumer-assignment",
         ((4, 4, 1, [_TOPIC], [_TOPIC]), (4, 4, 4, [_TOPIC], [_TOPIC], [_TOPIC], 1, 2, "bytes")),
         "member",
         counts=True,
     ),
     # The second is Kafka 4.0's, as for the share groups' epoch and state below.
-    9: _Kind("share-topics", (_SHARE_STATE_4_0, (_TOPICS_WITH_RACKS,))),
-    10: _Kind("share-member", (("text?", "text", "text", ["text"]),), "member", client=_CLIENT[1:]),
-    11: _Kind("share-epoch", ((4, 8), _EPOCH), counts=True),
-    12: _Kind("share-target-epoch", (_EPOCH,), counts=True),
-    13: _Kind("share-target-member", (([_TOPIC],),), "member"),
-    14: _Kind("share-assignment", ((4, 4, 1, [_TOPIC]),), "member", counts=True),
-    15: _Kind("share-state", (([_NAMED_TOPIC], [_NAMED_TOPIC], [(16, "text")]), _SHARE_STATE_4_0)),
-    16: _Kind("consumer-regex", ((["text"], 8, 8),), "regex"),
-    17: _Kind("streams-epoch", ((4, 8),), counts=True),
+    9: _RecordType("share-topics", (_SHARE_STATE_4_0, (_TOPICS_WITH_RACKS,))),
+    10: _RecordType("share-member", (("text?", "text", "text", ["text"]),), "member", client=_CLIENT[1:]),
+    11: _RecordType("share-epoch", ((4, 8), _EPOCH), counts=True),
+    12: _RecordType("share-target-epoch", (_EPOCH,), counts=True),
+    13: _RecordType("share-target-member", (([_TOPIC],),), "member"),
+    14: _RecordType("share-assignment", ((4, 4, 1, [_TOPIC]),), "member", counts=True),
+    15: _RecordType("share-state", (([_NAMED_TOPIC], [_NAMED_TOPIC], [(16, "text")]), _SHARE_STATE_4_0)),
+    16: _RecordType("consumer-regex", ((["text"], 8, 8),), "regex"),
+    17: _RecordType("streams-epoch", ((4, 8),), counts=True),
     # 18 was a Streams group's topics (StreamsGroupPartitionMetadata). Kafka removed it before 4.1, the first release
     # that creates such groups.
-    19: _Kind(
+    19: _RecordType(
         "streams-member",
         (("text?", "text?", "text", "text", 4, 4, "text", frozenset([("text", 2)]), [("text", "text")]),),
         "member",
         client=_CLIENT,
     ),
-    20: _Kind("streams-target-epoch", (_EPOCH,), counts=True),
-    21: _Kind("streams-target-member", ((_TASKS, _TASKS, _TASKS),), "member"),
-    22: _Kind(
+    20: _RecordType("streams-target-epoch", (_EPOCH,), counts=True),
+    21: _RecordType("streams-target-member", ((_TASKS, _TASKS, _TASKS),), "member"),
+    22: _RecordType(
         "streams-assignment",
         ((4, 4, 1, _TASKS, _TASKS, _TASKS, _TASKS, _TASKS, _TASKS),),
         "member",
         counts=True,
     ),
-    23: _Kind("streams-topology", ((4, [_SUBTOPOLOGY]),)),
+    23: _RecordType("streams-topology", ((4, [_SUBTOPOLOGY]),)),
 }
 RECORD_TYPES = tuple(kind.name for kind in _RECORD_TYPES.values())
 

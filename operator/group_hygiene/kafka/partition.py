@@ -7,7 +7,8 @@ contains both. Reads only, and does not interpret records.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,11 +18,14 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.record import MemoryRecords
 from kafka.record.util import decode_varint
 
-from group_hygiene.kafka.bounds import FetchBudget, TooMuch
-from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
+from group_hygiene.kafka.bounds import FetchBudget
+from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, Results, fault_of_code, retrying_one
 from group_hygiene.kafka.codecs import unpack
+from group_hygiene.kafka.coordinators import Question, ask_brokers
+from group_hygiene.kafka.library import checksum, packed_records, unpack_old
+from group_hygiene.kafka.protocol import topic_rows
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
-from group_hygiene.process.memory import Intake
+from group_hygiene.process.memory import Intake, TooMuch
 
 T = TypeVar("T")
 
@@ -34,8 +38,6 @@ _EACH_BYTES = 250_000
 _HEADERS_BYTES = 64_000
 # Unpacked bytes after which the rest of an answer is skipped, and fetched again later.
 _ENOUGH, _ENOUGH_OF_EACH = 8_000_000, 1_000_000
-# org.apache.kafka.common.record.DefaultRecordBatch: the records begin after its header.
-_RECORDS_AT = 61
 # The assumed ratio of unpacked to packed bytes of a batch, to reserve memory before unpacking.
 _TYPICAL_RATIO = 20
 _MARKER = struct.Struct(">hh")
@@ -46,8 +48,8 @@ _THROTTLED = 89
 class Record(NamedTuple):
     """A record in the log; no value = a tombstone. leader_epoch: in which its leader appended it.
 
-    time_ms: by the producer's clock, or the broker's if the topic has LogAppendTime. producer: the id of the one in
-    whose transaction it is; None = it is in none.
+    time_ms: by the producer's clock, or the broker's if the topic has LogAppendTime; -1 = it has none. producer: the id
+    of the one in whose transaction it is; None = it is in none.
     """
 
     offset: int
@@ -110,15 +112,6 @@ class RawFetched(NamedTuple):
     data: bytes
     aborted: list[tuple[int, int]]
     stable: int
-
-
-class OldRecord(NamedTuple):
-    """A record in a message format without transactions (magic 0 and 1). time_ms: -1 = it has none."""
-
-    offset: int
-    time_ms: int
-    key: bytes | None
-    value: bytes | None
 
 
 class BatchHeaders(NamedTuple):
@@ -197,14 +190,19 @@ def fetch_readable(
     power failure or an unclean election; or compaction rewrote that batch. Leader epochs (KIP-320) prove less: with
     ZooKeeper, a broker may come back in the same one.
     """
-    at = position - (last is not None)
-    answer = leader.ask(
-        lambda: _request(leader.partition, at, _READ_COMMITTED, wait_ms, _FETCH_BYTES), _fetch_error, deadline
-    )
     unpacking = _Unpacking(leader.client.intake, deadline, _ENOUGH)
-    fetched = _parsed(
-        leader.partition, position, _only(answer), lambda data, _: _after(last, data, position, unpacking)
-    )
+
+    def parse(data: Any, _: int) -> Fetched | None:
+        if last is None:
+            return _records(data, position, unpacking)
+        first = MemoryRecords(data.records or b"").next_batch()
+        if first is None or _identity(first) != last:
+            return None
+        return _records(data, position, unpacking, skip=True)
+
+    at = position - (last is not None)
+    request = partial(_request, leader.partition, at, _READ_COMMITTED, wait_ms, _FETCH_BYTES)
+    fetched = _fetch(leader, position, request, parse, deadline)
     if fetched is None:
         return Fault("OFFSET_OUT_OF_RANGE", f"{leader.partition} has other records before offset {position} by now")
     if last is not None and not isinstance(fetched, Fault) and fetched.position == position < fetched.stable:
@@ -218,13 +216,16 @@ def fetch_raw(leader: PartitionLeader, position: int, deadline: Deadline) -> Raw
 
     No byte: there is no record up to `stable`, as after compaction.
     """
-    place = leader.partition
-    answer = leader.ask(lambda: _request(place, position, _READ_COMMITTED, 0, _FETCH_BYTES), _fetch_error, deadline)
-    return _parsed(place, position, _only(answer), _raw)
+
+    def parse(data: Any, _: int) -> RawFetched:
+        return RawFetched(bytes(data.records or b""), _begun(data), data.last_stable_offset)
+
+    request = partial(_request, leader.partition, position, _READ_COMMITTED, 0, _FETCH_BYTES)
+    return _fetch(leader, position, request, parse, deadline)
 
 
-def read_old_batch(data: memoryview, most: int) -> list[OldRecord]:
-    """The records of one batch of a format before Kafka 0.11 (magic 0 or 1).
+def read_old_batch(data: memoryview, most: int) -> list[Record]:
+    """The records of one batch of a format before Kafka 0.11 (magic 0 or 1), which has no transactions.
 
     most: bytes, unpacked; the library would unpack it without a limit. Raises TooMuch beyond that, ValueError if the
     batch is damaged.
@@ -233,50 +234,42 @@ def read_old_batch(data: memoryview, most: int) -> list[OldRecord]:
         batch = MemoryRecords(data).next_batch()
         if not batch.validate_crc():
             raise ValueError(f"the batch at offset {batch.base_offset} fails its checksum")
-        if batch.compression_type:
-            _, packed = batch._read_key_value(batch.KEY_OFFSET_V1 if batch.magic else batch.KEY_OFFSET_V0)
-            batch._buffer, batch._decompressed = memoryview(unpack(batch.compression_type, packed or b"", most)), True
-        return [
-            OldRecord(record.offset, -1 if record.timestamp is None else record.timestamp, record.key, record.value)
-            for record in batch
-        ]
+        unpack_old(batch, most)
+        times = ((record, record.timestamp) for record in batch)
+        return [Record(row.offset, row.key, row.value, time_ms=-1 if at is None else at) for row, at in times]
     except (kafka_errors.KafkaError, AssertionError, IndexError, struct.error) as error:
         raise ValueError(f"a batch of an old format can't be read: {error}") from error
 
 
 def fetch_all(
     client: Client, topic: str, positions: Mapping[int, int], leaders: Mapping[int, tuple[int, int]], deadline: Deadline
-) -> dict[int, Fetched | Fault]:
+) -> Results[int, Fetched]:
     """The records of a topic's partitions from these positions on, committed or not, as many as one answer holds.
 
     leaders: partition -> its leader and the leader epoch; the Fault is FENCED_LEADER_EPOCH in a later one. Each leader
     gets one request. No record, and the same position: there are no records up to `end`, if no other partition was
     requested. Else the first batch may only be too large beside the others: for an answer (KIP-74), or unpacked.
     """
-    of_leader: dict[int, list[int]] = {}
-    for index in positions:
-        of_leader.setdefault(leaders[index][0], []).append(index)
     topic_class = FetchRequest.FetchTopic
-    calls: dict[int, Call] = {}
-    for leader, indexes in of_leader.items():
-        places = [
-            topic_class.FetchPartition(
+    unpacking = _Unpacking(client.intake, deadline, _ENOUGH_OF_EACH)
+
+    def request(indexes: list[int]) -> Request:
+        entries = {
+            Partition(topic, index): topic_class.FetchPartition(
                 partition=index,
                 current_leader_epoch=leaders[index][1],
                 fetch_offset=positions[index],
                 partition_max_bytes=_EACH_BYTES,
             )
             for index in indexes
-        ]
+        }
         # Enough for all: partitions beyond the limit would look empty.
-        size = _EACH_BYTES * len(places)
-        calls[leader] = Call(leader, _fetch_request([topic_class(topic=topic, partitions=places)], size))
-    unpacking = _Unpacking(client.intake, deadline, _ENOUGH_OF_EACH)
+        return _fetch_request(topic_rows(topic_class, "topic", entries), _EACH_BYTES * len(entries))
 
-    def read(leader: int, answer: Response) -> dict[int, Fetched | Fault]:
+    def read(indexes: Sequence[int], answer: Response) -> dict[int, Fetched | Fault]:
         rows = {row.partition_index: row for each in answer.responses for row in each.partitions}
         results: dict[int, Fetched | Fault] = {}
-        for index in of_leader[leader]:
+        for index in indexes:
             # A client that exceeds a quota gets an answer without partitions (KIP-219).
             code = answer.error_code or (rows[index].error_code if index in rows else _THROTTLED)
             row = fault_of_code(code) if code else rows[index]
@@ -285,10 +278,8 @@ def fetch_all(
             results[index] = _whole(place, parsed)
         return results
 
-    found: dict[int, Fetched | Fault] = {}
-    for leader, answer in client.send_each(calls, deadline, read).items():
-        found |= dict.fromkeys(of_leader[leader], answer) if isinstance(answer, Fault) else answer
-    return found
+    brokers = {index: leaders[index][0] for index in positions}
+    return ask_brokers(client, brokers, Question(request, read, chunk=max(1, len(brokers))), deadline)
 
 
 def fetch_batch_headers(
@@ -305,9 +296,7 @@ def fetch_batch_headers(
     return client.send_each(
         calls,
         deadline,
-        lambda partition, answer: _parsed(
-            partition, positions[partition], _only(_without_error(answer)), _batch_headers
-        ),
+        lambda partition, answer: _parsed(partition, positions[partition], _only(answer), _batch_headers),
     )
 
 
@@ -317,10 +306,18 @@ def fetch_time(leader: PartitionLeader, position: int, deadline: Deadline) -> in
     From the header of its batch, without unpacking: by the producer's clock, or the broker's if the topic has
     LogAppendTime.
     """
-    answer = leader.ask(
-        lambda: _request(leader.partition, position, _READ_UNCOMMITTED, 0, _HEADERS_BYTES), _fetch_error, deadline
-    )
-    return _parsed(leader.partition, position, _only(answer), _time)
+    request = partial(_request, leader.partition, position, _READ_UNCOMMITTED, 0, _HEADERS_BYTES)
+    return _fetch(leader, position, request, _time, deadline)
+
+
+def _fetch(
+    leader: PartitionLeader,
+    position: int,
+    request: Callable[[], Request],
+    parse: Callable[[Any, int], T],
+    deadline: Deadline,
+) -> T | Fault:
+    return _parsed(leader.partition, position, _only(leader.ask(request, _fetch_error, deadline)), parse)
 
 
 def _request(partition: Partition, position: int, isolation: int, wait_ms: int, size: int) -> Request:
@@ -358,12 +355,12 @@ class _Unpacking:
     def reserve(self, batch: Any) -> None:
         """Raises TooMuch if this process lacks the memory to unpack the batch."""
         if batch.compression_type:
-            packed = len(batch._buffer)
-            self._intake.take(min(self._budget.largest, packed * _TYPICAL_RATIO), self._deadline.left)
+            expected = batch.size_in_bytes * _TYPICAL_RATIO
+            self._intake.take(min(self._budget.largest, expected), self._deadline.left)
 
     def body(self, batch: Any) -> bytes:
         """The records of a batch as bytes. Raises TooMuch if they do not fit, ValueError if they are damaged."""
-        most, packed = self._budget.largest, _packed(batch)
+        most, packed = self._budget.largest, packed_records(batch)
         codec = batch.compression_type
         body = unpack(codec, packed, most) if codec else bytes(packed[: most + 1])
         self._budget.take(len(body), batch.records_count)
@@ -392,12 +389,10 @@ def _parsed(partition: Partition, position: int, answer: Any | Fault, parse: Cal
 
 def _only(answer: Response | Fault) -> Any | Fault:
     """The part of the one partition that was requested."""
-    return answer if isinstance(answer, Fault) else answer.responses[0].partitions[0]
-
-
-def _without_error(answer: Response | Fault) -> Response | Fault:
-    error = 0 if isinstance(answer, Fault) else _fetch_error(answer)
-    return fault_of_code(error) if error else answer
+    if isinstance(answer, Fault):
+        return answer
+    error = _fetch_error(answer)
+    return fault_of_code(error) if error else answer.responses[0].partitions[0]
 
 
 def _fetch_error(answer: Response) -> int:
@@ -409,17 +404,8 @@ def _fetch_error(answer: Response) -> int:
     return int(answer.responses[0].partitions[0].error_code)
 
 
-def _after(last: Batch | None, data: Any, position: int, unpacking: _Unpacking) -> Fetched | None:
-    """None: the first batch of the answer is not `last`."""
-    first = MemoryRecords(data.records or b"").next_batch() if last is not None else None
-    if last is not None and (first is None or _identity(first) != last):
-        return None
-    return _records(data, position, unpacking, skip=last is not None)
-
-
 def _identity(batch: Any) -> Batch:
-    # The library has no public name for it in the formats before 0.11.
-    return Batch(batch.base_offset, batch.crc if batch.magic >= 2 else batch._crc)
+    return Batch(batch.base_offset, checksum(batch))
 
 
 def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False) -> Fetched:
@@ -433,7 +419,7 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
         # The header of a batch that fails its checksum is not reliable: the batch after it shows where it ends.
         then, why = batch.base_offset + 1 if damage else batch.next_offset, damage
         if not damage and batch.is_control_batch and batch.base_offset >= start:
-            commits = not any(_aborts(marker) for marker in _unpacked(batch, bytes(_packed(batch))))
+            commits = not any(_aborts(marker) for marker in _unpacked(batch, bytes(packed_records(batch))))
             known = batch.leader_epoch, batch.max_timestamp
             markers.append(Marker(batch.base_offset, batch.producer_id, commits, *known))
         if committed and not damage:
@@ -460,10 +446,6 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
         *(records, position, data.last_stable_offset, data.high_watermark, hidden, markers),
         *(data.log_start_offset, last),
     )
-
-
-def _packed(batch: Any) -> memoryview:
-    return memoryview(batch._buffer)[_RECORDS_AT:]
 
 
 def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
@@ -511,10 +493,6 @@ def _batch_headers(data: Any, position: int) -> BatchHeaders:
     return BatchHeaders(last, position, data.last_stable_offset, data.high_watermark)
 
 
-def _raw(data: Any, _: int) -> RawFetched:
-    return RawFetched(bytes(data.records or b""), _begun(data), data.last_stable_offset)
-
-
 def _time(data: Any, position: int) -> int | None:
     for batch, _, damage in _batches(data, oldest=2):
         if damage:
@@ -545,7 +523,7 @@ def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool, str]]:
         while begun and begun[0][0] <= batch.last_offset:
             aborted.add(begun.pop(0)[1])
         if batch.is_control_batch:
-            if any(_aborts(marker) for marker in _unpacked(batch, bytes(_packed(batch)))):
+            if any(_aborts(marker) for marker in _unpacked(batch, bytes(packed_records(batch)))):
                 aborted.discard(batch.producer_id)
             yield batch, False, ""
         else:

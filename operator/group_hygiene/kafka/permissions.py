@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from typing import Any
 
-from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.admin import DescribeClusterRequest, DescribeGroupsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying_one
-from group_hygiene.kafka.cluster import UNKNOWN_OPERATIONS, cluster_operations
+from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying_one
 from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.model.groups import Fault
 
 _CHUNK = 200
 # The last version in which a group that does not exist is no error, so that the answer has its operations.
 _ABSENT_IS_DEAD = 5
+# The one bit that is set if the request did not ask, or the broker does not know.
+_UNKNOWN = frozenset({31})
 
 
 class Operation(IntEnum):
@@ -40,9 +42,19 @@ Allowed = frozenset[int] | None
 
 
 def on_cluster(client: Client, deadline: Deadline) -> Allowed | Fault:
-    """The user's operations on the cluster itself."""
-    operations = cluster_operations(client, deadline)
-    return operations if isinstance(operations, Fault) else _known(operations)
+    """The user's operations on the cluster itself: from DescribeCluster (2.8 on), before that from Metadata v8-10."""
+    if client.supports(DescribeClusterRequest):
+        request: Any = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    elif client.supports(MetadataRequest, 8):
+        request = MetadataRequest(topics=[], include_cluster_authorized_operations=True, max_version=10)
+    else:
+        return None
+    answer = retrying_one(lambda: client.send(Call(None, request), deadline), deadline)
+    if isinstance(answer, Fault):
+        return answer
+    if getattr(answer, "error_code", 0):
+        return fault_of_code(answer.error_code)
+    return _known(answer.authorized_operations)
 
 
 def on_topics(client: Client, deadline: Deadline) -> Mapping[str, Allowed] | Fault:
@@ -58,19 +70,17 @@ def on_topics(client: Client, deadline: Deadline) -> Mapping[str, Allowed] | Fau
 
 def on_groups(client: Client, groups: Iterable[str], deadline: Deadline) -> Mapping[str, Allowed | Fault]:
     """The user's operations on each group, whether it exists or not; a Fault if the user may not DESCRIBE it."""
-    question = Question(_describe, lambda _, response: _parse_groups(response), _CHUNK)
+    question = Question(
+        request=lambda ids: DescribeGroupsRequest(
+            groups=ids, include_authorized_operations=True, max_version=_ABSENT_IS_DEAD
+        ),
+        answers=lambda _, response: {
+            row.group_id: fault_of_code(row.error_code) if row.error_code else _known(row.authorized_operations)
+            for row in response.groups
+        },
+        chunk=_CHUNK,
+    )
     return ask(client, dict.fromkeys(groups), question, deadline)
-
-
-def _describe(groups: list[str]) -> DescribeGroupsRequest:
-    return DescribeGroupsRequest(groups=groups, include_authorized_operations=True, max_version=_ABSENT_IS_DEAD)
-
-
-def _parse_groups(response: Response) -> dict[str, Allowed | Fault]:
-    return {
-        row.group_id: fault_of_code(row.error_code) if row.error_code else _known(row.authorized_operations)
-        for row in response.groups
-    }
 
 
 def _known(operations: Iterable[int] | int | None) -> Allowed:
@@ -78,4 +88,4 @@ def _known(operations: Iterable[int] | int | None) -> Allowed:
     if operations is None or isinstance(operations, int):
         return None
     found = frozenset(operations)
-    return None if found == UNKNOWN_OPERATIONS else found
+    return None if found == _UNKNOWN else found

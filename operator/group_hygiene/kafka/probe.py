@@ -53,7 +53,10 @@ def _probe(server: str, context: ssl.SSLContext | None, with_sasl: bool, seconds
             connected = True
             raw.settimeout(max(0.1, end - time.monotonic()))
             if context is None:
-                return _plain(raw, with_sasl)
+                if _speaks_kafka(raw):
+                    return "speaks Kafka but refuses connections" + ("" if with_sasl else " without SASL, it seems")
+                wants = "TLS" if with_sasl else "TLS or SASL"
+                return f"accepts connections but does not speak Kafka in plain text (does it want {wants}?)"
             with context.wrap_socket(raw, server_hostname=host):
                 wants = "a client certificate" if with_sasl else "SASL or a client certificate"
                 return f"speaks TLS but does not answer Kafka requests (does it want {wants}?)"
@@ -93,10 +96,3 @@ def _speaks_kafka(raw: socket.socket) -> bool:
     except ConnectionError:
         return False
     return answer[4:] == _API_VERSIONS[8:12]
-
-
-def _plain(raw: socket.socket, with_sasl: bool) -> str:
-    if _speaks_kafka(raw):
-        return "speaks Kafka but refuses connections" + ("" if with_sasl else " without SASL, it seems")
-    wants = "TLS" if with_sasl else "TLS or SASL"
-    return f"accepts connections but does not speak Kafka in plain text (does it want {wants}?)"

@@ -6,7 +6,9 @@ The schemas follow the message definitions of Apache Kafka (clients/src/main/res
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from kafka.protocol.admin import DescribeLogDirsRequest, ListGroupsRequest
 from kafka.protocol.api_header import RequestHeader
@@ -15,6 +17,7 @@ from kafka.protocol.consumer import OffsetFetchRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from group_hygiene.kafka import schemas
+from group_hygiene.model.groups import Partition
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
@@ -57,14 +60,21 @@ class AlterShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ig
     pass
 
 
-class RawAnswer:
-    """The undecoded body of an answer, for `answers` and `topic_answers`."""
+def topic_rows(
+    row_class: Any, field: str, entries: Mapping[Partition, Any], ids: Mapping[str, str] = MappingProxyType({})
+) -> list[Any]:
+    """The rows of a request, one for each topic: its name or id in `field`, and the entries of its partitions."""
+    topics: dict[str, list[Any]] = {}
+    for place, entry in entries.items():
+        topics.setdefault(place.topic, []).append(entry)
+    return [row_class(partitions=rows, **{field: ids.get(topic, topic)}) for topic, rows in topics.items()]
 
-    __slots__ = ("body", "version")
 
-    def __init__(self, body: bytes, version: int) -> None:
-        self.body = body
-        self.version = version
+class RawAnswer(NamedTuple):
+    """The undecoded body of an answer, for `answers`."""
+
+    body: bytes
+    version: int
 
     @property
     def throttle_time_ms(self) -> int:
@@ -95,37 +105,28 @@ class RawHeader(RequestHeader, init=False):  # type: ignore[call-arg, misc]
         return _RawResponseClass(super().get_response_class(), self.request_api_version)
 
 
-class RawListGroupsRequest(ListGroupsRequest, init=False):  # type: ignore[call-arg, misc]
-    """ListGroups that is answered by a RawAnswer, in the versions that `answers.listed` reads."""
+class _Raw:
+    """A request that is answered by a RawAnswer. versions: the first and the last one that `answers` reads."""
 
     header_class = RawHeader
-
-    def __init__(self, min_version: int = 3, **fields: Any) -> None:
-        super().__init__(min_version=min_version, max_version=5, **fields)
-
-
-class RawOffsetFetchRequest(OffsetFetchRequest, init=False):  # type: ignore[call-arg, misc]
-    """OffsetFetch that is answered by a RawAnswer, in the one version that `answers.committed` reads."""
-
-    header_class = RawHeader
+    versions: tuple[int, int]
 
     def __init__(self, **fields: Any) -> None:
-        super().__init__(min_version=8, max_version=8, **fields)
+        first, last = self.versions
+        super().__init__(**{"min_version": first, "max_version": last} | fields)
 
 
-class RawMetadataRequest(MetadataRequest, init=False):  # type: ignore[call-arg, misc]
-    """Metadata that is answered by a RawAnswer, in the versions that `topic_answers.metadata` reads."""
-
-    header_class = RawHeader
-
-    def __init__(self, **fields: Any) -> None:
-        super().__init__(min_version=5, max_version=12, **fields)
+class RawListGroupsRequest(_Raw, ListGroupsRequest, init=False):  # type: ignore[call-arg, misc]
+    versions = (3, 5)
 
 
-class RawDescribeLogDirsRequest(DescribeLogDirsRequest, init=False):  # type: ignore[call-arg, misc]
-    """DescribeLogDirs that is answered by a RawAnswer, in the versions that `topic_answers.log_dirs` reads."""
+class RawOffsetFetchRequest(_Raw, OffsetFetchRequest, init=False):  # type: ignore[call-arg, misc]
+    versions = (8, 8)
 
-    header_class = RawHeader
 
-    def __init__(self, **fields: Any) -> None:
-        super().__init__(min_version=1, max_version=5, **fields)
+class RawMetadataRequest(_Raw, MetadataRequest, init=False):  # type: ignore[call-arg, misc]
+    versions = (5, 12)
+
+
+class RawDescribeLogDirsRequest(_Raw, DescribeLogDirsRequest, init=False):  # type: ignore[call-arg, misc]
+    versions = (1, 5)

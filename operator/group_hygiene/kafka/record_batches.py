@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
+from kafka.record.util import decode_varint
 
 from group_hygiene.kafka import bounds
-from group_hygiene.kafka.bounds import FetchBudget, TooMuch
+from group_hygiene.kafka.bounds import FetchBudget
 from group_hygiene.kafka.codecs import unpack
-from group_hygiene.kafka.partition import OldRecord, RawFetched, read_old_batch
+from group_hygiene.kafka.partition import RawFetched, Record, read_old_batch
 from group_hygiene.kafka.record_columns import Numbers, Records, Slices, Truths
+from group_hygiene.process.memory import TooMuch
 
 # org.apache.kafka.common.record.DefaultRecordBatch.
 _HEADER = np.dtype(
@@ -176,9 +178,9 @@ def _varints(body: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers
     return ((value >> one) ^ (np.uint64(0) - (value & one))).view(np.int64), at
 
 
-def _old_records(batches: list[memoryview]) -> list[list[OldRecord]]:
+def _old_records(batches: list[memoryview]) -> list[list[Record]]:
     """The records of the first batches of an old format, one by one, as many as the limits allow; at least of one."""
-    budget, found = FetchBudget(), list[list[OldRecord]]()
+    budget, found = FetchBudget(), list[list[Record]]()
     for batch in batches:
         try:
             records = read_old_batch(batch, budget.largest if found else bounds.ALONE_BYTES)
@@ -192,8 +194,8 @@ def _old_records(batches: list[memoryview]) -> list[list[OldRecord]]:
     return found
 
 
-def _of_old(records: list[OldRecord]) -> Records:
-    offsets, times, keys, values = (list(column) for column in zip(*records, strict=True))
+def _of_old(records: list[Record]) -> Records:
+    offsets, keys, values, _, times, _ = (list(column) for column in zip(*records, strict=True))
     numbers = np.array(offsets, np.int64), np.array(times, np.int64), np.zeros(len(records), np.bool_)
     return Records(*numbers, Slices.of(keys), Slices.of(values), offsets[-1] + 1)
 
@@ -225,28 +227,11 @@ def _batch_starts(data: bytes) -> list[int]:
     return [*starts, at]
 
 
-def _unsigned(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The number there (7 bits a byte), and the position after it. Raises IndexError or ValueError."""
-    value = shift = 0
-    while (byte := data[at]) >= 0x80:
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if shift > 63:
-            raise ValueError("a number of more than ten bytes")
-    return value | byte << shift, at + 1
-
-
-def _signed(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """As `_unsigned`, in zigzag encoding."""
-    value, at = _unsigned(data, at)
-    return (value >> 1) ^ -(value & 1), at
-
-
 def _aborts(data: bytes, batch: int) -> bool:
     """Whether the first record of the control batch there aborts a transaction (ControlRecordType)."""
-    _, at = _signed(data, batch + _HEADER.itemsize)
+    _, at = decode_varint(data, batch + _HEADER.itemsize)
     # Attributes of one byte, the time, the offset and the key.
     at += 1
     for _ in range(3):
-        size, at = _signed(data, at)
-    return size >= _MARKER.size and _MARKER.unpack_from(data, at)[1] == 0
+        size, at = decode_varint(data, at)
+    return bool(size >= _MARKER.size and _MARKER.unpack_from(data, at)[1] == 0)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from group_hygiene.kafka.client import Client, Deadline, fault_of_code
+from group_hygiene.kafka.client import Client, Deadline, Results, fault_of_code
 from group_hygiene.kafka.cluster import partition_counts
 from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
@@ -45,16 +45,14 @@ class ShareOffsets:
     lag: Mapping[Partition, int] = field(default_factory=dict)
 
 
-def share_offsets(
-    client: Client, groups: Mapping[str, int | None], deadline: Deadline
-) -> dict[str, ShareOffsets | Fault]:
+def share_offsets(client: Client, groups: Mapping[str, int | None], deadline: Deadline) -> Results[str, ShareOffsets]:
     """The start offsets of each share group. `groups` maps id -> coordinator, None = look it up.
 
     A group that does not exist, or is of another type, has none, without an error. UNSUPPORTED_VERSION is the Fault of
     every group if the brokers can't both read and set start offsets.
     """
     if not client.supports(AlterShareGroupOffsetsRequest):
-        return dict.fromkeys(groups, _UNSUPPORTED)
+        return Results(dict.fromkeys(groups, _UNSUPPORTED))
     row_class = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
     question = Question(
         request=lambda ids: DescribeShareGroupOffsetsRequest(groups=[row_class(group_id=i, topics=None) for i in ids]),
@@ -74,8 +72,7 @@ def _offsets_of(row: Any) -> ShareOffsets | Fault:
         for entry in topic.partitions:
             place = Partition(topic.topic_name, entry.partition_index)
             if entry.error_code:
-                fault = fault_of_code(entry.error_code, entry.error_message)
-                return Fault(fault.code, f"{place}: {fault.message}", fault.retriable)
+                return fault_of_code(entry.error_code, entry.error_message).at(place)
             if entry.lag >= 0:
                 lag[place] = entry.lag
             if entry.start_offset == _UNSET:
@@ -96,12 +93,10 @@ def complete_offsets(
     that shows no start offset at all has none, as long as all leaders of `__share_group_state` answer.
     """
     found = share_offsets(client, groups, deadline)
-    unsure = {place for answer in found.values() if not isinstance(answer, Fault) for place in answer.unsure}
+    unsure = {place for answer in found.ok.values() for place in answer.unsure}
     starts = start_offsets(client, unsure, deadline)
     ends = end_offsets(client, unsure, deadline)
-    read_nothing = any(
-        not isinstance(answer, Fault) and answer.unsure and not answer.started for answer in found.values()
-    )
+    read_nothing = any(answer.unsure and not answer.started for answer in found.ok.values())
     readable = again and read_nothing and _state_is_led(client, deadline)
 
     def judged(answer: ShareOffsets | Fault) -> Offsets | Fault:
@@ -123,7 +118,7 @@ def _state_is_led(client: Client, deadline: Deadline) -> bool:
     """Whether the leader of each partition of `__share_group_state` answers: only these can read a start offset."""
     count = partition_counts(client, [_STATE_TOPIC], deadline)[_STATE_TOPIC]
     places = [] if isinstance(count, Fault) else [Partition(_STATE_TOPIC, index) for index in range(count)]
-    return bool(places) and not any(isinstance(end, Fault) for end in end_offsets(client, places, deadline).values())
+    return bool(places) and not end_offsets(client, places, deadline).faults
 
 
 def wait_until_shown(

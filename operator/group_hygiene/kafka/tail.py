@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, StateRecord, decode, group_of
+from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, StateRecord, decode, group_of, partition_of
 from group_hygiene.kafka.partition import Fetched, Marker, Record, fetch_all
-from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.programs import SIGNS, Sighting, program_of
 
@@ -126,9 +125,8 @@ class Tail:
         indexes = list(self.leaders)
         for first in range(0, len(indexes), _AT_ONCE):
             asked = {index: self.positions[index] for index in indexes[first : first + _AT_ONCE]}
-            for index, answer in fetch_all(self._client, OFFSETS_TOPIC, asked, self.leaders, deadline).items():
-                if not isinstance(answer, Fault):
-                    self._take(index, answer, lambda group: False, lambda record: True)
+            for index, answer in fetch_all(self._client, OFFSETS_TOPIC, asked, self.leaders, deadline).ok.items():
+                self._take(index, answer, lambda group: False, lambda record: True)
 
     def use(self, group: str, since: Mapping[int, int]) -> Found | None:
         """A record of the group at or after these offsets; a partition that is missing there counts from its start."""

@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from kafka.codec import gzip_encode
+from kafka.protocol.metadata import CoordinatorType
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, ProduceRequest
 from kafka.record import MemoryRecordsBuilder, default_records
 
-from group_hygiene.kafka import transactions
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
+from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.partition import PartitionLeader
 from group_hygiene.model.groups import Fault
 
@@ -227,7 +228,7 @@ class Writer:
         def attempt() -> Any | Fault:
             broker: int | Fault | None = self._coordinator
             if broker is None:
-                broker = transactions.coordinator(self._client, self._id, deadline)
+                broker = look_up(self._client, [self._id], deadline, kind=CoordinatorType.TRANSACTION)[self._id]
             if isinstance(broker, Fault):
                 return broker
             answer = self._send_to(broker, request(), code, deadline)

@@ -44,6 +44,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="kind
     def key(self) -> Key:
         raise NotImplementedError
 
+    def __hash__(self) -> int:
+        return hash(self.key)
+
 
 class Owner(Entry, frozen=True, kw_only=True, gc=False, tag="owner"):
     """The installation that writes this ledger. ledger: its id, which never changes; another id is another ledger.
@@ -97,9 +100,6 @@ class ScanClock(Entry, frozen=True, kw_only=True, gc=False, tag="scan-clock"):
     seconds: Seconds
     log: dict[int, LogPlace] = msgspec.field(default_factory=dict)
     topic_id: str | None = None
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
     @property
     def key(self) -> Key:
@@ -171,9 +171,6 @@ class Mark(Entry, frozen=True, kw_only=True, gc=False, tag="mark"):
     since: Time
     due: Time
     topics: dict[str, Time] = msgspec.field(default_factory=dict)
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
     def of_topics(self, topics: dict[str, datetime]) -> Mark:
         """The mark of these topics. The time from the mark of a topic to its date stays."""
@@ -254,9 +251,6 @@ class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
     log_ends: dict[int, int] = msgspec.field(default_factory=dict)
     waiting: int = 0
 
-    def __hash__(self) -> int:
-        return hash(self.key)
-
     @property
     def key(self) -> Key:
         return ("intent", self.group)
@@ -287,9 +281,6 @@ class HistoryEntry(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
     partitions: int = 0
     log_ends: dict[int, int] = msgspec.field(default_factory=dict)
     backup: str = ""
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
     @property
     def key(self) -> Key:

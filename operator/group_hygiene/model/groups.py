@@ -95,6 +95,10 @@ class Fault:
     def __str__(self) -> str:
         return f"{self.code}: {self.message}" if self.message else self.code
 
+    def at(self, place: object) -> Fault:
+        """The same, with the place in its message."""
+        return Fault(self.code, f"{place}: {self.message}", self.retriable)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

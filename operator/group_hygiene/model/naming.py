@@ -27,11 +27,9 @@ def printable(text: str) -> str:
 
     Kafka accepts any character in a group id, and messages quote texts of brokers, users and tenants.
     """
-    return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def truncated(text: str, most: int) -> str:

@@ -4,7 +4,6 @@ The address is checked after the name was resolved. Every room that connects to 
 only `process` and `errors`.
 
     egress       which addresses are allowed
-    gate         the resolver and the socket of one HTTP request
-    post         one HTTP POST with limits on its time and its response
+    post         one HTTP POST with limits on its address, its time and its response
     authorities  the certificate authorities that a TLS client trusts
 """

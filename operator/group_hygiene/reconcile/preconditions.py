@@ -12,8 +12,8 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
 from group_hygiene.errors import LedgerProblem
+from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
-from group_hygiene.kafka import transactions
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.settings import LedgerSettings
@@ -116,7 +116,7 @@ def _transactions(case: ProofInput) -> Refusal | None:
     if isinstance(cluster, Fault):
         return Refusal(reasons.LEDGER_UNAVAILABLE, f"the brokers could not be read: {cluster}")
     writer, timeout = settings.writer, settings.transaction_timeout
-    problem = transactions.problem(case.client, cluster, writer, timeout, case.deadline)
+    problem = brokers.transaction_problem(case.client, cluster, writer, timeout, case.deadline)
     if problem is None:
         return None
     return Refusal(reasons.LEDGER_UNAVAILABLE, f"the ledger can't be written: {problem.message}")

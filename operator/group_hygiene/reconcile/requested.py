@@ -181,7 +181,9 @@ def _since(context: Context, cluster: Cluster, unused_for: timedelta) -> Since:
     begun = growth.since_elected(client, cluster, deadline).first_ms
     earliest_ms = (now - unused_for).timestamp() * 1000
     doubtful = [i for i, (_, epoch) in cluster.leaders.items() if epoch and begun.get(i, inf) >= earliest_ms]
-    answers = [start_offsets(client, [Partition(OFFSETS_TOPIC, index) for index in ends], deadline)]
+    answers: list[Mapping[Partition, int | Fault]] = [
+        start_offsets(client, [Partition(OFFSETS_TOPIC, index) for index in ends], deadline)
+    ]
     for begin in (now - unused_for, now - max(unused_for, SKEW_MAX)):
         times = {Partition(OFFSETS_TOPIC, index): int(begin.timestamp() * 1000) for index in ends}
         # Without an offset: there is no such record.

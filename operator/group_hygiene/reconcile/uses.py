@@ -18,8 +18,7 @@ from group_hygiene.decide.plan import Plan
 from group_hygiene.kafka import growth
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.leader_epochs import is_cut_off
-from group_hygiene.kafka.offsets import end_offsets, latest_times, offsets_at
+from group_hygiene.kafka.offsets import end_offsets, is_cut_off, latest_times, offsets_at
 from group_hygiene.kafka.offsets_log import Commit, StateRecord
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.contents import Contents
@@ -260,7 +259,7 @@ def find_growth(
     if memory.grown_among == cluster.leaders:
         found |= memory.grown
     elif records or changed:
-        found |= growth.by_records(client, cluster, Deadline(deadline.left / 2))
+        found |= growth.since_elected(client, cluster, Deadline(deadline.left / 2)).grown
         memory.grown_among = cluster.leaders
     if coordinators or changed:
         found |= growth.by_coordinators(client, cluster, Deadline(deadline.left / 2))

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.kafka.bounds import TooMuch
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.partition import PartitionLeader, fetch_raw
 from group_hygiene.kafka.record_batches import parse
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.pipeline.ingest.task import Range, Sink
+from group_hygiene.process.memory import TooMuch
 from group_hygiene.spec.connection import Settings
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from group_hygiene.kafka.partitions import hash_of, partition_of_hash
+from group_hygiene.kafka.offsets_log import hash_of, partition_of_hash
 from group_hygiene.kafka.record_columns import Numbers
 from group_hygiene.pipeline.store import FAR_MS
 

@@ -88,7 +88,7 @@ def _seen(partition: int, place: Place, bounds: LogBounds) -> Place:
 def cut_off(before: Progress, ends: Mapping[int, int]) -> dict[int, int]:
     """Partitions that lost records after they were read -> the end offset of the remaining ones.
 
-    ends: current end offsets of the leader epoch in which each was read (`leader_epochs.epoch_ends`).
+    ends: current end offsets of the leader epoch in which each was read (`offsets.epoch_ends`).
     """
     return {p: end for p, end in ends.items() if p in before.places and end < before.places[p].covered_to}
 

@@ -1,0 +1,200 @@
+"""All that is overridden in private parts of kafka-python 3.0.12, each with its reason.
+
+The library has almost no limits for what brokers send. Its next version is checked against this module, against
+`protocol.RawHeader`, which leaves answers undecoded, and by `tests/kafka/test_foreign_answers.py`.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import kafka.errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl import register_sasl_mechanism
+from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.parser import KafkaProtocol
+
+from group_hygiene.kafka.bounds import ANSWER_BYTES, DECODED_BYTES, DECODED_WEIGHT, FRAME_BYTES, TOO_MUCH
+from group_hygiene.kafka.codecs import unpack
+from group_hygiene.kafka.protocol import RawHeader
+from group_hygiene.model.groups import Fault
+from group_hygiene.process.memory import Intake, TooMuch
+from group_hygiene.spec.msk import Hosts
+
+if TYPE_CHECKING:
+    from group_hygiene.kafka.client import Deadline
+
+_SCRAM_ITERATIONS_MIN = 4096
+_UNSEEN_BYTES = 256 << 10
+_AT_ONCE = 1 << 16
+_FLOOD = Fault(TOO_MUCH, f"the brokers' answers together are larger than {ANSWER_BYTES} bytes")
+# org.apache.kafka.common.record.DefaultRecordBatch: the records begin after its header.
+_RECORDS_AT = 61
+
+
+class _Meter:
+    """A socket that counts received bytes, within the limit for all brokers together.
+
+    The library reads as long as there are bytes, before it parses any. So after some bytes this socket pretends that
+    there are no more, and the library checks the length of the answer that they belong to.
+    """
+
+    def __init__(self, sock: Any, manager: Manager) -> None:
+        self._sock = sock
+        self._manager = manager
+        self._unseen = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def recv(self, size: int) -> bytes:
+        # Bytes that TLS has already decrypted would not wake the reader.
+        if self._unseen >= _UNSEEN_BYTES and not (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()):
+            self._unseen = 0
+            raise BlockingIOError
+        # The library asks for 4 KiB at a time, and takes what it gets.
+        received: bytes = self._sock.recv(max(size, _AT_ONCE))
+        self._unseen += len(received)
+        self._manager.take(len(received))
+        return received
+
+
+class _Parser(KafkaProtocol):  # type: ignore[misc]
+    """The library's parser of a connection, with a limit for each answer by its request.
+
+    The library does not decode records either: an answer to Fetch may be as large as one that the operator decodes.
+    """
+
+    def __init__(self, manager: Manager) -> None:
+        super().__init__(client_id=manager.config["client_id"])
+        self._manager = manager
+
+    def _validate_frame_size(self, nbytes: int) -> None:
+        header = self.in_flight_requests[0] if self.in_flight_requests else None
+        raw = isinstance(header, RawHeader) or getattr(header, "request_api_key", None) == FetchRequest.API_KEY
+        most = FRAME_BYTES if raw else DECODED_BYTES
+        if not 0 <= nbytes <= most:
+            raise kafka_errors.InvalidReceiveError(f"a broker's answer is larger than {most} bytes")
+        # Before the buffer for it is allocated.
+        self._manager.weigh(nbytes if raw else nbytes * DECODED_WEIGHT)
+
+
+class WeakScram(kafka_errors.SaslAuthenticationFailedError):  # type: ignore[misc]
+    """A broker asks for a proof of the password from which others could guess it. It got none."""
+
+
+class _ScramClient(ScramClient):  # type: ignore[misc]
+    """The library's exchange, with the least number of iterations that Kafka's clients accept (ScramMechanism)."""
+
+    def create_salted_password(self, salt: bytes, iterations: int) -> None:
+        if iterations < _SCRAM_ITERATIONS_MIN:
+            raise WeakScram(f"it asks for SCRAM with {iterations} iterations, less than {_SCRAM_ITERATIONS_MIN}")
+        super().create_salted_password(salt, iterations)
+
+
+class _Scram(SaslMechanismScram):  # type: ignore[misc]
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        self._scram_client = _ScramClient(
+            config["sasl_plain_username"], config["sasl_plain_password"], config["sasl_mechanism"]
+        )
+
+
+for _name in ScramClient.MECHANISMS:
+    register_sasl_mechanism(_name, _Scram, overwrite=True)
+
+
+class HostRefused(kafka_errors.AuthorizationError):  # type: ignore[misc]
+    """A broker's host may not get a token of this process's identity. Nothing was sent to it."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f"host {host} may not get tokens of this AWS identity")
+
+
+class Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """The library's connections, with limits of size and time for the answers to requests that are sent together.
+
+    refused: why no more bytes are accepted; None = none were refused since `begin`. hosts: the brokers to which it may
+    connect, also those that other brokers name; None = any.
+    """
+
+    hosts: Hosts | None = None
+
+    def __init__(self, net: NetworkSelector, intake: Intake, deadline: Deadline, **config: Any) -> None:
+        super().__init__(net, **config)
+        self.intake = intake
+        self.begin(deadline)
+
+    def begin(self, deadline: Deadline) -> None:
+        """Start a new limit for the answers to the requests that are sent next."""
+        self._left, self._deadline = ANSWER_BYTES, deadline
+        self.refused: Fault | None = None
+
+    def take(self, size: int) -> None:
+        """Count received bytes. Raises an error of the library if they are too many."""
+        self._left -= size
+        if self._left < 0:
+            self.refused = _FLOOD
+            raise kafka_errors.InvalidReceiveError(_FLOOD.message)
+        self.weigh(size)
+
+    def weigh(self, size: int) -> None:
+        """Count the memory of received data, in bytes. Raises an error of the library if it is too much."""
+        try:
+            self.intake.take(size, self._deadline.left)
+        except TooMuch as error:
+            self.refused = Fault(TOO_MUCH, str(error))
+            raise kafka_errors.InvalidReceiveError(str(error)) from error
+
+    def keep_bootstrap(self, connection: Any) -> None:
+        """Bootstrap by this connection, and end those to the other bootstrap servers. Runs in the network thread.
+
+        Of several servers, the library would choose one at random and wait for it to the end, even if it hangs.
+        """
+        for broker in self.cluster.bootstrap_brokers():
+            if broker.node_id != connection.node_id:
+                self.close(broker.node_id)
+        self.cluster._bootstrap_brokers = {connection.node_id: self.cluster.broker_metadata(connection.node_id)}
+        self.broker_version_data = connection.broker_version_data
+        # The answers of the other servers no longer count.
+        self.begin(self._deadline)
+
+    async def _connect(self, node: Any, conn: Any, *arguments: Any, **options: Any) -> None:
+        made = conn.connection_made
+
+        def connection_made(transport: Any) -> None:
+            made(transport)
+            conn.parser = _Parser(self)
+
+        conn.connection_made = connection_made
+        await super()._connect(node, conn, *arguments, **options)
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        if self.hosts is not None and not self.hosts.include(node.host):
+            raise HostRefused(node.host)
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        transport._sock = _Meter(transport._sock, self)
+        return transport
+
+
+def packed_records(batch: Any) -> memoryview:
+    """The records of a batch of format 2, as they are in it. The library would unpack them without a limit."""
+    return memoryview(batch._buffer)[_RECORDS_AT:]
+
+
+def unpack_old(batch: Any, most: int) -> None:
+    """Unpack the records of a batch of an older format (magic 0 and 1) in it, to at most `most` bytes. Raises TooMuch.
+
+    The library would unpack them without a limit, when they are read.
+    """
+    if batch.compression_type:
+        _, packed = batch._read_key_value(batch.KEY_OFFSET_V1 if batch.magic else batch.KEY_OFFSET_V0)
+        batch._buffer, batch._decompressed = memoryview(unpack(batch.compression_type, packed or b"", most)), True
+
+
+def checksum(batch: Any) -> int:
+    """The library has no public name for it in the older formats."""
+    return int(batch.crc if batch.magic >= 2 else batch._crc)
