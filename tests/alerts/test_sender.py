@@ -19,7 +19,7 @@ from group_hygiene.alerts import sender as module
 from group_hygiene.alerts.delivery import Endpoint
 from group_hygiene.alerts.messages import MESSAGE_MAX
 from group_hygiene.alerts.outbox import Lane, Message, Outbox
-from group_hygiene.alerts.sender import Sender, SenderContext
+from group_hygiene.alerts.sender import Sender
 from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Notice, PolicyAlerts
@@ -72,13 +72,13 @@ class Scene:
             self.changes += 1
 
         async def main() -> None:
-            context = SenderContext(
+            sender = Sender(
+                self.outbox,
                 parse_egress(["127.0.0.0/8"]),
                 lambda: self.leads,
                 changed,
                 lambda kind, arrived: self.counts.append((kind, arrived)),
             )
-            sender = Sender("kafka/main", self.outbox, context)
             task = asyncio.create_task(sender.run())
             try:
                 await story(sender)
@@ -129,8 +129,7 @@ def test_it_ends_when_it_is_cancelled_as_it_wakes(receiver: Receiver) -> None:
     """The operator's own end waits for it."""
 
     async def main() -> None:
-        context = SenderContext(Egress(), lambda: True, lambda: None, lambda _kind, _arrived: None)
-        sender = Sender("kafka/main", Outbox("kafka/main"), context)
+        sender = Sender(Outbox("kafka/main"), Egress(), lambda: True, lambda: None, lambda _kind, _arrived: None)
         task = asyncio.create_task(sender.run())
         # It waits for something to send.
         await asyncio.sleep(0.1)

@@ -6,12 +6,12 @@ It can't build the statuses of policies whose names end in `-broken`, nor make a
 
 from typing import Any
 
-from group_hygiene import status
 from group_hygiene.cli import main
 from group_hygiene.controller import policies
 from group_hygiene.decide import plan
+from group_hygiene.status import of_policies
 
-build, decide = status.build_status, plan.make_plan
+build, decide = of_policies.build_status, plan.make_plan
 
 
 def build_status(policy: Any, *arguments: Any) -> Any:
@@ -26,7 +26,7 @@ def make_plan(policy: Any, *arguments: Any) -> Any:
     return decide(policy, *arguments)
 
 
-status.build_status = build_status  # type: ignore[assignment]
+policies.build_status = build_status  # type: ignore[assignment,attr-defined]
 policies.make_plan = make_plan  # type: ignore[assignment,attr-defined]
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from group_hygiene.restore.restorable import GroupResult, RestoreRequest, Result
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from group_hygiene.spec.policy import Policy
-from group_hygiene.status import build_status
+from group_hygiene.status.of_policies import build_status
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK

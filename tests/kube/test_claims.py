@@ -18,7 +18,7 @@ from kubernetes.config import new_client_from_config
 
 from faults.kube import Kube
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.claims import KINDS, ClaimLimits, ClaimReader
+from group_hygiene.controller.claims import KINDS, ClaimLimits, ClaimReader, _Reading
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
 from sandbox.kubernetes import ApiServer
@@ -218,11 +218,15 @@ def test_what_many_triggers_refer_to_is_read_once(server: ApiServer, as_operator
     ]
     targets = [workload("Deployment", f"worker-{index}", container(value="orders")) for index in range(2)]
     with objects(server, *targets, *scaled), new_client_from_config(as_operator) as client:
-        asked = []
-        reader = ClaimReader(client)
-        ask = reader._ask
-        reader._ask = lambda call: asked.append(call) or ask(call)  # type: ignore[method-assign, assignment, func-returns-value]
-        found = reader.read()
+        asked, reader, ask = list[Any](), ClaimReader(client), _Reading._ask
+
+        def counted(self: _Reading, method: Any, *arguments: str, **options: Any) -> bytes | None:
+            asked.append(method)
+            return ask(self, method, *arguments, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_Reading, "_ask", counted)
+            found = reader.read()
         assert isinstance(found, Claims)
         assert found.owner("orders") is not None
         # A list of each kind, and the two workloads.

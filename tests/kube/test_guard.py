@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.crds import PLURALS, load_crd
-from group_hygiene.status import redact_problem
+from group_hygiene.status.redaction import redact_problem
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import use_crds
 from sandbox.waiting import wait_for
@@ -31,12 +31,6 @@ from tests.kube.access import make_namespaces
 OWNER, TEAM = "guard-owner", "guard-team"
 _BY_LABEL = {"namespaces": {"selector": {"matchLabels": {"team": "x"}}}, "groups": ["x-*"], "actions": ["Delete"]}
 _BY_NAME = {"namespaces": {"names": [TEAM]}, "groups": ["named-*"], "actions": ["Delete"]}
-
-
-@dataclass
-class Leads:
-    def seconds_left(self) -> float:
-        return 60.0
 
 
 @pytest.fixture
@@ -60,7 +54,7 @@ def _guard(server: ApiServer, api: Api, namespace: str, access: list[dict[str, A
     server.kubectl("apply", "-f", "-", input=yaml.safe_dump_all([{"apiVersion": version} | each for each in objects]))
     obj, policy = api.get(CONNECTIONS, OWNER, "main"), api.get(POLICIES, namespace, "tidy")
     granted = read_grant(api, parse_connection(obj), namespace)
-    return ObjectGuard(api, Leads(), threading.Event(), ((POLICIES, policy), (CONNECTIONS, obj)), granted)
+    return ObjectGuard(api, lambda: 60.0, threading.Event(), ((POLICIES, policy), (CONNECTIONS, obj)), granted)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ MATCHED, MARKED, BLOCKED, DELETED = (
     AlertType.GROUPS_DELETED,
 )
 LATER = NOW + timedelta(minutes=10)
-BLANK = Item(Status.FIRING, AlertType.TEST, "kafka/unused", "kafka/main", NOW)
+BLANK = partial(Item, policy="kafka/unused", connection="kafka/main")
 
 
 def matching(groups: Iterable[str], at_least: int = 1, **changes: object) -> Situation:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import status
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.spec.policy import parse_policy
+from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
+from group_hygiene.status.patch import needs_write
 from tests.unit.make import NOW, delete, match, plan, policy_object, refused
 
 FEW = parse_policy(policy_object("Alert", {}, notify={"groupsAtLeast": 2}))
@@ -19,12 +20,12 @@ BEFORE: dict[str, Any] = {"observedGeneration": 3, "conditions": []}
 
 def alerting(verdicts: list[Verdict], before: dict[str, Any], goes_on: bool) -> tuple[str, str] | None:
     """Status and reason of Alerting after a run."""
-    new = status.with_alerting({**BEFORE}, before, plan(FEW, verdicts), NOW, goes_on)
+    new = with_alerting({**BEFORE}, before, plan(FEW, verdicts), NOW, goes_on)
     return next(((c["status"], c["reason"]) for c in new["conditions"] if c["type"] == "Alerting"), None)
 
 
 def fired() -> dict[str, Any]:
-    return status.with_alerting({**BEFORE}, {}, plan(FEW, [match("a"), match("b")]), NOW, False)
+    return with_alerting({**BEFORE}, {}, plan(FEW, [match("a"), match("b")]), NOW, False)
 
 
 UNKNOWN = refused("a", reasons.OFFSETS_UNKNOWN)
@@ -50,8 +51,8 @@ def test_alerting(verdicts: list[Verdict], fires: bool, goes_on: bool, says: tup
 
 def test_only_alert_policies_alert() -> None:
     """What others do, other conditions say."""
-    new = status.with_alerting({**BEFORE}, {}, plan(delete(), [match("a")]), NOW, False)
-    assert status.is_alerting(new) is None
+    new = with_alerting({**BEFORE}, {}, plan(delete(), [match("a")]), NOW, False)
+    assert is_alerting(new) is None
 
 
 def test_delivery_names_receivers_that_can_not_be_notified() -> None:
@@ -62,13 +63,13 @@ def test_delivery_names_receivers_that_can_not_be_notified() -> None:
         "a": None,
         "c": Refusal(reasons.RECEIVER_REFUSED, "receiver c: no"),
     }
-    new = status.with_delivery(ready, {}, failures, NOW)
+    new = with_delivery(ready, {}, failures, NOW)
     assert [condition["type"] for condition in new["conditions"]] == ["Ready", "AlertsDelivered"]
     found = new["conditions"][1]
     assert (found["status"], found["reason"]) == ("False", "ReceiverFailed")
     assert found["message"] == "receiver b: it answers 500 (and 1 more of 3 receivers)"
-    delivered = status.with_delivery(new, new, dict.fromkeys("abc"), NOW)
+    delivered = with_delivery(new, new, dict.fromkeys("abc"), NOW)
     assert (delivered["conditions"][1]["status"], delivered["conditions"][1]["reason"]) == ("True", "AllDelivered")
-    assert status.needs_write(new, delivered, NOW)
-    without_receivers = status.with_delivery(delivered, delivered, {}, NOW)
+    assert needs_write(new, delivered, NOW)
+    without_receivers = with_delivery(delivered, delivered, {}, NOW)
     assert [condition["type"] for condition in without_receivers["conditions"]] == ["Ready"]

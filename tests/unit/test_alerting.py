@@ -11,12 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from group_hygiene import status
 from group_hygiene.alerts.outbox import Lane, Outbox
-from group_hygiene.alerts.sender import Sender, SenderContext
+from group_hygiene.alerts.sender import Sender
 from group_hygiene.alerts.state import Item
 from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.binding import Bound
+from group_hygiene.controller.binding import AdmittedPolicy
 from group_hygiene.controller.loop import ConnectionLoop
 from group_hygiene.errors import HygieneError, LedgerFenced, LedgerProblem, SecretProblem
 from group_hygiene.kafka.client import Deadline
@@ -33,6 +32,9 @@ from group_hygiene.spec.owners import NO_OWNERS
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.secret import SecretRef
 from group_hygiene.spec.storage import Allowed
+from group_hygiene.status.conditions import Status
+from group_hygiene.status.of_alerts import is_alerting
+from group_hygiene.status.of_policies import build_status
 from group_hygiene.telemetry.metrics import Metrics
 from tests.unit.make import NOW, delete, match, plan, policy_object, refused, snapshot
 
@@ -63,11 +65,10 @@ class Scene:
         # No status is written.
         absent: Any = None
         self.outbox = Outbox("kafka/main")
-        context = SenderContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
-        sender = Sender("kafka/main", self.outbox, context)
+        sender = Sender(self.outbox, Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
         self.alerts = Alerting(api, self.metrics, SystemClock(), absent, sender)
         self.where, self.policy, self.journal = where, policy, journal()
-        self.status: status.Status = {}
+        self.status: Status = {}
         self.bind()
         self.begin()
 
@@ -79,14 +80,14 @@ class Scene:
         self.alerts.bind(self.where, [self.entry])
 
     @property
-    def entry(self) -> Bound:
-        return Bound({"status": self.status}, self.policy)
+    def entry(self) -> AdmittedPolicy:
+        return AdmittedPolicy({"status": self.status}, self.policy, cast("Any", None))
 
     def run(self, *verdicts: Verdict, **seen: Any) -> None:
         found = plan(self.policy, verdicts)
         with self.alerts.round(self.journal):
             self.alerts.add_result(found, [], snapshot(**seen))
-            new = status.build_status(self.policy, self.status, found, [], snapshot(**seen), 0)
+            new = build_status(self.policy, self.status, found, [], snapshot(**seen), 0)
             self.status = self.alerts.in_status(self.entry, found, snapshot(**seen), new)
 
     def receives(self, name: str = "r") -> list[Item]:
@@ -108,7 +109,7 @@ class Scene:
 
     @property
     def alerting(self) -> bool | None:
-        return status.is_alerting(self.status)
+        return is_alerting(self.status)
 
     @property
     def series(self) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from group_hygiene.controller import policies
-from group_hygiene.controller.binding import Admitted
+from group_hygiene.controller.binding import AdmittedPolicy
 from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.policies import Decision, Due, decide, shares
 from group_hygiene.decide.plan import Plan, RunConditions, Verdicts, make_plan
@@ -31,12 +31,12 @@ _CONNECTION = parse_connection(
 )
 
 
-def _entry(name: str, namespace: str = "kafka", **spec: Any) -> Admitted:
+def _entry(name: str, namespace: str = "kafka", **spec: Any) -> AdmittedPolicy:
     obj = policy_object(mode="Enforce", **spec)
     obj["metadata"] |= {"name": name, "uid": f"uid-{name}", "namespace": namespace}
     obj["spec"]["connectionRef"] = {"name": "main", "namespace": "kafka"}
     obj["status"] = {"lastMarkedTime": NOW.isoformat(), "lastMarkedConnection": "kafka/main"}
-    return Admitted(obj, parse_policy(obj), Granted(_CONNECTION, "kafka", None))
+    return AdmittedPolicy(obj, parse_policy(obj), Granted(_CONNECTION, "kafka", None))
 
 
 def _marks(policy: Policy, *groups: str) -> Mapping[str, Mark]:
@@ -44,16 +44,16 @@ def _marks(policy: Policy, *groups: str) -> Mapping[str, Mark]:
 
 
 def _decide(
-    active: list[Admitted],
-    due: list[Admitted],
+    active: list[AdmittedPolicy],
+    due: list[AdmittedPolicy],
     groups: Mapping[str, list[str]],
     announced: Mapping[str, datetime] | None = None,
 ) -> list[Decision]:
     """groups: name of a policy -> the groups that it matches, each marked long enough ago. announced: by Events."""
-    verdicts = {each.policy.key: Verdicts.of(map(match, groups[each.policy.name])) for each in due}
+    verdicts = {each.spec.key: Verdicts.of(map(match, groups[each.spec.name])) for each in due}
     conditions = RunConditions(limits=Limits(50, 20), total=10)
     observation = Observation(snapshot(), verdicts, conditions, Protections(), None)
-    marks = {each.policy.uid: _marks(each.policy, *groups[each.policy.name]) for each in active}
+    marks = {each.spec.uid: _marks(each.spec, *groups[each.spec.name]) for each in active}
     return decide(Due({}, active, due, full=False), observation, marks, announced or {}, NOW)
 
 
@@ -96,9 +96,9 @@ def test_what_one_team_has_too_many_refuses_no_other(groups: dict[str, str], ref
     """The connection's maxPercent (2 of 10 groups here) holds for all together; the excess is that of a namespace."""
     entries = [_entry(name, "kafka" if name == "own" else name) for name in groups]
     decisions = _decide(entries, entries, {name: list(ids) for name, ids in groups.items()})
-    found = {each.entry.policy.name for each in decisions if _refusal(each) == reasons.LIMIT_EXCEEDED}
+    found = {each.entry.spec.name for each in decisions if _refusal(each) == reasons.LIMIT_EXCEEDED}
     assert found == refused
-    assert len(frozenset[str]().union(*(each.due for each in decisions if each.entry.policy.name not in found))) <= 2
+    assert len(frozenset[str]().union(*(each.due for each in decisions if each.entry.spec.name not in found))) <= 2
 
 
 @pytest.mark.parametrize(
@@ -149,12 +149,12 @@ def test_a_mark_that_is_not_due_yet_counts_for_nothing() -> None:
     one, two = _entry("one"), _entry("two", delete={"gracePeriod": "48h"})
     observation = Observation(
         snapshot(),
-        {one.policy.key: Verdicts.of([match("a")])},
+        {one.spec.key: Verdicts.of([match("a")])},
         RunConditions(limits=Limits(50, 10), total=10),
         Protections(),
         None,
     )
-    marks = {one.policy.uid: _marks(one.policy, "a"), two.policy.uid: {"b": mark(two.policy, "b", NOW - timedelta(1))}}
+    marks = {one.spec.uid: _marks(one.spec, "a"), two.spec.uid: {"b": mark(two.spec, "b", NOW - timedelta(1))}}
     (decision,) = decide(Due({}, [one, two], [one], full=False), observation, marks, {}, NOW)
     assert _refusal(decision) is None
 
@@ -178,7 +178,7 @@ def test_only_a_mark_that_users_could_see_deletes(
     """A due mark deletes only if a status of this connection, or an Event, shows it; otherwise it is made again."""
     entry = _entry("one")
     entry.obj["status"] = {key: str(value) for key, value in status.items()}
-    announced = {} if event is None else {entry.policy.uid: event}
+    announced = {} if event is None else {entry.spec.uid: event}
     (decision,) = _decide([entry], [entry], {"one": ["a"]}, announced)
     assert isinstance(decision.plan, Plan)
     assert (decision.plan.actions, decision.plan.marking) == ((("a",), frozenset()) if is_deleted else ((), {"a"}))
@@ -191,13 +191,13 @@ def test_a_policy_that_is_left_out_deletes_nothing() -> None:
     conditions = RunConditions(limits=Limits(50, 10), total=10)
     found = Observation(
         snapshot(),
-        {one.policy.key: Verdicts.of([match("a")])},
+        {one.spec.key: Verdicts.of([match("a")])},
         conditions,
         Protections(),
         None,
-        left_out={two.policy.key: why},
+        left_out={two.spec.key: why},
     )
-    marks = {each.policy.uid: _marks(each.policy, each.policy.name, "a") for each in (one, two)}
+    marks = {each.spec.uid: _marks(each.spec, each.spec.name, "a") for each in (one, two)}
     first, second = decide(Due({}, [one, two], [one, two], full=False), found, marks, {}, NOW)
     assert (first.entry, first.plan, first.due) == (two, why, frozenset())
     assert isinstance(second.plan, Plan)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kubernetes.client import ApiClient
@@ -13,10 +13,10 @@ from prometheus_client.samples import Sample
 
 from group_hygiene import __version__
 from group_hygiene.alerts.outbox import Outbox
-from group_hygiene.alerts.sender import Sender, SenderContext
+from group_hygiene.alerts.sender import Sender
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.binding import Bound
+from group_hygiene.controller.binding import AdmittedPolicy
 from group_hygiene.controller.objects import Objects
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.status_writer import StatusWriter
@@ -31,7 +31,8 @@ from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.policy import Action, Policy
-from group_hygiene.status import ConnectionFacts, LedgerFacts, build_status
+from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts
+from group_hygiene.status.of_policies import build_status
 from group_hygiene.telemetry.metrics import Metrics
 from tests.metrics_table import documented
 from tests.unit.make import NOW, activity, alert, delete, group, mark, match, plan, refused, snapshot
@@ -349,8 +350,7 @@ def _of_policies(metrics: Metrics) -> set[str]:
 def test_alerting_is_of_those_that_alert() -> None:
     """Whoever does not run any more, or got another action, is not shown as one that alerts, or does not."""
     metrics, api, clock = Metrics(), Api(ApiClient()), SystemClock()
-    context = SenderContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
-    sender = Sender("kafka/main", Outbox("kafka/main"), context)
+    sender = Sender(Outbox("kafka/main"), Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
     alerting = Alerting(
         api, metrics, clock, StatusWriter(api, Objects(), Recorder(api), metrics, clock, "hygiene"), sender
     )
@@ -358,7 +358,7 @@ def test_alerting_is_of_those_that_alert() -> None:
     def run(policy: Policy) -> float | None:
         made = plan(policy, [match("a")])
         new = build_status(policy, {}, made, [], snapshot())
-        alerting.in_status(Bound({}, policy), made, snapshot(), new)
+        alerting.in_status(AdmittedPolicy({}, policy, cast("Any", None)), made, snapshot(), new)
         return _value(metrics, "alerting", **_POLICY)
 
     def bind(*policies: Policy) -> float | None:
@@ -366,7 +366,9 @@ def test_alerting_is_of_those_that_alert() -> None:
         connection = parse_connection(
             {"metadata": {"namespace": "kafka"}, "spec": {"bootstrapServers": ["kafka:9092"]}}
         )
-        alerting.bind(connection, [Bound({}, policy) for policy in policies if not policy.suspend])
+        alerting.bind(
+            connection, [AdmittedPolicy({}, policy, cast("Any", None)) for policy in policies if not policy.suspend]
+        )
         return _value(metrics, "alerting", **_POLICY)
 
     assert (bind(alert()), run(alert()), bind(alert())) == (None, 1, 1)

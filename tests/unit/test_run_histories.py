@@ -19,8 +19,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from group_hygiene.controller import policies
-from group_hygiene.controller.evidence import Source
 from group_hygiene.controller.guard import Grants
+from group_hygiene.controller.link import Link
 from group_hygiene.controller.loop import ConnectionLoop
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.services import Services
@@ -324,7 +324,7 @@ def in_memory() -> Iterator[None]:
         patch.setattr(client_module, "elapsed", _monotonic)
         patch.setattr(recovery, "time", time)
         patch.setattr(policies, "decide", _decide)
-        patch.setattr(Source, "tables", lambda _, connection: Tables(connection.activity))
+        patch.setattr(Link, "tables", lambda _, connection: Tables(connection.activity))
         patch.setattr(Tables, "read", lambda *_: _present[0].read_tables())
         yield
 

@@ -28,23 +28,16 @@ from group_hygiene.restore.restorable import GroupResult, ResultKind
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
-from group_hygiene.status import (
-    ConnectionFacts,
-    LedgerFacts,
+from group_hygiene.status.conditions import (
     Status,
-    build_connection_status,
     build_problem_status,
-    build_status,
     build_suspended_status,
-    changed_conditions,
-    has_evidence,
-    last_marked,
-    merge_patch,
-    needs_write,
-    signed,
+    in_order,
     without_announcements,
 )
-from group_hygiene.status.conditions import in_order
+from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
+from group_hygiene.status.of_policies import build_status, has_evidence, last_marked
+from group_hygiene.status.patch import changed_conditions, merge_patch, needs_write, signed
 from tests.unit.make import (
     FAULT,
     NO_TOPIC,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from group_hygiene.controller.workers import _ALL, _SHARE, Workers
+from group_hygiene.controller.services import _ALL, _SHARE, Workers
 
 # For a machine that is busy; nothing here takes that long.
 _SECONDS = 60

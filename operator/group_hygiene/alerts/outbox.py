@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import structs
@@ -17,7 +18,6 @@ from msgspec import structs
 from group_hygiene.alerts.delivery import Endpoint
 from group_hygiene.alerts.messages import MESSAGE_MAX, fitting
 from group_hygiene.alerts.state import (
-    AlertType,
     Item,
     Situation,
     Status,
@@ -44,8 +44,6 @@ _UNCONFIRMED = Refusal(
     "it did not answer in time to a message that was sent several times, which may have arrived and is not sent again",
 )
 
-_NOTHING = Delivered("", {})
-
 
 class Lane(NamedTuple):
     """The messages to one receiver about the policies of one namespace: no other namespace's wait for them."""
@@ -70,7 +68,7 @@ class Outbox:
     def __init__(self, connection: str) -> None:
         """connection: namespace/name."""
         self._lock = threading.Lock()
-        self._connection, self._uid = connection, ""
+        self.connection, self._uid = connection, ""
         self._keep_link, self._keepable = "", NO_PATTERNS
         # By name: the receivers of the spec (`_current`), and those that left it and have not received the end yet.
         self._places: dict[str, Endpoint | Refusal] = {}
@@ -166,16 +164,13 @@ class Outbox:
 
     def lanes(self, now: datetime) -> set[Lane]:
         """Those with a pending message."""
-        found: set[Lane] = set()
         with self._lock:
-            for name, place in self._places.items():
-                for uid, entry in self._entries.items() if isinstance(place, Endpoint) else ():
-                    firing = entry.firing if self._notifies(uid, name) else {}
-                    state = entry.delivered.get(name, _NOTHING)
-                    current = {alert_type: alert.since for alert_type, alert in firing.items()}
-                    if current != state.since or state.deleted or any(self._is_due(name, uid, t, now) for t in firing):
-                        found.add(Lane(name, _namespace(entry)))
-        return found
+            return {
+                Lane(name, _namespace(entry))
+                for name in self._places
+                for entry in self._entries.values()
+                if next(self._pending(entry, name, now), None) is not None
+            }
 
     def message(self, lane: Lane, now: datetime, limit: int = MESSAGE_MAX) -> Message | None:
         """The next message, of at most `limit` bytes; None = none is pending, or the receiver's place is not known."""
@@ -282,12 +277,10 @@ class Outbox:
         if policy is None and not state.since and state.deleted is None:
             return
         owner = owner_in(uid)
-        blank = Item(
-            status=Status.FIRING,
-            type=AlertType.TEST,
+        blank = partial(
+            Item,
             policy=entry.policy,
-            connection=self._connection,
-            since=now,
+            connection=self.connection,
             action="" if policy is None else str(policy.action),
             mode="" if policy is None else str(policy.mode),
             owner=owner,
@@ -295,9 +288,8 @@ class Outbox:
             keepable=self._keepable,
             uid=uid,
         )
-        yield from pending(
-            policy, blank, entry.firing if policy else {}, state, now, lambda t: self._is_due(receiver, uid, t, now)
-        )
+        firing = entry.firing if policy else {}
+        yield from pending(policy, blank, firing, state, now, lambda type_: self._is_due(receiver, uid, type_, now))
 
 
 def _stored(entry: PolicyAlerts) -> dict[str, Delivered]:

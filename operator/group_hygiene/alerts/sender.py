@@ -12,7 +12,6 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from group_hygiene.alerts.delivery import PostResult, post
@@ -36,27 +35,23 @@ _CONCURRENT = 4
 _SHORTEST = 2_000
 
 
-@dataclass(frozen=True)
-class SenderContext:
-    """The parts of the process that a sender uses. may_send: whether the process leads.
-
-    changed: called when the ledger or a status should show the result of a delivery. count: called after each attempt
-    with the receiver's type and whether the message arrived.
-    """
-
-    egress: Egress
-    may_send: Callable[[], bool]
-    changed: Callable[[], None]
-    count: Callable[[str, bool], None]
-
-
 class Sender:
     """Sends the messages of one connection. Only `wake` may be called outside the event loop."""
 
-    def __init__(self, connection: str, outbox: Outbox, context: SenderContext) -> None:
-        """connection: namespace/name."""
-        self.outbox = outbox
-        self._connection, self._context = connection, context
+    def __init__(
+        self,
+        outbox: Outbox,
+        egress: Egress,
+        may_send: Callable[[], bool],
+        changed: Callable[[], None],
+        count: Callable[[str, bool], None],
+    ) -> None:
+        """may_send: whether the process leads. changed: called when the ledger or a status should show a delivery.
+
+        count: called after each attempt with the receiver's type and whether the message arrived.
+        """
+        self.outbox, self._egress = outbox, egress
+        self._may_send, self._changed, self._count = may_send, changed, count
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake, self._finishing = asyncio.Event(), asyncio.Event()
         self._tasks: dict[Lane, asyncio.Task[None]] = {}
@@ -97,7 +92,7 @@ class Sender:
         pending = await asyncio.to_thread(self.outbox.lanes, datetime.now(UTC))
         self._tasks = {lane: task for lane, task in self._tasks.items() if not task.done()}
         for lane in pending - self._tasks.keys():
-            name = f"alerts of {self._connection} to {lane.receiver} for {lane.namespace}"
+            name = f"alerts of {self.outbox.connection} to {lane.receiver} for {lane.namespace}"
             self._tasks[lane] = asyncio.create_task(self._serve(lane), name=name)
 
     async def _serve(self, lane: Lane) -> None:
@@ -106,7 +101,7 @@ class Sender:
         try:
             while True:
                 async with self._slots[lane.receiver]:
-                    if not self._context.may_send():
+                    if not self._may_send():
                         return
                     message = await asyncio.to_thread(self.outbox.message, lane, datetime.now(UTC), limit)
                     if message is None:
@@ -120,12 +115,12 @@ class Sender:
                 failed, unanswered = failed + 1, unanswered + repeats
                 if result.failure is None or (repeats and unanswered == _UNANSWERED_MAX):
                     self.outbox.delivered(lane, message, confirmed=result.failure is None)
-                    self._context.changed()
+                    self._changed()
                     pause, failed, unanswered = _PAUSE_START_S, 0, 0
                     continue
                 self.outbox.failed(lane, result.failure, failed)
                 if failed == 1:
-                    self._context.changed()
+                    self._changed()
                 if self._finishing.is_set():
                     return
                 wait = max(pause * random.uniform(0.8, 1.2), result.retry_after)
@@ -140,12 +135,12 @@ class Sender:
 
     async def _post(self, lane: Lane, message: Message) -> PostResult:
         try:
-            result = await post(message.to, message.content, message.at, self._context.egress)
+            result = await post(message.to, message.content, message.at, self._egress)
         except Exception as error:
             # Its text may hold a URL or a token.
             log.error("%s: unexpected %s", self._name(lane), type(error).__name__)
             result = PostResult(Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: a bug in the operator"))
-        self._context.count(message.to.kind, result.failure is None)
+        self._count(message.to.kind, result.failure is None)
         if result.failure is None:
             log.info("%s: sent %d alerts", self._name(lane), len(message.items))
         else:
@@ -153,4 +148,4 @@ class Sender:
         return result
 
     def _name(self, lane: Lane) -> str:
-        return f"connection {self._connection}: receiver {lane.receiver}"
+        return f"connection {self.outbox.connection}: receiver {lane.receiver}"

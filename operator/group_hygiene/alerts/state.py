@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 
 from msgspec import structs
 
@@ -275,7 +276,7 @@ def _advance(before: Firing | None, finding: AlertFinding, situation: Situation)
 
 def pending(
     policy: Policy | None,
-    blank: Item,
+    blank: partial[Item],
     firing: Mapping[str, Firing],
     delivered: Delivered,
     now: datetime,
@@ -283,14 +284,13 @@ def pending(
 ) -> Iterator[Item]:
     """The alerts of a policy that a receiver has not received yet.
 
-    policy: None = it is gone, suspended, or no longer notifies this receiver; then it has no firing alerts. blank: an
-    item with the fields that do not depend on the alert. renew: whether to send an alert of this type again.
+    policy: None = it is gone, suspended, or no longer notifies this receiver; then it has no firing alerts. blank:
+    an item's fields that do not depend on the alert. renew: whether to send an alert of this type again.
     """
     for alert_type in AlertType:
         alert, since = firing.get(alert_type), delivered.since.get(alert_type)
         if alert is not None and (alert.since != since or renew(alert_type)):
-            yield replace(
-                blank,
+            yield blank(
                 status=Status.FIRING,
                 type=alert_type,
                 since=alert.since,
@@ -303,13 +303,15 @@ def pending(
                 first_due=alert.first_due,
             )
         elif alert is None and since is not None:
-            yield replace(blank, status=Status.RESOLVED, type=alert_type, since=since)
+            yield blank(status=Status.RESOLVED, type=alert_type, since=since)
     if delivered.deleted is not None:
         at, total, groups = delivered.deleted
         # Also for a receiver that was unavailable for longer.
-        until = max(now, at) + _NOTICE_VALID
-        deleted = replace(blank, status=Status.NOTICE, type=AlertType.GROUPS_DELETED, since=at, until=until)
-        yield replace(deleted, groups=groups, total=total, new=total)
+        until, deleted = (
+            max(now, at) + _NOTICE_VALID,
+            partial(blank, status=Status.NOTICE, type=AlertType.GROUPS_DELETED),
+        )
+        yield deleted(since=at, until=until, groups=groups, total=total, new=total)
 
 
 def received(before: Delivered, item: Item) -> Delivered:

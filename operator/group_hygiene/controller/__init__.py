@@ -9,16 +9,14 @@ server again. The modules app, api, objects, watches, unserved, recorder, health
     loop           one loop per connection, and `run_due`, one round of it
     policies       runs the due policies of one connection: observe, decide, execute, publish
     isolation      an internal error ends one piece of work and not that of others
-    schedule       when each policy is due
-    services       shared by the loops of all connections
-    workers        the threads in which connections run, with a limit for each namespace
+    schedule       when each policy is due, and when each restore and keep has its turn
+    services       shared by the loops of all connections: also their threads, with a limit for each namespace
     link           the open clients of one connection, and what it remembers between runs
-    binding        the policies of a connection, and which of them it admits
+    binding        which policies, restores and keeps a connection admits
     guard          checks right before each change whether the run may still make it
     keeps          the GroupKeeps of one connection
     restores       the GroupRestores of one connection
     alerting       connects the runs of one connection to its receivers
-    evidence       opens the pipeline's tables of one connection with its Secret
     claims         the groups that custom resources of other products name
     inspection     the requests of doctor to the API server
     status_writer  statuses and Events of a run

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 
-from group_hygiene import status
 from group_hygiene.alerts.delivery import Endpoint, read_endpoint
 from group_hygiene.alerts.sender import Sender
 from group_hygiene.alerts.state import AlertType, Situation, advance, assess, by_owner, of_owner
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.binding import Bound
+from group_hygiene.controller.binding import AdmittedPolicy
 from group_hygiene.controller.objects import POLICIES
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.decide.plan import Plan
@@ -34,6 +33,8 @@ from group_hygiene.spec.connection import Connection, receivers_of
 from group_hygiene.spec.owners import NO_OWNERS
 from group_hygiene.spec.policy import Action, Policy
 from group_hygiene.spec.secret import SecretRef
+from group_hygiene.status.conditions import Status
+from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
 from group_hygiene.telemetry.metrics import Metrics
 
 # A policy may run every five seconds: its Secrets are not read each time.
@@ -69,9 +70,9 @@ class Alerting:
         """Whether a policy notifies a receiver: the ledger must then store what was delivered."""
         return bool(self._notifying)
 
-    def bind(self, connection: Connection, active: Sequence[Bound]) -> None:
+    def bind(self, connection: Connection, active: Sequence[AdmittedPolicy]) -> None:
         """Read from the current specs and Secrets which receivers each policy notifies, and their addresses."""
-        policies = [entry.policy for entry in active]
+        policies = [entry.spec for entry in active]
         self._owners, notified = connection.owners, connection.owners.notified
         self._notifying = {policy.uid for policy in policies if notified or receivers_of(connection, policy)}
         now, endpoints = self._clock.monotonic(), dict[str, Endpoint | Refusal]()
@@ -114,17 +115,17 @@ class Alerting:
         for each, theirs in [*([(plan, outcomes)] if notifies else []), *by_owner(plan, outcomes, self._owners)]:
             self._found[each.policy.uid] = assess(each, theirs, snapshot)
 
-    def in_status(self, entry: Bound, plan: Plan, snapshot: Snapshot, new: status.Status) -> status.Status:
+    def in_status(self, entry: AdmittedPolicy, plan: Plan, snapshot: Snapshot, new: Status) -> Status:
         """The status of a policy that ran, with its conditions about alerts."""
-        policy, at, found = entry.policy, snapshot.taken_at, self._found.get(entry.policy.uid)
+        policy, at, found = entry.spec, snapshot.taken_at, self._found.get(entry.spec.uid)
         # Whether an alert that fired before continues, as some groups can't be judged now. After a restart without a
         # ledger its groups are unknown: any group that can't be judged may be one.
         before, matched = self._outbox.firing(policy.uid), AlertType.GROUPS_MATCHED
         goes_on = found is not None and (matched in advance(before, found) if matched in before else found.is_partial)
-        new = status.with_alerting(new, entry.status, plan, at, goes_on)
-        self._metrics.alerting(policy.namespace, policy.name, status.is_alerting(new))
+        new = with_alerting(new, entry.status, plan, at, goes_on)
+        self._metrics.alerting(policy.namespace, policy.name, is_alerting(new))
         self._shown.add((policy.namespace, policy.name))
-        return status.with_delivery(new, entry.status, self._failures(policy), at)
+        return with_delivery(new, entry.status, self._failures(policy), at)
 
     @contextmanager
     def round(self, journal: Journal) -> Iterator[None]:
@@ -159,12 +160,12 @@ class Alerting:
         journal.note(self.unwritten, Deadline(_LAST_NOTE_S))
         return journal.problem
 
-    def write_delivery(self, entries: Sequence[Bound], now: datetime) -> None:
+    def write_delivery(self, entries: Sequence[AdmittedPolicy], now: datetime) -> None:
         """Update in the statuses of policies that did not run now whether their receivers can be notified."""
         for entry in entries:
             if "lastRunTime" in entry.status:
-                failures = self._failures(entry.policy)
-                new = status.with_delivery(dict(entry.status), entry.status, failures, now)
+                failures = self._failures(entry.spec)
+                new = with_delivery(dict(entry.status), entry.status, failures, now)
                 self._writer.write(POLICIES, entry.obj, new)
 
     def _failures(self, policy: Policy) -> Mapping[str, Refusal | None]:

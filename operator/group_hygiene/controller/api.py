@@ -19,17 +19,14 @@ import urllib3
 from group_hygiene import USER_AGENT
 from group_hygiene.controller.claims import ClaimReader
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, ListedObject, Object, trimmed
-from group_hygiene.controller.requests import TIMEOUT_S, call, read_as_deep_as_the_api_server, read_rows
+from group_hygiene.controller.requests import TIMEOUT_S, ask, call, read_as_deep_as_the_api_server, read_rows
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Claims
 from group_hygiene.model.naming import truncated_list
-from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.crds import GROUP, VERSION, fields_of_schema, spec_fields
 from group_hygiene.spec.secret import SecretRef
 
 KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore", KEEPS: "GroupKeep"}
-_MERGE_PATCH = "application/merge-patch+json"
 _LEASES = ("coordination.k8s.io", "v1")
 # For so long published schemas count as current.
 SCHEMAS_S = 30.0
@@ -102,7 +99,8 @@ class Api:
         self._client = client
         self._custom = kubernetes.client.CustomObjectsApi(client)
         self._core = kubernetes.client.CoreV1Api(client)
-        self._claims = ClaimReader(client)
+        claims = ClaimReader(client)
+        self.claimed_groups, self.claiming_kinds = claims.read, claims.kinds
         # When the schemas were read, in monotonic seconds.
         self._schemas: tuple[float, dict[str, Object]] = 0.0, {}
         # Kind -> when another schema than before was read.
@@ -119,15 +117,11 @@ class Api:
 
     def list_all(self, plural: str) -> list[Object]:
         """All current objects of one of the operator's CRDs, in all namespaces that it serves. For commands."""
-        return [
-            trimmed(obj)
-            for ask in self._lists(plural, self._namespaces)
-            for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]
-        ]
+        return [trimmed(obj) for method in self._lists(plural, self._namespaces) for obj in ask(method)["items"]]
 
     def list_rows(self, plural: str, namespaces: Collection[str]) -> list[ListedObject]:
         """Of these namespaces ("" = of all), page by page: of each object what identifies it, and its version."""
-        return [row for ask in self._lists(plural, list(filter(None, namespaces))) for row in read_rows(ask)]
+        return [row for each in self._lists(plural, list(filter(None, namespaces))) for row in read_rows(each)]
 
     def _lists(self, plural: str, namespaces: Collection[str]) -> list[Callable[..., Any]]:
         within = self._custom.list_namespaced_custom_object
@@ -136,44 +130,26 @@ class Api:
 
     def get(self, plural: str, namespace: str, name: str) -> Object:
         """One object of the operator's CRDs. Raises NotFound."""
-        if self._namespaces and namespace not in self._namespaces:
+        if not self.serves(namespace):
             raise NotFound(f"the operator does not serve namespace {namespace}")
-        arguments = (GROUP, VERSION, namespace, plural, name)
-        return trimmed(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=TIMEOUT_S)))
+        return trimmed(ask(self._custom.get_namespaced_custom_object, GROUP, VERSION, namespace, plural, name))
 
     def patch_status(self, plural: str, obj: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
         """Merge `patch` into the status of `obj`. Raises Conflict if the object changed since it was read."""
-        metadata = obj["metadata"]
-        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": patch}
-        arguments = (GROUP, VERSION, metadata["namespace"], plural, metadata["name"], body)
-        return dict(
-            call(
-                lambda: self._custom.patch_namespaced_custom_object_status(
-                    *arguments, _content_type=_MERGE_PATCH, _request_timeout=TIMEOUT_S
-                )
-            )
-        )
+        body = {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "status": patch}
+        method = self._custom.patch_namespaced_custom_object_status
+        return dict(ask(method, *_place(plural, obj), body, _content_type="application/merge-patch+json"))
 
     def apply_object(self, plural: str, obj: Mapping[str, Any]) -> None:
         """Apply an object of the operator's CRDs (KEP-555), which creates it if there is none. Raises ApiError."""
-        metadata = obj["metadata"]
-        arguments = (GROUP, VERSION, metadata["namespace"], plural, metadata["name"], obj)
-        call(
-            lambda: self._custom.patch_namespaced_custom_object(
-                *arguments,
-                field_manager="group-hygiene",
-                force=True,
-                _content_type="application/apply-patch+yaml",
-                _request_timeout=TIMEOUT_S,
-            )
-        )
+        method, form = self._custom.patch_namespaced_custom_object, "application/apply-patch+yaml"
+        ask(method, *_place(plural, obj), obj, field_manager="group-hygiene", force=True, _content_type=form)
 
     def delete(self, plural: str, obj: Mapping[str, Any]) -> None:
         """Delete this very object. Raises Conflict if it changed since it was read, and NotFound."""
         metadata = obj["metadata"]
         only = {"preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}}
-        arguments = (GROUP, VERSION, metadata["namespace"], plural, metadata["name"])
-        call(lambda: self._custom.delete_namespaced_custom_object(*arguments, body=only, _request_timeout=TIMEOUT_S))
+        ask(self._custom.delete_namespaced_custom_object, *_place(plural, obj), body=only)
 
     def read_secret(self, namespace: str, ref: SecretRef) -> str:
         """The text under one key of a Secret. Raises SecretProblem, which names the Secret but never its content."""
@@ -192,7 +168,7 @@ class Api:
         """A Secret's data in base64, and how messages name the Secret."""
         where = f"Secret {namespace}/{name}"
         try:
-            secret = call(lambda: self._core.read_namespaced_secret(name, namespace, _request_timeout=TIMEOUT_S))
+            secret = ask(self._core.read_namespaced_secret, name, namespace)
         except NotFound:
             raise SecretProblem(f"{where} does not exist", reasons.SECRET_NOT_FOUND) from None
         except Forbidden:
@@ -203,16 +179,14 @@ class Api:
     def namespace_labels(self, name: str) -> dict[str, str] | None:
         """The labels of a namespace; None = it is gone, or the operator lacks the permission to read it."""
         try:
-            namespace = call(lambda: self._core.read_namespace(name, _request_timeout=TIMEOUT_S))
+            return dict(ask(self._core.read_namespace, name).metadata.labels or {})
         except (NotFound, Forbidden):
             return None
-        return dict(namespace.metadata.labels or {})
 
     def missing_crds(self) -> list[str]:
         """The operator's CRDs that the API server does not serve in this version. Needs no permission."""
         try:
-            resources = call(lambda: self._custom.get_api_resources(GROUP, VERSION, _request_timeout=TIMEOUT_S))
-            served = {resource.name for resource in resources.resources}
+            served = {resource.name for resource in ask(self._custom.get_api_resources, GROUP, VERSION).resources}
         except NotFound:
             served = set()
         return [f"{plural}.{GROUP} ({VERSION})" for plural in KINDS if plural not in served]
@@ -227,14 +201,14 @@ class Api:
             "GET", path, header_params={"Accept": "application/json"}, auth_settings=["BearerToken"]
         )
 
-        def ask() -> Any:
+        def read() -> Any:
             response = self._client.call_api(*request, _request_timeout=TIMEOUT_S)
             response.read()
             return self._client.response_deserialize(response, {"200": "object"}).data
 
         named = "x-kubernetes-group-version-kind"
         try:
-            published = call(ask)["components"]["schemas"]
+            published = call(read)["components"]["schemas"]
             return {kind["kind"]: schema for schema in published.values() for kind in schema.get(named, ())}
         except NotFound:
             return {}
@@ -263,14 +237,6 @@ class Api:
         """Whether `crd_problem` saw the CRD change lately: a watch may still report objects without its new fields."""
         return time.monotonic() - self._renewed.get(KINDS[plural], -math.inf) < _OLD_WATCH_S
 
-    def claimed_groups(self, age: float = 0.0) -> Claims | Refusal:
-        """The groups that custom resources of other products name; see `claims.ClaimReader.read`."""
-        return self._claims.read(age)
-
-    def claiming_kinds(self) -> dict[tuple[str, str], str]:
-        """See `claims.ClaimReader.kinds`."""
-        return self._claims.kinds()
-
     def installation_id(self, namespace: str = "") -> str:
         """The uid of namespace kube-system, which identifies this Kubernetes cluster.
 
@@ -278,42 +244,44 @@ class Api:
         may serve other namespaces of this cluster. With a shared id they would share a ledger, where each takes the
         other's policies for deleted ones and ends their marks.
         """
-        read = partial(self._core.read_namespace, "kube-system", _request_timeout=TIMEOUT_S)
-        return "-".join(filter(None, (str(call(read).metadata.uid), namespace)))
+        return "-".join(filter(None, (str(ask(self._core.read_namespace, "kube-system").metadata.uid), namespace)))
 
     # Leases are plain JSON objects here: a time that Python can't represent must not stop an election.
 
     def get_lease(self, namespace: str, name: str, timeout: float) -> Object:
         """A coordination.k8s.io/v1 Lease; `timeout` in seconds. Raises NotFound."""
-        arguments = (*_LEASES, namespace, "leases", name)
-        return dict(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=timeout)))
+        place = (*_LEASES, namespace, "leases", name)
+        return dict(ask(self._custom.get_namespaced_custom_object, *place, timeout=timeout))
 
     def find_lease(self, namespace: str, name: str, timeout: float) -> Object | None:
         """The Lease in a namespace of others, where the right to list those of this name is sufficient; None = none."""
-        arguments, only = (*_LEASES, namespace, "leases"), f"metadata.name={name}"
-        ask = partial(self._custom.list_namespaced_custom_object, *arguments, field_selector=only)
-        return next(map(dict, call(partial(ask, _request_timeout=timeout))["items"]), None)
+        place, only = (*_LEASES, namespace, "leases"), f"metadata.name={name}"
+        found = ask(self._custom.list_namespaced_custom_object, *place, field_selector=only, timeout=timeout)
+        return next(map(dict, found["items"]), None)
 
     def create_lease(self, namespace: str, body: Object, timeout: float) -> Object:
         """Raises Conflict if it exists, NotFound if its namespace does not."""
-        arguments = (*_LEASES, namespace, "leases", body)
-        return dict(call(lambda: self._custom.create_namespaced_custom_object(*arguments, _request_timeout=timeout)))
+        place = (*_LEASES, namespace, "leases")
+        return dict(ask(self._custom.create_namespaced_custom_object, *place, body, timeout=timeout))
 
     def replace_lease(self, namespace: str, name: str, body: Object, timeout: float) -> Object:
         """Raises Conflict if it changed since `body` was read."""
-        arguments = (*_LEASES, namespace, "leases", name, body)
-        return dict(call(lambda: self._custom.replace_namespaced_custom_object(*arguments, _request_timeout=timeout)))
+        place = (*_LEASES, namespace, "leases", name)
+        return dict(ask(self._custom.replace_namespaced_custom_object, *place, body, timeout=timeout))
 
     def create_event(self, namespace: str, body: Object) -> None:
         """Create a core/v1 Event. Raises Conflict if one of that name exists."""
-        call(lambda: self._core.create_namespaced_event(namespace, body, _request_timeout=TIMEOUT_S))
+        ask(self._core.create_namespaced_event, namespace, body)
 
     def get_event_count(self, namespace: str, name: str) -> int:
-        event = call(lambda: self._core.read_namespaced_event(name, namespace, _request_timeout=TIMEOUT_S))
-        return int(event.count or 1)
+        return int(ask(self._core.read_namespaced_event, name, namespace).count or 1)
 
     def patch_event(self, namespace: str, name: str, body: Object) -> None:
-        call(lambda: self._core.patch_namespaced_event(name, namespace, body, _request_timeout=TIMEOUT_S))
+        ask(self._core.patch_namespaced_event, name, namespace, body)
+
+
+def _place(plural: str, obj: Mapping[str, Any]) -> tuple[str, ...]:
+    return GROUP, VERSION, obj["metadata"]["namespace"], plural, obj["metadata"]["name"]
 
 
 def _secret_text(value: str, where: str, key: str) -> str:

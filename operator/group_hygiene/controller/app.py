@@ -33,11 +33,10 @@ from group_hygiene.controller.objects import (
     key_of,
 )
 from group_hygiene.controller.recorder import Recorder
-from group_hygiene.controller.services import Services
+from group_hygiene.controller.services import Services, Workers
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.controller.unserved import Unserved
 from group_hygiene.controller.watches import Watches
-from group_hygiene.controller.workers import Workers
 from group_hygiene.errors import ApiError, HygieneError, NotFound
 from group_hygiene.network.egress import Egress
 from group_hygiene.process import memory
@@ -135,8 +134,8 @@ class Operator:
         self._leader = Candidate(Api(load_config(retries=False)), namespace, self._options.lease_duration)
         self._metrics.show_leadership(self._leads)
         self._metrics.show_watches(KINDS, self._watches.is_open)
-        recorder, grants, clock, stopping = Recorder(api), Grants(api, SystemClock()), SystemClock(), threading.Event()
-        writer = StatusWriter(api, self._objects, recorder, self._metrics, clock, namespace)
+        recorder, clock, stopping = Recorder(api), SystemClock(), threading.Event()
+        grants, writer = Grants(api, clock), StatusWriter(api, self._objects, recorder, self._metrics, clock, namespace)
         unserved = Unserved(
             api, self._objects, grants, writer, lambda: self._leads() and not stopping.is_set(), stopping
         )

@@ -1,46 +1,61 @@
-"""Finds the policies of a connection and those that it admits. No Kafka here."""
+"""Finds the objects that name a connection, and those that it admits. No Kafka here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
-from group_hygiene.controller.guard import Granted
+from group_hygiene.controller.guard import Granted, Grants
 from group_hygiene.controller.isolation import isolated
 from group_hygiene.controller.objects import POLICIES, Object, key_of, refuse_unusable
 from group_hygiene.controller.services import Services
 from group_hygiene.errors import SpecError
+from group_hygiene.model.group_keep import GroupKeep
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.spec.connection import Connection, admit
+from group_hygiene.restore.restorable import RestoreRequest
+from group_hygiene.spec.access import Right
+from group_hygiene.spec.connection import Connection, admit, admit_object
 from group_hygiene.spec.policy import Policy, parse_policy
 
+S = TypeVar("S", Policy, RestoreRequest, GroupKeep)
+R = TypeVar("R", RestoreRequest, GroupKeep)
 
-@dataclass
-class Bound:
-    """A policy of this connection, as listed in this run."""
+
+@dataclass(frozen=True)
+class Admitted(Generic[S]):
+    """A policy, restore or keep that the connection admits. spec: narrowed to what it grants to the namespace."""
 
     obj: Object
-    policy: Policy
+    spec: S
+    granted: Granted
+
+    @property
+    def uid(self) -> str:
+        return str(self.obj["metadata"]["uid"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.obj["metadata"]["namespace"])
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.obj['metadata']['name']}"
 
     @property
     def status(self) -> Mapping[str, Any]:
         return self.obj.get("status") or {}
 
 
-@dataclass
-class Admitted(Bound):
-    """A policy that the connection admits, narrowed to what it grants."""
-
-    granted: Granted
+AdmittedPolicy = Admitted[Policy]
 
 
-def bind(services: Services, connection: Connection) -> tuple[list[Policy], list[Admitted]]:
+def bind(services: Services, connection: Connection) -> tuple[list[Policy], list[AdmittedPolicy]]:
     """The valid policies of namespaces to which the connection grants something; and those of them that it admits and
     that are not suspended. The others of namespaces without a grant cost no more than their names.
     """
-    bound, active = list[Policy](), list[Admitted]()
+    bound, active = list[Policy](), list[AdmittedPolicy]()
     for obj in services.granted(POLICIES, connection):
         admitted = None
         with suppress(SpecError):
@@ -55,3 +70,24 @@ def bind(services: Services, connection: Connection) -> tuple[list[Policy], list
         else:
             active.append(Admitted(obj, admitted, granted))
     return bound, active
+
+
+def admitted(
+    grants: Grants, connection: Connection, obj: Object, right: Right, parse: Callable[[Object], R]
+) -> Admitted[R] | Refusal:
+    """A restore or keep, narrowed to the groups that the connection grants; a Refusal = it does not run.
+
+    Raises ApiError.
+    """
+    granted = grants.of(connection, obj["metadata"]["namespace"])
+    patterns = None if granted.grant is None else granted.grant.groups(right)
+    what = "restore" if right is Right.RESTORE else "keep"
+    try:
+        refuse_unusable(obj)
+        admit_object(connection, granted.namespace, granted.grant, right)
+        spec = isolated(f"a {what} of connection {connection.key}", parse, obj)
+    except SpecError as error:
+        return Refusal.of(error)
+    if isinstance(spec, Refusal):
+        return spec
+    return Admitted(obj, spec if patterns is None else replace(spec, granted=patterns.matches), granted)

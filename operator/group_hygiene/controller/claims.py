@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,7 +20,7 @@ import kubernetes.client
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from group_hygiene.controller.requests import PAGE, TIMEOUT_S, ListPage, call, content
+from group_hygiene.controller.requests import PAGE, TIMEOUT_S, ListPage, ask, call, content
 from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.errors import ApiError, Forbidden, NotFound
 from group_hygiene.model import reasons
@@ -75,6 +74,10 @@ class _Item(msgspec.Struct):
     metadata: _Metadata
     spec: Raw = Raw(b"null")
 
+    @property
+    def owner(self) -> str:
+        return f"{self.kind} {self.metadata.namespace}/{self.metadata.name}"
+
 
 class _Unknown(Exception):
     """An object names a group, but its name is unknown."""
@@ -82,25 +85,6 @@ class _Unknown(Exception):
 
 class _LongList(Exception):
     """A list in an object has too many elements."""
-
-
-@dataclass
-class _Found:
-    left: int
-    named: dict[str, str] = field(default_factory=dict)
-    synced: dict[str, str] = field(default_factory=dict)
-    prefixes: dict[str, str] = field(default_factory=dict)
-
-    def add(self, names: dict[str, str], name: str, owner: str) -> None:
-        """Add a name to one of these dictionaries. Skip ids that are too long: such groups are never deleted."""
-        if len(name) > ID_MAX:
-            return
-        if name not in names:
-            # Up to four bytes a character.
-            self.left -= _ENTRY_BYTES + 4 * len(name) + len(owner)
-        if self.left < 0:
-            raise _Unknown("objects name more groups than the operator can hold")
-        names[name] = owner
 
 
 class _Answer(NamedTuple):
@@ -112,11 +96,9 @@ class ClaimReader:
     """Reads all claims of a Kubernetes cluster. Thread-safe: one thread reads for all threads that wait."""
 
     def __init__(self, client: kubernetes.client.ApiClient, limits: ClaimLimits = _LIMITS) -> None:
+        self._client, self._limits = client, limits
         self._custom = kubernetes.client.CustomObjectsApi(client)
         self._apis = kubernetes.client.ApisApi(client)
-        self._apps = kubernetes.client.AppsV1Api(client)
-        self._core = kubernetes.client.CoreV1Api(client)
-        self._limits = limits
         self._reading = threading.Lock()
         self._last = _Answer(-math.inf, Claims())
 
@@ -141,56 +123,70 @@ class ClaimReader:
             self._reading.release()
 
     def _read(self) -> Claims | Refusal:
-        found, budget = _Found(self._limits.named_bytes), _Budget(self._limits)
+        reading = _Reading(self._client, self._limits)
         try:
             for (group, plural), version in self.kinds().items():
-                for item in self._objects(group, version, plural, budget):
-                    reading = _Reading(self, budget, item, found)
+                for item in reading.objects(group, version, plural):
                     try:
-                        _KINDS[group, plural](reading)
+                        _KINDS[group, plural](reading, item)
                     except _LongList:
                         most = self._limits.elements
-                        raise _Unknown(f"{reading.owner}, or its target, has a list of over {most} elements") from None
-        except memory.TooMuch as problem:
-            return Refusal(reasons.CLAIMED, str(problem))
-        except _Unknown as problem:
+                        raise _Unknown(f"{item.owner}, or its target, has a list of over {most} elements") from None
+        except (memory.TooMuch, _Unknown) as problem:
             return Refusal(reasons.CLAIMED, str(problem))
         except ApiError as error:
             return Refusal.of(error)
-        if len(found.prefixes) > self._limits.prefixes:
+        if len(reading.prefixes) > self._limits.prefixes:
             return Refusal(reasons.CLAIMED, f"ShadowLinks name more than {self._limits.prefixes} prefixes of groups")
-        return Claims(found.named, found.synced, found.prefixes)
+        return Claims(reading.named, reading.synced, reading.prefixes)
 
     def kinds(self) -> dict[Kind, str]:
         """(API group, plural) -> a served version, of the installed custom resources that may name groups.
 
         The preferred version of an API group need not serve each resource: another resource may be at a newer version.
         """
-        groups = call(lambda: self._apis.get_api_versions(_request_timeout=TIMEOUT_S)).groups
         served: dict[Kind, str] = {}
-        for group in groups:
+        for group in ask(self._apis.get_api_versions).groups:
             missing = {kind for kind in _KINDS if kind[0] == group.name}
             if not missing:
                 continue
             preferred = group.preferred_version.version
             others = [entry.version for entry in group.versions if entry.version != preferred]
             for version in (preferred, *others):
-                ask = partial(self._custom.get_api_resources, group.name, version, _request_timeout=TIMEOUT_S)
-                names = {resource.name for resource in call(ask).resources} if missing else set()
+                if not missing:
+                    break
+                names = {each.name for each in ask(self._custom.get_api_resources, group.name, version).resources}
                 found = {kind for kind in missing if kind[1] in names}
                 served |= dict.fromkeys(sorted(found), version)
                 missing -= found
         return served
 
-    def _objects(self, group: str, version: str, plural: str, budget: _Budget) -> Iterator[_Item]:
+
+class _Reading:
+    """One read of all objects, within the limits. named, synced, prefixes: a name -> the object that names it."""
+
+    def __init__(self, client: kubernetes.client.ApiClient, limits: ClaimLimits) -> None:
+        self._custom = kubernetes.client.CustomObjectsApi(client)
+        self._apps = kubernetes.client.AppsV1Api(client)
+        self._core = kubernetes.client.CoreV1Api(client)
+        self._limits = limits
+        self._objects_left, self._bytes_left = limits.objects, limits.named_bytes
+        self._until = time.monotonic() + limits.seconds
+        # By namespace: the workloads and ConfigMaps that its objects refer to; and the last answer about each kind.
+        self._references = Tally[str]()
+        self._last: dict[str, tuple[tuple[str, str, str], bytes | None]] = {}
+        self.named: dict[str, str] = {}
+        self.synced: dict[str, str] = {}
+        self.prefixes: dict[str, str] = {}
+
+    def objects(self, group: str, version: str, plural: str) -> Iterator[_Item]:
         list_kind = partial(self._custom.list_cluster_custom_object, group, version, plural)
         where, following, page = f"{plural}.{group}", "", self._limits.page
         while True:
             more = {"_continue": following} if following else {}
-            ask = partial(list_kind, limit=page, _preload_content=False, _request_timeout=TIMEOUT_S, **more)
-            budget.check_time()
+            self.check_time()
             try:
-                body = self._ask(ask)
+                body = self._ask(list_kind, limit=page, **more)
                 listed = None if body is None else _decoded(body, _PAGE)
             except Forbidden:
                 raise _Unknown(f"no permission to list {where} in all namespaces") from None
@@ -203,16 +199,23 @@ class ClaimReader:
                 page = max(1, page // 10)
                 continue
             for item in listed.items:
-                budget.take()
+                self.take()
                 yield item
             following = listed.metadata.following
             if not following:
                 return
 
-    def _ask(self, ask: Callable[[], Any]) -> bytes | None:
-        """The bytes of a response; None = it is larger than the limit. Raises ApiError and memory.TooMuch."""
-        memory.require(_PAGE_COPIES * self._limits.page_bytes, "a page of objects that may name groups")
-        return call(lambda: content(ask(), self._limits.page_bytes))
+    def add(self, names: dict[str, str], item: _Item, *groups: str) -> None:
+        """Add to `named`, `synced` or `prefixes`. Skip ids that are too long: such groups are never deleted."""
+        for name in groups:
+            if len(name) > ID_MAX:
+                continue
+            if name not in names:
+                # Up to four bytes a character.
+                self._bytes_left -= _ENTRY_BYTES + 4 * len(name) + len(item.owner)
+            if self._bytes_left < 0:
+                raise _Unknown("objects name more groups than the operator can hold")
+            names[name] = item.owner
 
     def elements(self, value: Json) -> list[Raw]:
         """The elements of a list; empty for any other value. Raises _LongList."""
@@ -226,7 +229,7 @@ class ClaimReader:
         except msgspec.ValidationError:
             return []
 
-    def variable(self, pod: Json, container: str, name: str, namespace: str, budget: _Budget) -> str:
+    def variable(self, pod: Json, container: str, name: str, namespace: str) -> str:
         """The value of an environment variable of a pod template. Raises _Unknown if it can't be resolved."""
         every = self.elements(_at(pod, "spec", "containers"))
         containers = [each for each in every if not container or _text(each, "name") == container]
@@ -237,7 +240,7 @@ class ClaimReader:
         entry = entries[-1] if entries else None
         value, key = _text(entry, "value"), _at(entry, "valueFrom", "configMapKeyRef")
         if key is not None:
-            value = self._config_map(namespace, _text(key, "name"), _text(key, "key"), budget)
+            value = self._config_map(namespace, _text(key, "name"), _text(key, "key"))
         if not value:
             raise _Unknown("does not set it, or sets it from another source, such as a Secret or envFrom")
         # A reference to another variable, or `$$`, which escapes `$`.
@@ -245,13 +248,12 @@ class ClaimReader:
             raise _Unknown("sets it with references to other variables")
         return value
 
-    def _config_map(self, namespace: str, name: str, key: str, budget: _Budget) -> str:
+    def _config_map(self, namespace: str, name: str, key: str) -> str:
         """The text under a key of a ConfigMap; empty if there is none."""
         if not name:
             raise _Unknown("refers to a ConfigMap without a name")
-        ask = partial(self._core.read_namespaced_config_map, name, namespace, **_RAW)
         try:
-            body = budget.once(("ConfigMap", namespace, name), lambda: self._ask(ask))
+            body = self._once("ConfigMap", namespace, name, self._core.read_namespaced_config_map)
         except NotFound:
             raise _Unknown(f"refers to ConfigMap {name}, which does not exist") from None
         except Forbidden:
@@ -260,16 +262,18 @@ class ClaimReader:
             raise _Unknown(f"refers to ConfigMap {name}, which takes more than {self._limits.page_bytes} bytes")
         return _text(_decoded(body, _OBJECT), "data", key) if _CONFIG_MAP_KEY.fullmatch(key) else ""
 
-    def template(self, api_version: str, kind: str, namespace: str, name: str, budget: _Budget) -> Json:
+    def template(self, api_version: str, kind: str, namespace: str, name: str) -> Json:
         """The pod template of a workload. Raises _Unknown."""
-        group = api_version.partition("/")[0]
-        read = _WORKLOADS.get((group, kind))
-        if read is None or not name:
+        workloads = {
+            "Deployment": self._apps.read_namespaced_deployment,
+            "StatefulSet": self._apps.read_namespaced_stateful_set,
+        }
+        if api_version.partition("/")[0] != "apps" or kind not in workloads or not name:
             raise _Unknown(
                 f"{api_version} {kind} {name} can't be read: only Deployments and StatefulSets of apps/v1 can"
             )
         try:
-            body = budget.once((kind, namespace, name), lambda: self._ask(lambda: read(self._apps, name, namespace)))
+            body = self._once(kind, namespace, name, workloads[kind])
         except NotFound:
             raise _Unknown(f"{kind} {name} does not exist") from None
         except Forbidden:
@@ -278,143 +282,117 @@ class ClaimReader:
             raise _Unknown(f"{kind} {name} takes more than {self._limits.page_bytes} bytes")
         return _at(_decoded(body, _OBJECT), "spec", "template")
 
-
-class _Budget:
-    def __init__(self, limits: ClaimLimits) -> None:
-        self._left, self._limits = limits.objects, limits
-        self._until = time.monotonic() + limits.seconds
-        self._references = Tally[str]()
-        self._last: dict[str, tuple[tuple[str, str, str], bytes | None]] = {}
-
-    def once(self, of: tuple[str, str, str], ask: Callable[[], bytes | None]) -> bytes | None:
-        """The answer about a workload or ConfigMap: kind, namespace, name. The last one of each kind is remembered."""
-        if self._last.get(of[0], ("",))[0] != of:
-            self._references[of[1]] += 1
-            if self._references[of[1]] > self._limits.references:
-                raise _Unknown(f"is one of more than {self._limits.references} that objects of the namespace refer to")
-            self._last[of[0]] = of, ask()
-        return self._last[of[0]][1]
-
     def take(self) -> None:
-        self._left -= 1
-        if self._left < 0:
+        self._objects_left -= 1
+        if self._objects_left < 0:
             raise _Unknown(f"there are more than {self._limits.objects} objects that may name groups")
 
     def check_time(self) -> None:
         if time.monotonic() > self._until:
             raise _Unknown(f"objects that may name groups could not be read in {self._limits.seconds:.0f} s")
 
+    def _once(self, kind: str, namespace: str, name: str, method: Callable[..., Any]) -> bytes | None:
+        """The answer about a workload or ConfigMap. The last one of each kind is remembered."""
+        if self._last.get(kind, (None,))[0] != (of := (kind, namespace, name)):
+            self._references[namespace] += 1
+            if self._references[namespace] > self._limits.references:
+                raise _Unknown(f"is one of more than {self._limits.references} that objects of the namespace refer to")
+            self._last[kind] = of, self._ask(method, name, namespace)
+        return self._last[kind][1]
 
-@dataclass
-class _Reading:
-    """One object, and the names found in all objects so far."""
-
-    reader: ClaimReader
-    budget: _Budget
-    item: _Item
-    found: _Found
-
-    @property
-    def owner(self) -> str:
-        return f"{self.item.kind} {self.namespace}/{self.item.metadata.name}"
-
-    @property
-    def namespace(self) -> str:
-        return self.item.metadata.namespace
-
-    def name(self, *groups: str) -> None:
-        for group in filter(None, groups):
-            self.found.add(self.found.named, group, self.owner)
-
-    def group(self, obj: Json, *path: str) -> str:
-        """The group's name at a path of an object; empty if there is none. A number is returned as text.
-
-        Raises _Unknown for any other value, as its own controller may convert it in any way.
-        """
-        value = _at(obj, *path)
-        try:
-            return "" if value is None else str(_TEXT_OR_NUMBER.decode(value))
-        except msgspec.ValidationError:
-            raise _Unknown(f"{self.owner} names its group in {path[-1]}, which is not text") from None
+    def _ask(self, method: Callable[..., Any], *arguments: str, **options: Any) -> bytes | None:
+        """The bytes of a response; None = it is larger than the limit. Raises ApiError and memory.TooMuch."""
+        memory.require(_PAGE_COPIES * self._limits.page_bytes, "a page of objects that may name groups")
+        request = partial(method, *arguments, _preload_content=False, _request_timeout=TIMEOUT_S, **options)
+        return call(lambda: content(request(), self._limits.page_bytes))
 
 
-def _scaled_object(reading: _Reading) -> None:
-    target = _at(reading.item.spec, "scaleTargetRef")
+def _group(item: _Item, obj: Json, *path: str) -> str:
+    """The group's name at a path of an object; empty if there is none. A number is returned as text.
+
+    Raises _Unknown for any other value, as its own controller may convert it in any way.
+    """
+    value = _at(obj, *path)
+    try:
+        return "" if value is None else str(_TEXT_OR_NUMBER.decode(value))
+    except msgspec.ValidationError:
+        raise _Unknown(f"{item.owner} names its group in {path[-1]}, which is not text") from None
+
+
+def _scaled_object(reading: _Reading, item: _Item) -> None:
+    target = _at(item.spec, "scaleTargetRef")
 
     def template() -> Json:
         api_version, kind = _text(target, "apiVersion") or "apps/v1", _text(target, "kind") or "Deployment"
-        name = _text(target, "name")
-        return reading.reader.template(api_version, kind, reading.namespace, name, reading.budget)
+        return reading.template(api_version, kind, item.metadata.namespace, _text(target, "name"))
 
-    _triggers(reading, template, _text(target, "envSourceContainerName"))
-
-
-def _scaled_job(reading: _Reading) -> None:
-    spec = reading.item.spec
-    _triggers(reading, lambda: _at(spec, "jobTargetRef", "template"), _text(spec, "envSourceContainerName"))
+    _triggers(reading, item, template, _text(target, "envSourceContainerName"))
 
 
-def _triggers(reading: _Reading, template: Callable[[], Json], container: str) -> None:
+def _scaled_job(reading: _Reading, item: _Item) -> None:
+    container = _text(item.spec, "envSourceContainerName")
+    _triggers(reading, item, lambda: _at(item.spec, "jobTargetRef", "template"), container)
+
+
+def _triggers(reading: _Reading, item: _Item, template: Callable[[], Json], container: str) -> None:
     """Groups of KEDA's Kafka triggers.
 
     If a trigger has both names, older versions of KEDA take the variable (parseKafkaMetadata), and later ones take
     `consumerGroup` without the spaces around it (ScalerConfig.configParamValue): all of them count.
     """
-    for trigger in reading.reader.elements(_at(reading.item.spec, "triggers")):
+    for trigger in reading.elements(_at(item.spec, "triggers")):
         if _text(trigger, "type") not in _KAFKA_TRIGGERS:
             continue
-        named = [reading.group(trigger, "metadata", key) for key in ("consumerGroup", "group")]
+        named = [_group(item, trigger, "metadata", key) for key in ("consumerGroup", "group")]
         variable = _text(trigger, "metadata", "consumerGroupFromEnv")
         if variable:
-            reading.budget.take()
-            reading.budget.check_time()
+            reading.take()
+            reading.check_time()
             try:
-                named.append(
-                    reading.reader.variable(template(), container, variable, reading.namespace, reading.budget)
-                )
+                named.append(reading.variable(template(), container, variable, item.metadata.namespace))
             except _Unknown as problem:
                 raise _Unknown(
-                    f"{reading.owner} names its group by environment variable {variable}, and its target {problem}"
+                    f"{item.owner} names its group by environment variable {variable}, and its target {problem}"
                 ) from None
-        reading.name(*named, *map(str.strip, named))
+        reading.add(reading.named, item, *filter(None, (*named, *map(str.strip, named))))
 
 
-def _connector(reading: _Reading) -> None:
+def _connector(reading: _Reading, item: _Item) -> None:
     """The group of a sink connector. Kafka Connect's config providers resolve `${...}` (ConfigTransformer)."""
-    override = reading.group(reading.item.spec, "config", _OVERRIDE)
+    override = _group(item, item.spec, "config", _OVERRIDE)
     if "${" in override:
         raise _Unknown(
-            f"{reading.owner} names its group by a variable in {_OVERRIDE}, which only Kafka Connect can resolve"
+            f"{item.owner} names its group by a variable in {_OVERRIDE}, which only Kafka Connect can resolve"
         )
-    reading.name(override or f"connect-{reading.item.metadata.name}")
+    reading.add(reading.named, item, override or f"connect-{item.metadata.name}")
 
 
-def _knative_source(reading: _Reading) -> None:
-    reading.name(reading.group(reading.item.spec, "consumerGroup"))
+def _knative_source(reading: _Reading, item: _Item) -> None:
+    reading.add(reading.named, item, *filter(None, [_group(item, item.spec, "consumerGroup")]))
 
 
-def _knative_consumer_group(reading: _Reading) -> None:
+def _knative_consumer_group(reading: _Reading, item: _Item) -> None:
     """Knative creates one for each trigger, channel and source. Go writes the inlined map under its field's name."""
-    configs = _at(reading.item.spec, "template", "spec", "configs")
-    reading.name(reading.group(configs, "Configs", "group.id"), reading.group(configs, "group.id"))
+    configs = _at(item.spec, "template", "spec", "configs")
+    found = (_group(item, configs, "Configs", "group.id"), _group(item, configs, "group.id"))
+    reading.add(reading.named, item, *filter(None, found))
 
 
-def _shadow_link(reading: _Reading) -> None:
+def _shadow_link(reading: _Reading, item: _Item) -> None:
     """Groups that are synced into the shadow cluster. Exclusions are not applied: only Redpanda applies them."""
-    options = _at(reading.item.spec, "consumerOffsetSyncOptions")
+    options = _at(item.spec, "consumerOffsetSyncOptions")
     if options is None:
         return
-    found, owner = reading.found, reading.owner
-    every = reading.reader.elements(_at(options, "groupFilters"))
+    every = reading.elements(_at(options, "groupFilters"))
     included: list[Json] = [one for one in every if _text(one, "filterType") == "include"]
     for each in included or [None]:
         name = _text(each, "name") or "*"
         if _text(each, "patternType") == "prefixed":
-            found.add(found.prefixes, name, owner)
+            reading.add(reading.prefixes, item, name)
         elif name == "*":
-            found.add(found.prefixes, "", owner)
+            reading.add(reading.prefixes, item, "")
         else:
-            found.add(found.synced, name, owner)
+            reading.add(reading.synced, item, name)
 
 
 # Created at import, as msgspec crashes if two threads read a type's annotations at once.
@@ -464,13 +442,7 @@ def _decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise ApiError("a response of the API server can't be decoded") from error
 
 
-_RAW = {"_preload_content": False, "_request_timeout": TIMEOUT_S}
-_WORKLOADS: Mapping[Kind, Callable[[kubernetes.client.AppsV1Api, str, str], Any]] = {
-    ("apps", "Deployment"): lambda apps, name, namespace: apps.read_namespaced_deployment(name, namespace, **_RAW),
-    ("apps", "StatefulSet"): lambda apps, name, namespace: apps.read_namespaced_stateful_set(name, namespace, **_RAW),
-}
-
-_KINDS: Mapping[Kind, Callable[[_Reading], None]] = {
+_KINDS: Mapping[Kind, Callable[[_Reading, _Item], None]] = {
     (KEDA, "scaledobjects"): _scaled_object,
     (KEDA, "scaledjobs"): _scaled_job,
     ("kafka.strimzi.io", "kafkaconnectors"): _connector,

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from group_hygiene.controller.api import KINDS, Api
 from group_hygiene.controller.objects import Object, is_over, refuse_unusable
@@ -19,12 +19,6 @@ from group_hygiene.spec.connection import Connection, grant, parse_access_only, 
 
 # For so long labels of namespaces count as current when it is decided which policies run.
 _LABELS_S = 30.0
-
-
-class Leadership(Protocol):
-    """How long this process is certain to lead."""
-
-    def seconds_left(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -92,11 +86,12 @@ class ObjectGuard:
     """The guard of one run of a policy, or of one restore. stopping: set when the process must end.
 
     objects: plural and object of the policy or restore and of the connection, as they were at the start. granted: the
-    connection's grant to the namespace of the policy or restore at the start. confirmed: called when nothing refuses.
+    connection's grant to the namespace of the policy or restore at the start. seconds_left: see reconcile.Guard.
+    confirmed: called when nothing refuses.
     """
 
     api: Api
-    leadership: Leadership
+    seconds_left: Callable[[], float]
     stopping: threading.Event
     objects: tuple[tuple[str, Object], ...]
     granted: Granted
@@ -106,13 +101,9 @@ class ObjectGuard:
         """Read the objects again: an edit, a deletion, changed labels or a stop of the operator end the run."""
         if self.stopping.is_set():
             return Refusal(reasons.STOPPING, "the operator is stopping")
-        changes = (read_change(self.api, plural, before) for plural, before in self.objects)
-        refusal = next(filter(None, changes), None) or self._grant_change()
-        if refusal is None:
-            self.confirmed()
-        return refusal
-
-    def _grant_change(self) -> Refusal | None:
+        for plural, before in self.objects:
+            if (change := read_change(self.api, plural, before)) is not None:
+                return change
         namespace = self.granted.namespace
         try:
             now = read_grant(self.api, self.granted.connection, namespace)
@@ -123,10 +114,8 @@ class ObjectGuard:
                 f"the labels of namespace {namespace} changed or became unreadable during the run: so did its grant"
             )
             return Refusal(reasons.POLICY_CHANGED, message)
+        self.confirmed()
         return None
-
-    def seconds_left(self) -> float:
-        return self.leadership.seconds_left()
 
 
 def read_change(api: Api, plural: str, before: Object) -> Refusal | None:

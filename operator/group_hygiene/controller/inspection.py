@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import Any, NamedTuple
 
 import kubernetes.client
@@ -16,7 +15,7 @@ import kubernetes.client
 from group_hygiene.controller.api import KINDS
 from group_hygiene.controller.claims import KEDA
 from group_hygiene.controller.objects import Object
-from group_hygiene.controller.requests import TIMEOUT_S, call
+from group_hygiene.controller.requests import ask
 from group_hygiene.errors import ApiError, NotFound
 from group_hygiene.spec.crds import GROUP
 
@@ -110,7 +109,7 @@ class Inspection:
     def server(self) -> Server:
         """Its version, and its clock by the Date header of its response."""
         asked = datetime.now(UTC)
-        answer = call(partial(self._version.get_code_with_http_info, _request_timeout=TIMEOUT_S))
+        answer = ask(self._version.get_code_with_http_info)
         body, headers = answer[0], answer[2]
         between = asked + (datetime.now(UTC) - asked) / 2
         try:
@@ -124,9 +123,8 @@ class Inspection:
     def user(self) -> str:
         """The name of the authenticated user; empty = the API server can't report it (before Kubernetes 1.28)."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        ask = partial(self._authentication.create_self_subject_review, review, _request_timeout=TIMEOUT_S)
         try:
-            return str(call(ask).status.user_info.username)
+            return str(ask(self._authentication.create_self_subject_review, review).status.user_info.username)
         except NotFound:
             return ""
 
@@ -147,7 +145,7 @@ class Inspection:
             groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
             spec["groups"] = list(groups)
             create = self._authorization.create_subject_access_review
-        return bool(call(partial(create, {"spec": spec}, _request_timeout=TIMEOUT_S)).status.allowed)
+        return bool(ask(create, {"spec": spec}).status.allowed)
 
     def metrics_peers(self, namespace: str) -> list[Object] | None:
         """The peers whose pods may reach those of the operator in this namespace, by its NetworkPolicies; None = all.
@@ -155,7 +153,7 @@ class Inspection:
         An empty list: none may, but the node's probes. A peer without fields stands for all.
         """
         place = ("networking.k8s.io", "v1", namespace, "networkpolicies")
-        found = call(lambda: self._custom.list_namespaced_custom_object(*place, limit=500, _request_timeout=TIMEOUT_S))
+        found = ask(self._custom.list_namespaced_custom_object, *place, limit=500)
         peers, closed = list[Object](), False
         for spec in (policy["spec"] for policy in found["items"]):
             selector, types = spec.get("podSelector") or {}, spec.get("policyTypes") or ["Ingress"]
@@ -171,6 +169,6 @@ class Inspection:
         """One of the operator's CRDs as it is installed; None = it is not."""
         place = ("apiextensions.k8s.io", "v1", "customresourcedefinitions", f"{plural}.{GROUP}")
         try:
-            return dict(call(lambda: self._custom.get_cluster_custom_object(*place, _request_timeout=TIMEOUT_S)))
+            return dict(ask(self._custom.get_cluster_custom_object, *place))
         except NotFound:
             return None

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from group_hygiene.errors import HygieneError
+from group_hygiene.errors import HygieneError, LedgerProblem
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 
@@ -28,6 +28,14 @@ def isolated(what: str, work: Callable[P, R], *arguments: P.args, **named: P.kwa
     except Exception as error:
         log.exception("%s: unexpected; trying again at its next run", what)
         return internal_error(error)
+
+
+def tried(what: str, work: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R | Refusal:
+    """As `isolated`; a Refusal also if the ledger can't be used, so that policies still run."""
+    try:
+        return isolated(what, work, *arguments, **named)
+    except LedgerProblem as error:
+        return Refusal.of(error)
 
 
 def internal_error(error: Exception) -> Refusal:

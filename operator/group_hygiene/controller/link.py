@@ -6,11 +6,12 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from group_hygiene import reconcile, status
+from group_hygiene import reconcile
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.evidence import Source
 from group_hygiene.controller.objects import Object
 from group_hygiene.decide.pattern_notes import pattern_notes
+from group_hygiene.errors import SecretProblem
+from group_hygiene.evidence.reader import Tables, refused
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.ledger.journal import Journal
@@ -22,6 +23,7 @@ from group_hygiene.process.memory import Intake, Turns
 from group_hygiene.spec.connection import Connection, Settings, cluster_of, with_granted_hosts
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.storage import Allowed
+from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,8 @@ class Link:
 
     def __init__(self, namespace: str, name: str, api: Api, installation: str, allowed: Allowed) -> None:
         self._namespace, self._api, self._installation = namespace, api, installation
-        self._evidence, self._allowed = Source(api, allowed), allowed
+        self._allowed = allowed
+        self._open_tables: Tables | None = None
         self._client: kafka_client.Client | None = None
         self._features: tuple[str, ...] = ()
         self._intake = Intake(namespace, _turns)
@@ -95,8 +98,28 @@ class Link:
             journal=journal,
             claims=self._claims,
             recent_claims=partial(self._claims, _CLAIMS_AGE_S),
-            tables=self._evidence.tables(connection),
+            tables=self.tables(connection),
         )
+
+    def tables(self, connection: Connection) -> Tables | Refusal | None:
+        """The pipeline's tables, opened again only after a change of the spec or the Secret.
+
+        None = the connection names none, a Refusal = they can't be read. A Secret that can't be read concerns only the
+        policies that need evidence from the tables.
+        """
+        spec = connection.activity
+        if spec is None:
+            return None
+        why = refused(spec, connection.namespace, self._allowed)
+        if why is not None:
+            return why
+        try:
+            store = spec.store(partial(self._api.read_secret_texts, connection.namespace))
+        except SecretProblem as error:
+            return Refusal(reasons.EVIDENCE_UNREADABLE, str(error))
+        if self._open_tables is None or not self._open_tables.same(spec, store):
+            self._open_tables = Tables(spec, store, self._allowed.egress, connection.namespace)
+        return self._open_tables
 
     def journal(self) -> Journal:
         """A journal of the ledger, for the last entries after the runs. A run that failed has closed the ledger."""
@@ -127,7 +150,7 @@ class Link:
 
     def facts(
         self, context: reconcile.Context, observation: reconcile.Observation, full: bool, policies: Sequence[Policy]
-    ) -> status.ConnectionFacts:
+    ) -> ConnectionFacts:
         """The facts for the connection's status after a scan. policies: all that it admits.
 
         full: whether to read the brokers' features again, and to compare patterns with all groups.
@@ -136,7 +159,7 @@ class Link:
             self._features = kafka_cluster.features(context.client)
         connection, groups = context.connection, observation.all_groups
         compared = full and groups is not None and observation.snapshot.complete
-        return status.ConnectionFacts(
+        return ConnectionFacts(
             snapshot=observation.snapshot,
             features=self._features,
             retention=context.memory.retention,
@@ -157,7 +180,7 @@ class Link:
         return found
 
 
-def _ledger_facts(context: reconcile.Context) -> status.LedgerFacts | None:
+def _ledger_facts(context: reconcile.Context) -> LedgerFacts | None:
     """The facts about the ledger for the status; None = there is no ledger, and no policy needs one."""
     journal, topic = context.journal, context.connection.ledger.topic
     if not journal.exists and journal.problem is None:
@@ -165,4 +188,4 @@ def _ledger_facts(context: reconcile.Context) -> status.LedgerFacts | None:
     contents, few = journal.contents, reconcile.few_replicas(context.memory.ledger, context.connection)
     hidden = Refusal(reasons.RECORD_UNREADABLE, contents.hidden_summary) if contents.hidden else None
     id_ = contents.owner.ledger if contents.owner else None
-    return status.LedgerFacts(topic, id_, contents.unreadable, journal.problem or hidden, few)
+    return LedgerFacts(topic, id_, contents.unreadable, journal.problem or hidden, few)

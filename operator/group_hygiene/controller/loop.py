@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from group_hygiene import reconcile, status
+from group_hygiene import reconcile
 from group_hygiene.alerts.outbox import Outbox
-from group_hygiene.alerts.sender import Sender, SenderContext
+from group_hygiene.alerts.sender import Sender
 from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.binding import Admitted, bind
+from group_hygiene.controller.binding import AdmittedPolicy, bind
 from group_hygiene.controller.guard import parsed
 from group_hygiene.controller.isolation import internal_error
 from group_hygiene.controller.keeps import Keeping, Keeps
@@ -34,6 +34,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.policy import Policy
+from group_hygiene.status.redaction import connection_not_ready
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class _Served:
 
     obj: Object
     connection: Connection
-    active: Sequence[Admitted]
+    active: Sequence[AdmittedPolicy]
     asked: Sequence[Asked]
     keeping: Sequence[Keeping]
     invalid: SpecError | None = None
@@ -77,9 +78,8 @@ class ConnectionLoop:
         self._restores = Restores(services, self._writer, namespace, name)
         self._keeps = Keeps(services, self._writer, namespace, name)
         self._link = Link(namespace, name, services.api, services.installation, services.activity)
-        where, count = f"{namespace}/{name}", partial(services.metrics.alert_sent, namespace, name)
-        sending = SenderContext(services.egress, services.may_send, self._wake.set, count)
-        self._sender = Sender(where, Outbox(where), sending)
+        outbox, count = Outbox(f"{namespace}/{name}"), partial(services.metrics.alert_sent, namespace, name)
+        self._sender = Sender(outbox, services.egress, services.may_send, self._wake.set, count)
         self._alerts = Alerting(services.api, services.metrics, services.clock, self._writer, self._sender)
         self._policies = Policies(services, self._link, self._writer, self._alerts)
         self._backoff = _BACKOFF_START_S
@@ -94,36 +94,33 @@ class ConnectionLoop:
     async def run(self) -> None:
         """Run until the connection is gone, or the process stops."""
         with runs.about(namespace=self.namespace, connection=self.name):
-            await self._run_rounds()
-
-    async def _run_rounds(self) -> None:
-        stopping = self._services.stopping
-        wait: float | None = 0.0
-        sending = asyncio.create_task(self._sender.run(), name=f"alerts of {self.namespace}/{self.name}")
-        try:
-            while not stopping.is_set() and wait is not None:
-                try:
-                    async with asyncio.timeout(wait):
-                        await self._wake.wait()
-                    await asyncio.sleep(_DEBOUNCE_S)
-                except TimeoutError:
-                    pass
-                self._wake.clear()
-                if not stopping.is_set():
-                    wait = await self._in_thread(self._run_safely)
-                if wait is None:
-                    await self._sender.finish(_LAST_MESSAGES_S)
-                    # The last messages were counted.
-                    self._services.metrics.forget_connection(self.namespace, self.name)
-                if wait is None and self._wake.is_set():
-                    # A user applied an object while this round found nothing left.
-                    wait = 0.0
-            if stopping.is_set():
-                await self._sender.finish(_IN_FLIGHT_S)
-                await self._in_thread(self._note_last)
-        finally:
-            sending.cancel()
-            self._link.close()
+            stopping = self._services.stopping
+            wait: float | None = 0.0
+            sending = asyncio.create_task(self._sender.run(), name=f"alerts of {self.namespace}/{self.name}")
+            try:
+                while not stopping.is_set() and wait is not None:
+                    try:
+                        async with asyncio.timeout(wait):
+                            await self._wake.wait()
+                        await asyncio.sleep(_DEBOUNCE_S)
+                    except TimeoutError:
+                        pass
+                    self._wake.clear()
+                    if not stopping.is_set():
+                        wait = await self._in_thread(self._run_safely)
+                    if wait is None:
+                        await self._sender.finish(_LAST_MESSAGES_S)
+                        # The last messages were counted.
+                        self._services.metrics.forget_connection(self.namespace, self.name)
+                    if wait is None and self._wake.is_set():
+                        # A user applied an object while this round found nothing left.
+                        wait = 0.0
+                if stopping.is_set():
+                    await self._sender.finish(_IN_FLIGHT_S)
+                    await self._in_thread(self._note_last)
+            finally:
+                sending.cancel()
+                self._link.close()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         self.busy_since = self.busy_since or time.monotonic()
@@ -195,7 +192,7 @@ class ConnectionLoop:
         self._writer.write_problem(CONNECTIONS, obj, problem)
         connection, _ = parsed(obj)
         _, active = bind(self._services, connection)
-        self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.policy for entry in active])
+        self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.spec for entry in active])
         for entry in active:
             self._writer.write_problem(POLICIES, entry.obj, problem)
 
@@ -208,7 +205,9 @@ class ConnectionLoop:
         obj = self._services.objects.get(CONNECTIONS, self.namespace, self.name)
         self._link.follow(obj)
         if obj is None:
-            self._end()
+            self._forget_others([])
+            self._services.metrics.forget_connection(self.namespace, self.name)
+            self._alerts.release()
             return None
         if self._is_served_by_another(obj):
             return _QUIET_S
@@ -293,19 +292,13 @@ class ConnectionLoop:
             if served.asked or self._keeps_ended or self._alerts.unwritten
             else reconcile.LedgerNeed.READ
         )
-        if any(entry.policy.enforced for entry in active) or self._alerts.needs_ledger or served.keeping:
+        if any(entry.spec.enforced for entry in active) or self._alerts.needs_ledger or served.keeping:
             need = reconcile.LedgerNeed.CREATE
-        uids = [entry.policy.uid for entry in active]
+        uids = [entry.spec.uid for entry in active]
         context = self._link.open_context(served.obj, connection, self._services.clock, need, uids)
         self._policies.add_deleted(reconcile.recover_intents(context))
         self._alerts.begin(context)
         return context
-
-    def _end(self) -> None:
-        """The connection is gone."""
-        self._forget_others([])
-        self._services.metrics.forget_connection(self.namespace, self.name)
-        self._alerts.release()
 
     def _forget_others(self, bound: Sequence[Policy]) -> None:
         """Forget policies that no longer belong to the connection."""
@@ -318,9 +311,9 @@ class ConnectionLoop:
         self._keeps.report_not_ready(served.keeping, error)
         self._writer.write_problem(CONNECTIONS, served.obj, Refusal.of(error))
         for entry in served.active:
-            problem = status.connection_not_ready(error, entry.policy.namespace, served.connection.key)
+            problem = connection_not_ready(error, entry.spec.namespace, served.connection.key)
             self._writer.write_problem(POLICIES, entry.obj, problem)
-        policies = [entry.policy for entry in served.active]
+        policies = [entry.spec for entry in served.active]
         self._services.metrics.failed(self.namespace, self.name, error.reason, policies)
         self._link.close()
         return self._back_off()

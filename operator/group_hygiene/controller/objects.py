@@ -211,17 +211,11 @@ class Objects:
         outdated = self._outdated.get(plural)
         return dict(msgspec.json.decode(entry.fitted.data)) | ({"outdated": outdated} if outdated else {})
 
-    def version(self, plural: str, key: Key) -> str | None:
-        """The resourceVersion of an object; None = it is not there."""
+    def listed(self, plural: str, key: Key) -> ListedObject | None:
+        """What identifies an object, and its version; None = it is not there."""
         with self._lock:
             entry = self._entries[plural].get(key)
-        return None if entry is None else entry.version
-
-    def uid(self, plural: str, key: Key) -> str | None:
-        """The uid of an object; None = it is not there."""
-        with self._lock:
-            entry = self._entries[plural].get(key)
-        return None if entry is None else entry.uid
+        return None if entry is None else ListedObject(key, entry.uid, entry.version)
 
     def naming(self, plural: str, namespace: str, name: str) -> list[Key]:
         """The objects that name this connection, which need not exist, by namespace and name."""

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from group_hygiene import reconcile, status
+from group_hygiene import reconcile
 from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.binding import Admitted
+from group_hygiene.controller.binding import AdmittedPolicy
 from group_hygiene.controller.isolation import internal_error, isolated
 from group_hygiene.controller.link import Link
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object
@@ -30,6 +30,9 @@ from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.policy import Mode, Policy, Unprotect
 from group_hygiene.spec.windows import next_open
+from group_hygiene.status.of_connections import build_connection_status
+from group_hygiene.status.of_policies import build_status, has_evidence, last_marked
+from group_hygiene.status.redaction import redact_run
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +50,8 @@ class Due:
     """
 
     connection: Object
-    active: Sequence[Admitted]
-    policies: Sequence[Admitted]
+    active: Sequence[AdmittedPolicy]
+    policies: Sequence[AdmittedPolicy]
     full: bool
 
     def __bool__(self) -> bool:
@@ -62,7 +65,7 @@ class Decision:
     due: groups to delete, without limits.
     """
 
-    entry: Admitted
+    entry: AdmittedPolicy
     plan: Plan | Refusal
     due: frozenset[str]
 
@@ -93,27 +96,25 @@ def decide(
     with its marks; a suspended or refused one deletes nothing, nor does one outside of its windows.
     """
     groups = {
-        entry.policy.uid: frozenset(name for name, mark in marks.get(entry.policy.uid, {}).items() if mark.due <= now)
+        entry.spec.uid: frozenset(name for name, mark in marks.get(entry.spec.uid, {}).items() if mark.due <= now)
         for entry in due.active
-        if entry.policy.enforced and outside_window(entry.policy, now) is None
+        if entry.spec.enforced and outside_window(entry.spec, now) is None
     }
-    judged = [entry for entry in due.policies if entry.policy.key not in observation.left_out]
+    judged = [entry for entry in due.policies if entry.spec.key not in observation.left_out]
     for entry in judged:
-        policy = entry.policy
+        policy = entry.spec
         names = due_groups(policy, observation.verdicts[policy.key], marks.get(policy.uid, {}), now)
         may_delete = policy.mode is Mode.ENFORCE and outside_window(policy, now) is None
         groups[policy.uid] = frozenset(names if may_delete else ())
-    left_out, owner = observation.left_out, next((each.policy.connection_namespace for each in due.policies), "")
-    namespaces = {entry.policy.uid: entry.policy.namespace for entry in (*due.active, *due.policies)}
+    left_out, owner = observation.left_out, next((each.spec.connection_namespace for each in due.policies), "")
+    namespaces = {entry.spec.uid: entry.spec.namespace for entry in (*due.active, *due.policies)}
     counted = _due_elsewhere(groups, namespaces, owner, observation.conditions)
     decisions = [
-        Decision(entry, left_out[entry.policy.key], frozenset())
-        for entry in due.policies
-        if entry.policy.key in left_out
+        Decision(entry, left_out[entry.spec.key], frozenset()) for entry in due.policies if entry.spec.key in left_out
     ]
     for entry in judged:
-        policy = entry.policy
-        shown = filter(None, (status.last_marked(entry.status, policy), announced.get(policy.uid)))
+        policy = entry.spec
+        shown = filter(None, (last_marked(entry.status, policy), announced.get(policy.uid)))
         elsewhere = counted[policy.uid]
         conditions = replace(observation.conditions, due_elsewhere=elsewhere, announced=max(shown, default=None))
         verdicts, marked = observation.verdicts[policy.key], marks.get(policy.uid, {})
@@ -187,9 +188,9 @@ class Policies:
         self._announced: dict[str, datetime] = {}
         self._sweep_at = 0.0
 
-    def due(self, obj: Object, connection: Connection, active: Sequence[Admitted], again: Collection[str]) -> Due:
+    def due(self, obj: Object, connection: Connection, active: Sequence[AdmittedPolicy], again: Collection[str]) -> Due:
         """The policies to run now. obj: of the connection. again: uids of objects whose status was refused."""
-        running = {entry.policy.uid for entry in active}
+        running = {entry.spec.uid for entry in active}
         self._announced = {uid: date for uid, date in self._announced.items() if uid in running}
 
         def is_due(uid: str, generation: int, pause: float = 0.0) -> bool:
@@ -198,12 +199,12 @@ class Policies:
         policies = [
             entry
             for entry in active
-            if is_due(entry.policy.uid, entry.policy.generation, _EDITED_S if entry.policy.crosses_namespace else 0.0)
+            if is_due(entry.spec.uid, entry.spec.generation, _EDITED_S if entry.spec.crosses_namespace else 0.0)
         ]
         return Due(obj, active, policies, is_due(connection.uid, connection.generation))
 
-    def seconds_to_wait(self, connection: Connection, active: Sequence[Admitted]) -> float:
-        return self._schedule.wait([connection.uid, *(entry.policy.uid for entry in active)])
+    def seconds_to_wait(self, connection: Connection, active: Sequence[AdmittedPolicy]) -> float:
+        return self._schedule.wait([connection.uid, *(entry.spec.uid for entry in active)])
 
     def forget_all_but(self, uids: set[str]) -> None:
         self._schedule.forget_all_but(uids)
@@ -215,22 +216,21 @@ class Policies:
     def run(self, context: reconcile.Context, due: Due) -> None:
         """Run the due policies. Raises HygieneError and MemoryError; after the latter, drop the connection's memory."""
         connection, started = context.connection, self._clock.monotonic()
-        observation = reconcile.observe(context, [entry.policy for entry in due.policies], due.full)
+        observation = reconcile.observe(context, [entry.spec for entry in due.policies], due.full)
         seconds = self._clock.monotonic() - started
         self._services.metrics.scanned(connection.namespace, connection.name, seconds, observation.snapshot)
         decisions = decide(due, observation, context.journal.contents.marks, self._announced, self._clock.now())
         deleted, unwritten, limits = 0, None, connection.limits
-        plans = {each.entry.policy.uid: each.plan for each in decisions}
-        wanted = {uid: 0 if isinstance(plan, Refusal) else len(plan.actions) for uid, plan in plans.items()}
-        namespaces = {entry.policy.uid: entry.policy.namespace for entry in due.policies}
+        wanted = {each.entry.uid: 0 if isinstance(each.plan, Refusal) else len(each.plan.actions) for each in decisions}
+        namespaces = {entry.spec.uid: entry.spec.namespace for entry in due.policies}
         most = sum(wanted.values()) if limits is None else limits.max_per_run
         budgets = shares(most, wanted, namespaces, connection.namespace)
         with self._alerts.round(context.journal):
             for decision in decisions:
                 entry = decision.entry
-                key = entry.policy.key
+                key = entry.spec.key
                 with runs.about(policy=key):
-                    budget = budgets[entry.policy.uid]
+                    budget = budgets[entry.spec.uid]
                     done = isolated(f"policy {key}", self._execute, context, due, observation, decision, budget)
                     # After an error the number of deletions is unknown: count all due groups.
                     deleted += len(decision.due) if isinstance(done, Refusal) else done.deleted
@@ -243,7 +243,7 @@ class Policies:
             # The counts in the connection's status include the groups that were deleted now.
             self._schedule.forget(connection.uid)
         self._sweep(context, observation)
-        if any(_needs_programs(entry.policy) for entry in due.active):
+        if any(_needs_programs(entry.spec) for entry in due.active):
             isolated(f"connection {connection.key}", reconcile.note_programs, context, observation)
         if unwritten is not None:
             raise unwritten
@@ -260,7 +260,7 @@ class Policies:
 
         After an internal error, the next run recovers the intents that are open in the ledger.
         """
-        policy, now = decision.entry.policy, self._clock.now()
+        policy, now = decision.entry.spec, self._clock.now()
         # First, so that the policy runs no more often than its interval even if a later step fails.
         opens = next_open(policy.windows, now) - now
         self._schedule.ran(policy.uid, policy.generation, policy.interval, opens)
@@ -275,24 +275,26 @@ class Policies:
         guard = self._services.guard(POLICIES, decision.entry.obj, due.connection, decision.entry.granted)
         return Executed(plan, reconcile.apply(reconcile.Executor(context, guard), plan, observation))
 
-    def _publish(self, connection: Connection, entry: Admitted, done: Executed | Refusal, snapshot: Snapshot) -> None:
+    def _publish(
+        self, connection: Connection, entry: AdmittedPolicy, done: Executed | Refusal, snapshot: Snapshot
+    ) -> None:
         """Log, metrics, alerts, status and Events of one policy's run. Raises ApiError."""
         if isinstance(done, Refusal):
             self._writer.write_problem(POLICIES, entry.obj, done)
             return
-        uid, key = entry.policy.uid, entry.policy.key
+        uid, key = entry.spec.uid, entry.spec.key
         plan, outcomes = done.plan, done.outcomes
         for outcome in outcomes:
             log.info("policy %s: group %r: %s: %s", key, outcome.group, outcome.reason, outcome.message)
-        if entry.policy.crosses_namespace:
-            plan, outcomes, snapshot = status.redact_run(plan, outcomes, snapshot, connection.key)
+        if entry.spec.crosses_namespace:
+            plan, outcomes, snapshot = redact_run(plan, outcomes, snapshot, connection.key)
         before = self._unreported[uid]
         self._unreported[uid] += done.deleted
         try:
-            evidenced = status.has_evidence(plan, snapshot)
+            evidenced = has_evidence(plan, snapshot)
             self._services.metrics.policy_ran(plan, outcomes, self._clock.now().timestamp(), evidenced)
             self._alerts.add_result(plan, outcomes, snapshot)
-            new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot, before)
+            new = build_status(entry.spec, entry.status, plan, outcomes, snapshot, before)
             written = self._writer.write(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new))
             if self._writer.record_changes(entry.obj, plan, outcomes):
                 self._announced[uid] = plan.at
@@ -306,11 +308,11 @@ class Policies:
             self._writer.write_problem(POLICIES, entry.obj, internal_error(error))
 
     def _publish_connection(self, context: reconcile.Context, due: Due, observation: reconcile.Observation) -> None:
-        connection, policies = context.connection, [entry.policy for entry in due.active]
+        connection, policies = context.connection, [entry.spec for entry in due.active]
         facts = self._link.facts(context, observation, due.full, policies)
         self._services.metrics.observed(connection.namespace, connection.name, facts)
         previous = due.connection.get("status") or {}
-        new = status.build_connection_status(connection.generation, previous, facts)
+        new = build_connection_status(connection.generation, previous, facts)
         self._writer.write(CONNECTIONS, due.connection, new)
         if due.full:
             self._schedule.ran(connection.uid, connection.generation, _FULL_LIST_INTERVAL)

@@ -107,6 +107,11 @@ def call(request: Callable[[], T]) -> T:
         raise ApiError("the answer of the API server is nested too deeply") from error
 
 
+def ask(method: Callable[..., Any], *arguments: Any, timeout: float = TIMEOUT_S, **options: Any) -> Any:
+    """The response to a method of the Kubernetes client. timeout: in seconds. Raises ApiError."""
+    return call(partial(method, *arguments, _request_timeout=timeout, **options))
+
+
 def content(response: Any, limit: int) -> bytes | None:
     """The body of a response; None = it is larger than the limit. Reads at most one byte more than the limit."""
     with response:
@@ -114,12 +119,12 @@ def content(response: Any, limit: int) -> bytes | None:
     return None if len(data) > limit else data
 
 
-def read_rows(ask: Callable[..., Any]) -> Iterator[ListedObject]:
+def read_rows(method: Callable[..., Any]) -> Iterator[ListedObject]:
     """A list of objects, page by page: of each only what identifies it and its version. Raises ApiError."""
     following, size = "", PAGE.objects
     while True:
         more = {"_continue": following} if following else {}
-        page = partial(ask, limit=size, _preload_content=False, _request_timeout=TIMEOUT_S, **more)
+        page = partial(method, limit=size, _preload_content=False, _request_timeout=TIMEOUT_S, **more)
         body = call(partial(lambda page: content(page(), PAGE.bytes), page))
         if body is None and size == 1:
             raise ApiError(f"an object takes more than {PAGE.bytes} bytes")

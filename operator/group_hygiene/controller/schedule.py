@@ -1,11 +1,16 @@
-"""When each policy is due. Depends only on a clock."""
+"""When each policy is due, and when each restore and keep has its turn. Depends only on a clock."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
+from typing import Any, NamedTuple
 
+from group_hygiene.controller.binding import Admitted, S
 from group_hygiene.process.clock import Clock
+
+_NEVER = float("-inf")
 
 
 class Schedule:
@@ -53,3 +58,63 @@ class Schedule:
 
     def forget_all_but(self, uids: set[str]) -> None:
         self._next = {uid: value for uid, value in self._next.items() if uid in uids}
+
+
+class _Next(NamedTuple):
+    """at: in monotonic seconds. pause: before it. edition: of the object and its connection, when it was planned."""
+
+    at: float
+    pause: float
+    edition: object
+
+
+class Turns:
+    """The turns of the restores or keeps of one connection.
+
+    Namespaces take turns, and in each of them the object that was tried longest ago comes first.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next: dict[str, _Next] = {}
+        # The last try of each uid, and of each namespace, in monotonic seconds.
+        self._tried: dict[str, float] = {}
+        self._served: dict[str, float] = {}
+
+    def in_order(self, objects: Iterable[Admitted[S]]) -> list[Admitted[S]]:
+        of_namespace: Counter[str] = Counter()
+        turns: dict[str, tuple[int, float]] = {}
+        oldest = sorted(objects, key=lambda each: self._tried.get(each.uid, _NEVER))
+        for each in oldest:
+            turns[each.uid] = of_namespace[each.namespace], self._served.get(each.namespace, _NEVER)
+            of_namespace[each.namespace] += 1
+        return sorted(oldest, key=lambda each: turns[each.uid])
+
+    def note_tried(self, each: Admitted[Any]) -> None:
+        self._tried[each.uid] = self._served[each.namespace] = self._clock.monotonic()
+
+    def plan(self, uid: str, edition: object, pause: float, wait: float) -> None:
+        """The next turn comes after `wait` seconds. pause: to be doubled if it fails again."""
+        self._next[uid] = _Next(self._clock.monotonic() + wait, pause, edition)
+
+    def pause(self, uid: str, edition: object) -> float | None:
+        """The pause that was planned last for this edition; None = none was."""
+        known = self._next.get(uid)
+        return known.pause if known is not None and known.edition == edition else None
+
+    def is_due(self, uid: str, edition: object) -> bool:
+        return self.pause(uid, edition) is None or self._next[uid].at <= self._clock.monotonic()
+
+    def seconds_to_wait(self) -> float | None:
+        """Seconds until the first planned turn; None = none is planned."""
+        now = self._clock.monotonic()
+        return min((max(0.0, planned.at - now) for planned in self._next.values()), default=None)
+
+    def forget(self, uid: str) -> None:
+        self._next.pop(uid, None)
+        self._tried.pop(uid, None)
+
+    def keep_only(self, uids: Collection[str], namespaces: Collection[str]) -> None:
+        for uid in [uid for uid in {*self._next, *self._tried} if uid not in uids]:
+            self.forget(uid)
+        self._served = {name: at for name, at in self._served.items() if name in namespaces}

@@ -1,36 +1,56 @@
-"""Services that the loops of all connections share."""
+"""Services that the loops of all connections share, and the threads in which these run.
+
+Each namespace has a share of the threads, so that one that hangs does not take all.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeVar
 
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.guard import Granted, Grants, Leadership, ObjectGuard
+from group_hygiene.controller.guard import Granted, Grants, ObjectGuard
+from group_hygiene.controller.leader import Candidate
 from group_hygiene.controller.objects import CONNECTIONS, Object, Objects
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.controller.unserved import Unserved
-from group_hygiene.controller.workers import Workers
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import Clock, SystemClock
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.telemetry.metrics import Metrics
 
+T = TypeVar("T")
 
-class Lease(Leadership, Protocol):
-    """The Lease that makes one process the leader. namespace: the Lease's; each release has another."""
+# A thread is created when it is needed. A namespace whose endpoints all hang occupies only its share; 32 such
+# namespaces occupy all threads. More threads would exhaust the memory and the process ids of the pod instead.
+_SHARE, _ALL = 64, 2_048
 
-    namespace: str
 
-    def is_confirmed(self) -> bool:
-        """Whether this process still holds the Lease, read again from the API server. Raises ApiError."""
+class Workers:
+    """Runs work in `threads`, at most `share` of them at the same time for one namespace. For one event loop only."""
 
-    def other_leads(self, namespace: str) -> bool:
-        """Whether a process of the release with its Lease in that namespace leads. Raises ApiError."""
+    def __init__(self, share: int = _SHARE, threads: int = _ALL) -> None:
+        self._share = share
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="reconcile")
+        self._shares: dict[str, asyncio.Semaphore] = {}
+
+    async def run(self, namespace: str, work: Callable[[], T]) -> T:
+        """Run `work` as soon as the namespace's share allows it; returns its result, or raises its error."""
+        # One semaphore for each namespace that has a connection.
+        share = self._shares.setdefault(namespace, asyncio.Semaphore(self._share))
+        async with share:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def stop(self) -> None:
+        """Start no more work; do not wait for running work."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class RoundProgress:
@@ -58,7 +78,7 @@ class Services:
     recorder: Recorder
     metrics: Metrics
     workers: Workers
-    leadership: Lease
+    leadership: Candidate
     installation: str
     clock: Clock = field(default_factory=SystemClock)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -94,4 +114,5 @@ class Services:
     def guard(self, plural: str, obj: Object, connection: Object, granted: Granted) -> ObjectGuard:
         """The guard of one run of a policy, or of one restore. plural, obj: of the policy or restore."""
         objects = ((plural, obj), (CONNECTIONS, connection))
-        return ObjectGuard(self.api, self.leadership, self.stopping, objects, granted, self.progress.made)
+        left, made = self.leadership.seconds_left, self.progress.made
+        return ObjectGuard(self.api, left, self.stopping, objects, granted, made)

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from group_hygiene import status
 from group_hygiene.controller.api import KINDS, Api
-from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object, Objects, connection_of
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object, Objects, connection_of, key_of
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
@@ -21,6 +20,8 @@ from group_hygiene.process import runs
 from group_hygiene.process.clock import Clock
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Action, Mode, Policy
+from group_hygiene.status.conditions import Status, build_problem_status, condition_of, without_announcements
+from group_hygiene.status.patch import changed_conditions, merge_patch, needs_write, signed
 from group_hygiene.telemetry.metrics import Metrics
 
 # Conditions that become Events, and their status that is a warning.
@@ -46,7 +47,7 @@ class StatusWriter:
         # uid of an object whose status was refused -> when it is due again, in monotonic seconds.
         self._refused: dict[str, float] = {}
 
-    def write(self, plural: str, obj: Object, new: status.Status) -> bool:
+    def write(self, plural: str, obj: Object, new: Status) -> bool:
         """Patch the status if the change needs a write, even if the object was edited since it was read.
 
         False = the API server refuses the status of this object, which is due again soon (`take_refused`). Raises
@@ -57,14 +58,13 @@ class StatusWriter:
             new = {**new, "servedBy": self._served_by}
         name = f"{KINDS[plural]} {metadata['namespace']}/{metadata['name']}"
         # Before the write, which may be refused: then the log alone has the cause.
-        for condition in status.changed_conditions(obj.get("status") or {}, new):
+        for condition in changed_conditions(obj.get("status") or {}, new):
             log.info("%s: %s", name, "{type} {status} {reason}: {message}".format(**condition).removesuffix(": "))
         try:
             self._patch(plural, obj, new)
         except Refused as error:
             log.warning("%s: its status could not be written: %s; trying again", name, error)
-            policy = (metadata["namespace"], metadata["name"]) if plural == POLICIES else None
-            self._metrics.status_refused(plural, policy)
+            self._metrics.status_refused(plural, key_of(obj) if plural == POLICIES else None)
             self._recorder.event(plural, obj, reasons.STATUS_REFUSED, f"its status is out of date: {error}", True)
             self._refused[metadata["uid"]] = self._clock.monotonic() + _AGAIN_S
             return False
@@ -82,11 +82,11 @@ class StatusWriter:
         now = self._clock.monotonic()
         return min((max(0.0, at - now) for at in self._refused.values()), default=None)
 
-    def _patch(self, plural: str, obj: Object, new: status.Status) -> None:
+    def _patch(self, plural: str, obj: Object, new: Status) -> None:
         api, old = self._api, obj.get("status") or {}
-        if not status.needs_write(old, new, self._clock.now()):
+        if not needs_write(old, new, self._clock.now()):
             return
-        patch = status.merge_patch(old, status.signed(new, runs.current().get("run")))
+        patch = merge_patch(old, signed(new, runs.current().get("run")))
         try:
             for attempt in range(_WRITE_ATTEMPTS):
                 try:
@@ -115,19 +115,18 @@ class StatusWriter:
         old = obj.get("status") or {}
         marked_by = old.get("lastMarkedConnection")
         stays = is_active and (marked_by is None or marked_by == "/".join(connection_of(obj)))
-        previous = old if stays else status.without_announcements(old)
-        self.write(plural, obj, status.build_problem_status(generation, previous, problem, self._clock.now()))
+        previous = old if stays else without_announcements(old)
+        self.write(plural, obj, build_problem_status(generation, previous, problem, self._clock.now()))
 
     def _record_conditions(self, plural: str, obj: Object, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Record an Event if Ready's status or reason changed, and one for each other new warning of the run."""
-        had_ready, ready = _condition(old, "Ready"), _condition(new, "Ready")
-        for condition in status.changed_conditions(old, new):
+        had_ready, ready = condition_of(old, "Ready"), condition_of(new, "Ready")
+        for condition in changed_conditions(old, new):
             kind, reason = condition["type"], condition["reason"]
             warning = kind in _WARNS and condition["status"] == _WARNS[kind]
-            if kind == "Ready" and (warning or had_ready is not None):
+            is_shown = kind == "Ready" and (warning or had_ready is not None)
+            if is_shown or (warning and (ready is None or ready["reason"] != reason)):
                 self._recorder.event(plural, obj, reason, condition["message"], warning)
-            elif warning and (ready is None or ready["reason"] != reason):
-                self._recorder.event(plural, obj, reason, condition["message"], True)
 
     def record_changes(self, obj: Object, plan: Plan, outcomes: Sequence[Outcome]) -> bool:
         """Record the Events of the marks and deletions of one run. Returns whether an Event shows new marks."""
@@ -145,7 +144,7 @@ class StatusWriter:
             record(POLICIES, obj, reasons.GROUPS_DELETED, message)
         return shows_marks
 
-    def record_findings(self, obj: Object, new: status.Status, plan: Plan) -> None:
+    def record_findings(self, obj: Object, new: Status, plan: Plan) -> None:
         """Record the Events of new matches, and of why due groups are not deleted, after the status shows them."""
         record = self._recorder.event
         before, enforced = obj.get("status") or {}, plan.policy.mode is Mode.ENFORCE
@@ -154,14 +153,9 @@ class StatusWriter:
         changed = len(matched) >= plan.policy.alert.groups_at_least and _matching(before) != _matching(new)
         if matched and (alert or not enforced) and changed:
             verb = "match" if alert else "would be deleted (DryRun)"
-            record(
-                POLICIES,
-                obj,
-                reasons.GROUPS_MATCHED,
-                f"{_counted(plan.policy, matched)} {verb}: {_names(plan, matched)}",
-                alert,
-            )
-        blocked, ready = _condition(before, "DeletionBlocked"), _condition(new, "Ready")
+            message = f"{_counted(plan.policy, matched)} {verb}: {_names(plan, matched)}"
+            record(POLICIES, obj, reasons.GROUPS_MATCHED, message, alert)
+        blocked, ready = condition_of(before, "DeletionBlocked"), condition_of(new, "Ready")
         if plan.refusal is None or (ready is not None and ready["reason"] == plan.refusal.reason):
             # Ready is then False for the same reason, which already is an Event.
             return
@@ -175,19 +169,13 @@ def _matching(of: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
     return (of.get("groups") or {}).get("matched", 0), named
 
 
-def _condition(of: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    return next((condition for condition in of.get("conditions") or [] if condition["type"] == kind), None)
-
-
 def _counted(policy: Policy, groups: Sequence[str]) -> str:
     return policy.action.describe_targets(f"{len(groups)} group{'s' if len(groups) != 1 else ''}")
 
 
 def _names(plan: Plan, groups: Sequence[str]) -> str:
-    return truncated_list(groups, _NAMES_IN_EVENT, lambda group: repr(group) + _topics(plan, group))
+    def shown(group: str) -> str:
+        topics = sorted(plan.verdicts[group].topics) if group in plan.verdicts else []
+        return repr(group) + (f" ({truncated_list(topics, _TOPICS_IN_EVENT)})" if topics else "")
 
-
-def _topics(plan: Plan, group: str) -> str:
-    verdict = plan.verdicts.get(group)
-    topics = sorted(verdict.topics) if verdict is not None else []
-    return f" ({truncated_list(topics, _TOPICS_IN_EVENT)})" if topics else ""
+    return truncated_list(groups, _NAMES_IN_EVENT, shown)

@@ -29,7 +29,6 @@ from group_hygiene.controller.objects import (
     Objects,
     connection_of,
     is_over,
-    key_of,
     refuse_unusable,
 )
 from group_hygiene.controller.status_writer import StatusWriter
@@ -41,7 +40,8 @@ from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import admit, admit_object, nothing_granted
 from group_hygiene.spec.keep import parse_keep
 from group_hygiene.spec.policy import parse_policy
-from group_hygiene.status import build_keep_status, build_suspended_status
+from group_hygiene.status.conditions import build_suspended_status
+from group_hygiene.status.of_keeps import build_keep_status
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,8 @@ class Unserved:
 
     def skip(self, plural: str, key: Key) -> None:
         """The loop of its connection skips this object. An earlier round may have written its status since."""
-        if self._objects.version(plural, key) != self._checked.get((plural, key)):
+        listed = self._objects.listed(plural, key)
+        if (listed.version if listed else None) != self._checked.get((plural, key)):
             self.check(plural, key)
 
     def run(self) -> None:
@@ -131,7 +132,10 @@ class Unserved:
             if problem is None:
                 due = deletion_time(obj)
                 if due is not None and due <= now:
-                    self._delete(plural, obj)
+                    # One that was edited meanwhile is checked again.
+                    with suppress(NotFound, Conflict):
+                        self._api.delete(plural, obj)
+                        log.info("GroupRestore %s/%s: deleted, as its ttlSecondsAfterFinished are over", *key)
                 return
             if plural == RESTORES:
                 self._writer.write(RESTORES, obj, build_restore_status(obj, problem, now))
@@ -146,13 +150,6 @@ class Unserved:
             log.warning("%s: %s; trying again", what, error)
         except Exception:
             log.exception("%s: no status could be written", what)
-
-    def _delete(self, plural: str, obj: Object) -> None:
-        """Raises ApiError. An object that was edited meanwhile is checked again."""
-        namespace, name = key_of(obj)
-        with suppress(NotFound, Conflict):
-            self._api.delete(plural, obj)
-            log.info("GroupRestore %s/%s: deleted, as its ttlSecondsAfterFinished are over", namespace, name)
 
     def _problem(self, plural: str, obj: Object) -> Refusal | None:
         """Why no connection runs the object; None = one does. Raises ApiError."""

@@ -22,7 +22,7 @@ from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Verdict
+from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import Limits, Mode, Policy
 from group_hygiene.spec.windows import next_open
@@ -175,6 +175,15 @@ class Plan:
         """The date of the newest mark after this run; None = no group is marked."""
         dates = [mark.newest for mark in self.marks.values()]
         return max([*dates, self.at] if self.marking else dates, default=None)
+
+    def counts(self, outcomes: Sequence[Outcome]) -> dict[str, int]:
+        """The numbers of groups that statuses and metrics show after this run.
+
+        due: groups that may be deleted now; in a dry run they are wouldDelete, which mode Enforce would mark.
+        """
+        deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+        due = {"due" if self.policy.enforced else "wouldDelete": len(self.due)} if self.policy.action.changes else {}
+        return {"matched": len(self.matched), "marked": len(self.marked) - deleted, **due, "deleted": deleted}
 
     def due_time(self, group: str) -> datetime | None:
         """When a marked group may be deleted at the earliest; None = it is not marked."""

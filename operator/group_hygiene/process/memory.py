@@ -13,6 +13,7 @@ import resource
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -150,10 +151,6 @@ def return_freed() -> None:
     _call_libc(lambda libc: [libc.mallopt(option, value) for option, value in _MALLOC.items()])
 
 
-def _trim() -> None:
-    _call_libc(lambda libc: libc.malloc_trim(0))
-
-
 def _call_libc(call: Callable[[ctypes.CDLL], object]) -> None:
     # Other C libraries lack these functions.
     with suppress(OSError, AttributeError):
@@ -225,12 +222,9 @@ class Turns:
                 return False
             oldest.is_over = True
             self._running.remove(oldest)
-        able = [each for each in self._waiting if self._may_have_another(each.owner)]
+        held = Counter(each.owner for each in self._running)
+        able = [each for each in self._waiting if self._slots == 1 or held[each.owner] < self._slots - 1]
         return bool(able) and turn is min(able, key=lambda each: self._served.get(each.owner, 0.0))
-
-    def _may_have_another(self, owner: str) -> bool:
-        held = sum(each.owner == owner for each in self._running)
-        return self._slots == 1 or held < self._slots - 1
 
 
 # Large reservations wait one at a time.
@@ -312,7 +306,7 @@ class Intake:
             turn, self._turn = self._turn, None
             reserved, self._reserved = self._reserved, 0
         if turn is not None or reserved > FREE_BYTES:
-            _trim()
+            _call_libc(lambda libc: libc.malloc_trim(0))
         if reserved:
             self._remembered = reserved // _REMEMBERED_SHARE
             _reserved.remove(reserved - self._remembered)

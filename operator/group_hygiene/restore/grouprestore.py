@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -17,7 +18,8 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.restore.restorable import GroupResult, OutOfRange, RestoreRequest, ResultKind
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.fields import Decisive, ObjectRef, SpecPart, Text, convert, require
-from group_hygiene.status import OWN, Conditions, Status, is_stalled, redact
+from group_hygiene.status.conditions import Conditions, Status, is_stalled
+from group_hygiene.status.redaction import OWN, public_message
 
 RESULTS_MAX = 100
 _Time = Annotated[datetime, Meta(tz=True)]
@@ -141,8 +143,8 @@ def redact_results(results: Iterable[GroupResult], namespace: str, connection: s
 
     def redacted(result: GroupResult) -> GroupResult:
         found = {result.reason, *(partition.reason for partition in result.partitions)}
-        own = OWN_RESULTS if found <= OWN_RESULTS else frozenset[str]()
-        return redact(result, connection, own)
+        shown = result.message if found <= OWN_RESULTS else public_message(result.reason, connection)
+        return replace(result, message=shown)
 
     return list(results) if connection.partition("/")[0] == namespace else [redacted(result) for result in results]
 

@@ -25,7 +25,6 @@ Status = dict[str, Any]
 
 _ANNOUNCEMENTS = frozenset({"lastMarkedTime", "lastMarkedConnection", "nextDueTime"})
 
-
 # What tools understand by kstatus' rules, about the object as a whole.
 _KSTATUS = frozenset({"Ready", "Reconciling", "Stalled"})
 # Only an edit of the object ends these.
@@ -107,6 +106,10 @@ class Conditions:
 
     def result(self) -> list[dict[str, Any]]:
         return in_order(self._new.values())
+
+
+def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    return next((condition for condition in status.get("conditions") or [] if condition["type"] == kind), None)
 
 
 def counted(key: str, values: Iterable[str]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.policy import Action
-from group_hygiene.status.conditions import Conditions, Status, in_order
+from group_hygiene.status.conditions import Conditions, Status, condition_of, in_order
 
 ALERTING, DELIVERED = "Alerting", "AlertsDelivered"
 
@@ -53,8 +53,8 @@ def with_delivery(
 
 def is_alerting(status: Mapping[str, Any]) -> bool | None:
     """Whether the policy alerts, by its status; None = the status does not have the condition."""
-    found = (c["status"] == "True" for c in status.get("conditions") or [] if c["type"] == ALERTING)
-    return next(found, None)
+    found = condition_of(status, ALERTING)
+    return None if found is None else found["status"] == "True"
 
 
 def _put(new: Status, kind: str, conditions: Conditions) -> Status:

@@ -50,7 +50,7 @@ def build_status(
     """
     now = snapshot.taken_at
     by_group = {outcome.group: outcome for outcome in outcomes}
-    deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+    counts = plan.counts(outcomes)
     failed = sum(count for reason, count in plan.verdicts.by_reason.items() if reason in FAILURES)
     failed_outcomes = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.FAILED]
     conditions = Conditions(previous, policy.generation, now)
@@ -89,14 +89,11 @@ def build_status(
         "conditions": conditions.result(),
         "groups": {
             "scanned": policy.match.visible(snapshot.groups),
-            "matched": len(plan.matched),
-            "marked": len(plan.marked) - deleted,
-            **_due(plan),
-            "deleted": deleted,
+            **counts,
             "skipped": plan.verdicts.by_reason.total() - failed,
             "failed": failed + len(failed_outcomes),
         },
-        "totals": {"deleted": int((previous.get("totals") or {}).get("deleted", 0)) + unreported + deleted},
+        "totals": {"deleted": int((previous.get("totals") or {}).get("deleted", 0)) + unreported + counts["deleted"]},
         **_last_marked(plan, previous),
         **({} if next_due is None else {"nextDueTime": timestamp(next_due)}),
         **({} if plan.next_expiry is None else {"nextExpiryTime": timestamp(plan.next_expiry)}),
@@ -200,17 +197,9 @@ def warns_late(plan: Plan, snapshot: Snapshot) -> str | None:
     )
 
 
-def _due(plan: Plan) -> dict[str, int]:
-    """Number of groups that may be deleted now; in a dry run, that mode Enforce would mark."""
-    if not plan.policy.action.changes:
-        return {}
-    return {"due" if plan.policy.enforced else "wouldDelete": len(plan.due)}
-
-
 def _last_marked(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
     """The fields that `last_marked` reads at the next run. The date stays when marks end, and never moves back."""
-    dates = filter(None, (plan.newest_mark, last_marked(previous, plan.policy)))
-    date = max(dates, default=None)
+    date = max(filter(None, (plan.newest_mark, last_marked(previous, plan.policy))), default=None)
     if date is None:
         return {}
     return {"lastMarkedTime": timestamp(date), "lastMarkedConnection": plan.policy.connection_key}
@@ -218,24 +207,29 @@ def _last_marked(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
 
 def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> tuple[str, str]:
     """Reason and message of a successful run: its counts, and limits that the policy's own spec causes."""
-    beyond = _access(plan.policy) if plan.policy.match.ungranted else None
+    beyond, match = "", plan.policy.match
+    if match.ungranted:
+        granted = ", ".join(map(repr, match.within.sources)) if match.within else ""
+        beyond = (
+            f"{', '.join(map(repr, match.ungranted))} reaches beyond what the KafkaConnection grants to namespace "
+            f"{plan.policy.namespace} ({granted}): other groups are ignored"
+        )
     stricter, late = plan.policy.stricter_note, warns_late(plan, snapshot)
     reason = reasons.ACCESS_LIMITED if beyond or stricter else reasons.MAY_WARN_LATE if late else reasons.SUCCEEDED
     return reason, "; ".join(filter(None, (_summary(plan, outcomes), beyond, stricter, late)))
 
 
 def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
-    matched, judged = len(plan.matched), len(plan.verdicts.names)
-    text = f"{matched} of {judged} groups match"
-    if plan.policy.action is Action.ALERT or not matched:
+    counts = plan.counts(outcomes)
+    text = f"{counts['matched']} of {len(plan.verdicts.names)} groups match"
+    if plan.policy.action is Action.ALERT or not counts["matched"]:
         return text
     if plan.policy.mode is Mode.DRY_RUN:
         refused = "" if plan.refusal is None else f", but for this: {plan.refusal.message}"
         grace = format_duration(plan.policy.grace_period)
         them = plan.policy.action.describe_targets("them")
         return f"{text}; dry run: mode Enforce would mark them, and delete {them} {grace} later{refused}"
-    deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-    marked, next_due = len(plan.marked) - deleted, _next_due(plan)
+    deleted, marked, next_due = counts["deleted"], counts["marked"], _next_due(plan)
     if marked:
         text += f"; {marked} marked"
     if next_due is not None and not plan.due:
@@ -253,15 +247,6 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
 def _next_due(plan: Plan) -> datetime | None:
     """When the first of the marked groups may be deleted."""
     return min(filter(None, map(plan.due_time, (*plan.marks, *plan.marking))), default=None)
-
-
-def _access(policy: Policy) -> str:
-    granted = ", ".join(map(repr, policy.match.within.sources)) if policy.match.within else ""
-    beyond = ", ".join(map(repr, policy.match.ungranted))
-    return (
-        f"{beyond} reaches beyond what the KafkaConnection grants to namespace {policy.namespace} ({granted}): "
-        "other groups are ignored"
-    )
 
 
 def _first_failure(plan: Plan, failed: int, outcomes: Sequence[Outcome]) -> Refusal:

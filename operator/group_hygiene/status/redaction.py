@@ -6,9 +6,9 @@ that concern the group itself pass; of all others, the reason stays, and a fixed
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TypeVar
 
 from group_hygiene.decide.plan import Plan
 from group_hygiene.errors import HygieneError
@@ -49,30 +49,17 @@ _TEXTS = {
 }
 
 
-class _Explained(Protocol):
-    """A record with a reason and a message: a Refusal, an outcome, the result of a restore."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def reason(self) -> str: ...
-
-    @property
-    def message(self) -> str: ...
+_T = TypeVar("_T", Refusal, Outcome)
 
 
-_T = TypeVar("_T", bound=_Explained)
+def redact(why: _T, connection: str) -> _T:
+    """The same record, with a message that other namespaces may read. connection: its namespace/name."""
+    return why if why.reason in OWN else replace(why, message=public_message(why.reason, connection))
 
 
-def redact(why: _T, connection: str, own: Set[str] = OWN) -> _T:
-    """The same record, with a message that other namespaces may read.
-
-    connection: its namespace/name. Its owner reads the rest in its status and the operator's log.
-    own: the reasons whose messages pass.
-    """
-    if why.reason in own:
-        return why
-    return replace(why, message=_TEXTS.get(why.reason, f"the owner of KafkaConnection {connection} can see why"))
+def public_message(reason: str, connection: str) -> str:
+    """The message for other namespaces. The connection's owner reads the rest in its status and the operator's log."""
+    return _TEXTS.get(reason, f"the owner of KafkaConnection {connection} can see why")
 
 
 def redact_run(
@@ -103,14 +90,11 @@ def redact_run(
 
 def redact_problem(problem: Refusal, namespace: str, connection: str) -> Refusal:
     """A problem of the connection, redacted for an object of that namespace. connection: its namespace/name."""
-    if connection.partition("/")[0] == namespace:
-        return problem
-    return redact(problem, connection)
+    return problem if connection.partition("/")[0] == namespace else redact(problem, connection)
 
 
 def connection_not_ready(error: HygieneError, namespace: str, connection: str) -> Refusal:
     """The refusal for an object of that namespace while its connection can't be used."""
     # The error may contain addresses and names of Secrets: only the connection's own namespace may see these.
     detail = f": {error}" if connection.partition("/")[0] == namespace else ""
-    message = f"KafkaConnection {connection} is not ready: {error.reason}{detail}"
-    return Refusal(reasons.CONNECTION_NOT_READY, message)
+    return Refusal(reasons.CONNECTION_NOT_READY, f"KafkaConnection {connection} is not ready: {error.reason}{detail}")

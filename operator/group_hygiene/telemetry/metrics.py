@@ -22,7 +22,7 @@ from group_hygiene.model.evidence import NEVER
 from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.spec.policy import Policy
-from group_hygiene.status import ConnectionFacts
+from group_hygiene.status.of_connections import ConnectionFacts
 
 _POLICY = ("namespace", "policy")
 _PLURALS = ("grouppolicies", "kafkaconnections", "grouprestores", "groupkeeps")
@@ -43,136 +43,122 @@ class Metrics:
         self._series: defaultdict[tuple[str, ...], list[Gauge | Counter | Histogram]] = defaultdict(list)
 
         def metric(made: type[M], name: str, text: str, labels: tuple[str, ...] = (), **options: Any) -> M:
-            created = made(name, text, labels, registry=registry, **options)
+            created = made(name, text, labels, namespace="group_hygiene", registry=registry, **options)
             self._series[labels[:2]].append(created)
             return created
 
         gauge, counter = partial(metric, Gauge), partial(metric, Counter)
-        gauge("group_hygiene_build_info", "1, with the version that runs", ("version",)).labels(__version__).set(1)
+        gauge("build_info", "1, with the version that runs", ("version",)).labels(__version__).set(1)
         self._policy_info = gauge(
-            "group_hygiene_policy_info",
+            "policy_info",
             "1 for each policy that is not suspended, with its connection, action and mode",
             (*_POLICY, "connection_namespace", "connection", "action", "mode"),
         )
-        self._interval = gauge(
-            "group_hygiene_policy_interval_seconds", "Interval of a policy that is not suspended", _POLICY
-        )
-        self._run_failures = counter(
-            "group_hygiene_run_failures", "Runs of a policy that failed, by reason", (*_POLICY, "reason")
-        )
-        self._matched = gauge("group_hygiene_groups_matched", "Groups that match a policy", _POLICY)
+        self._interval = gauge("policy_interval_seconds", "Interval of a policy that is not suspended", _POLICY)
+        self._run_failures = counter("run_failures", "Runs of a policy that failed, by reason", (*_POLICY, "reason"))
+        self._matched = gauge("groups_matched", "Groups that match a policy", _POLICY)
         self._matched_by_owner = gauge(
-            "group_hygiene_groups_matched_by_owner",
+            "groups_matched_by_owner",
             "Groups that match a policy of the connection's own namespace, by their owner in the connection; the empty "
             "name for groups without one",
             (*_POLICY, "owner"),
         )
         self._marked = gauge(
-            "group_hygiene_groups_marked",
+            "groups_marked",
             "Groups that a policy has marked: they, or some of their offsets, are to be deleted",
             _POLICY,
         )
-        self._due = gauge(
-            "group_hygiene_groups_due", "Groups that may be deleted, or lose offsets, now, apart from limits", _POLICY
-        )
+        self._due = gauge("groups_due", "Groups that may be deleted, or lose offsets, now, apart from limits", _POLICY)
         self._would_delete = gauge(
-            "group_hygiene_groups_would_delete",
-            "Groups that mode Enforce would delete, or whose offsets it would delete",
-            _POLICY,
+            "groups_would_delete", "Groups that mode Enforce would delete, or whose offsets it would delete", _POLICY
         )
         self._skipped = gauge(
-            "group_hygiene_groups_skipped", "Groups that a policy selects and does not delete", (*_POLICY, "reason")
+            "groups_skipped", "Groups that a policy selects and does not delete", (*_POLICY, "reason")
         )
-        self._blocked = gauge("group_hygiene_deletion_blocked", "1 while due groups may not be deleted", _POLICY)
-        self._last_run = gauge("group_hygiene_policy_last_run_timestamp_seconds", "When a policy last ran", _POLICY)
+        self._blocked = gauge("deletion_blocked", "1 while due groups may not be deleted", _POLICY)
+        self._last_run = gauge("policy_last_run_timestamp_seconds", "When a policy last ran", _POLICY)
         self._evidenced = gauge(
-            "group_hygiene_policy_evidence_ready",
+            "policy_evidence_ready",
             "1 while the pipeline's tables answer for any group of a policy with idleFor or expiresWithin, 0 while for "
             "none; absent for other policies",
             _POLICY,
         )
         self._expiry = gauge(
-            "group_hygiene_offsets_first_expiry_timestamp_seconds",
+            "offsets_first_expiry_timestamp_seconds",
             "When brokers drop the first offset of all groups that match a policy with expiresWithin; absent while "
             "unknown for all of them",
             _POLICY,
         )
-        self._outcomes = counter(
-            "group_hygiene_outcomes", "Groups by the outcome of a run for them", (*_POLICY, "outcome", "reason")
-        )
+        self._outcomes = counter("outcomes", "Groups by the outcome of a run for them", (*_POLICY, "outcome", "reason"))
         self._marks = counter(
-            "group_hygiene_marks",
+            "marks",
             "Groups that were marked for deletion, of them or of some of their offsets, or unmarked, and why",
             (*_POLICY, "change", "reason"),
         )
-        self._up = gauge("group_hygiene_connection_up", "1 while the last scan was complete", _CONNECTION)
-        self._last_scan = gauge(
-            "group_hygiene_scan_last_success_timestamp_seconds", "When a scan was last complete", _CONNECTION
-        )
+        self._up = gauge("connection_up", "1 while the last scan was complete", _CONNECTION)
+        self._last_scan = gauge("scan_last_success_timestamp_seconds", "When a scan was last complete", _CONNECTION)
         self._scan_failures = counter(
-            "group_hygiene_scan_failures", "Scans that were incomplete or failed, by reason", (*_CONNECTION, "reason")
+            "scan_failures", "Scans that were incomplete or failed, by reason", (*_CONNECTION, "reason")
         )
         self._scan_interval = gauge(
-            "group_hygiene_scan_interval_seconds",
+            "scan_interval_seconds",
             "The shortest interval of the policies of a connection that are not suspended; absent without any",
             _CONNECTION,
         )
         self._groups = gauge(
-            "group_hygiene_groups",
+            "groups",
             "Groups of the cluster by their state and type, at the last complete list of all, about every 10 minutes",
             (*_CONNECTION, "state", "type"),
         )
         self._retention = gauge(
-            "group_hygiene_offsets_retention_seconds",
+            "offsets_retention_seconds",
             "The brokers' offsets.retention.minutes; absent while unknown, and if offsets never expire (-1)",
             _CONNECTION,
         )
         self._unused_patterns = gauge(
-            "group_hygiene_unused_patterns",
+            "unused_patterns",
             "Patterns that select no group, by their field, at the last complete list of all groups",
             (*_CONNECTION, "field"),
         )
         self._ledger_ready = gauge(
-            "group_hygiene_ledger_ready",
+            "ledger_ready",
             "1 while the ledger can be used, 0 while it can't; absent where no policy needs one",
             _CONNECTION,
         )
         self._ledger_unreadable = gauge(
-            "group_hygiene_ledger_unreadable_records", "Records of the ledger that can't be read", _CONNECTION
+            "ledger_unreadable_records", "Records of the ledger that can't be read", _CONNECTION
         )
         self._evidence_ready = gauge(
-            "group_hygiene_evidence_ready",
+            "evidence_ready",
             "1 while the pipeline's tables may be used for all groups; absent if the connection names none",
             _CONNECTION,
         )
         self._evidence = gauge(
-            "group_hygiene_evidence_as_of_timestamp_seconds",
+            "evidence_as_of_timestamp_seconds",
             "Up to when the pipeline's tables cover all partitions for which they may be used; absent without any",
             _CONNECTION,
         )
         self._scan = metric(
             Histogram,
-            "group_hygiene_scan_duration_seconds",
+            "scan_duration_seconds",
             "Time of one scan of a cluster for all due policies",
             _CONNECTION,
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
         )
-        self._alerting = gauge("group_hygiene_alerting", "1 while a policy with action Alert alerts", _POLICY)
+        self._alerting = gauge("alerting", "1 while a policy with action Alert alerts", _POLICY)
         self._alerts = counter(
-            "group_hygiene_alerts_sent",
+            "alerts_sent",
             "Messages sent to receivers, by their type and whether they arrived (result delivered or failed)",
             (*_CONNECTION, "type", "result"),
         )
         self._watching = gauge(
-            "group_hygiene_watching",
+            "watching",
             "1 while changes of this custom resource are seen, 0 once they were not for a minute",
             ("resource",),
         )
-        self._leader = gauge("group_hygiene_leader", "1 while this process leads, 0 while it is on standby")
-        self._status_writes = counter("group_hygiene_status_writes", "Status patches sent to the API server", ("kind",))
-        self._status_refusals = counter(
-            "group_hygiene_status_refusals", "Status patches that the API server refused", ("kind",)
-        )
+        self._leader = gauge("leader", "1 while this process leads, 0 while it is on standby")
+        self._status_writes = counter("status_writes", "Status patches sent to the API server", ("kind",))
+        self._status_refusals = counter("status_refusals", "Status patches that the API server refused", ("kind",))
         for plural in _PLURALS:
             # Without a first value there is no increase.
             self._status_refusals.labels(plural)
@@ -225,24 +211,21 @@ class Metrics:
     def policy_ran(
         self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float, evidenced: bool | None = None
     ) -> None:
-        """evidenced: as `status.has_evidence`."""
-        labels = (plan.policy.namespace, plan.policy.name)
-        matched = plan.matched
-        self._matched.labels(*labels).set(len(matched))
+        """evidenced: as `has_evidence` of `status/of_policies.py`."""
+        labels, counts = (plan.policy.namespace, plan.policy.name), plan.counts(outcomes)
+        self._matched.labels(*labels).set(counts["matched"])
         self._matched_by_owner.remove_by_labels({"namespace": labels[0], "policy": labels[1]})
         # The owners of another namespace's connection are not known here.
-        owners = () if plan.policy.crosses_namespace else (plan.verdicts[name].evidence.owner for name in matched)
-        counts = Tally(owners).most_common()
+        owners = () if plan.policy.crosses_namespace else (plan.verdicts[name].evidence.owner for name in plan.matched)
+        of_owners = Tally(owners).most_common()
         # An owner's name may be a part of a group's id: there may be any number of them.
-        if (rest := sum(count for _, count in counts[_OWNERS_MAX:])) > 0:
-            counts[_OWNERS_MAX:] = [("(others)", rest)]
-        for owner, count in counts:
+        if (rest := sum(count for _, count in of_owners[_OWNERS_MAX:])) > 0:
+            of_owners[_OWNERS_MAX:] = [("(others)", rest)]
+        for owner, count in of_owners:
             self._matched_by_owner.labels(*labels, owner).set(count)
-        deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-        self._marked.labels(*labels).set(len(plan.marked) - deleted)
-        due, changes = len(plan.due), plan.policy.action.changes
-        _show(self._due, labels, due if plan.policy.enforced else None)
-        _show(self._would_delete, labels, due if changes and not plan.policy.enforced else None)
+        self._marked.labels(*labels).set(counts["marked"])
+        _show(self._due, labels, counts.get("due"))
+        _show(self._would_delete, labels, counts.get("wouldDelete"))
         self._blocked.labels(*labels).set(plan.refusal is not None)
         self._last_run.labels(*labels).set(timestamp)
         _show(self._evidenced, labels, evidenced)
