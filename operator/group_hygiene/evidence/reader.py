@@ -165,7 +165,7 @@ class Tables:
     ) -> Reading | Refusal:
         options = {} if store is None else {key: value.reveal() for key, value in store.options.items()}
         # Tables hold UTF-8 only: other names can't be in them.
-        names = tuple(filter(_is_text, groups))
+        names = tuple(name for name in groups if name.encode(errors="ignore").decode() == name)
         request = msgspec.json.encode(_Request(self.spec.uri, options, names, older))
         if store is None:
             return _answer(await child.run(_WORK, request, os.environ, seconds))
@@ -401,15 +401,6 @@ def _dicts(batch: RecordBatch, columns: Sequence[str]) -> Iterator[dict[str, Any
             if column != "group" and isinstance(value, str) and len(value) > _TEXT_MAX:
                 raise ValueError(f"{column} is longer than {_TEXT_MAX} characters")
         yield answer
-
-
-def _is_text(name: str) -> bool:
-    """Whether it can be encoded in UTF-8, as all names in a table are."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _by_topic(offsets: Sequence[Mapping[str, Any]], after: Mapping[str, Any]) -> dict[str, Commits]:
