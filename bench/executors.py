@@ -34,7 +34,7 @@ from sandbox.spark.jars import jars
 
 EXECUTORS = (1, 2, 4)
 # The files whose lines name the stages.
-_STAGES = {"ingest": "batch.py"}
+_STAGES = {"ingest": "reading.py"}
 _SECONDS = 1200.0
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from group_hygiene.pipeline.ingest.batch import Tables, advanced
-from group_hygiene.pipeline.ingest.progress import Place, Progress, read_progress
+from group_hygiene.pipeline.coverage import Place, Progress, read_progress
+from group_hygiene.pipeline.ingest.reading import Choices, Tables, advanced
 from group_hygiene.pipeline.ingest.task import Range, Sink
 from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, QUARANTINE, RECORDS
@@ -86,7 +86,7 @@ LIVES: dict[str, list[Event]] = {
 class Bronze:
     """The tables that the ingest fills, without a log. Every event of a group is a record of one log partition.
 
-    began: when the log was read to its end first. partitions: of the log. history: see run.Choices.
+    began: when the log was read to its end first. partitions: of the log. history: see reading.Choices.
     """
 
     def __init__(self, spark: SparkSession, warehouse: str, began: datetime = START) -> None:
@@ -134,7 +134,9 @@ class Bronze:
         )
         tables.remove_leftovers(before.batch)
         if ranges or moved:
-            progress = add_batch(tables, progress, ranges, batches, now=READ_AT, moved=moved, history=self.history)
+            progress = add_batch(
+                tables, progress, ranges, batches, now=READ_AT, moved=moved, choices=Choices(history=self.history)
+            )
         seen = {
             partition: replace(place, read_at=READ_AT, first_read_at=self._began)
             for partition, place in progress.places.items()

@@ -18,8 +18,8 @@ from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.pipeline import jobs
-from group_hygiene.pipeline.ingest import batch
-from group_hygiene.pipeline.ingest.batch import Tables
+from group_hygiene.pipeline.ingest import reading
+from group_hygiene.pipeline.ingest.reading import Tables
 from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
@@ -299,7 +299,7 @@ def test_a_log_that_was_recreated_with_other_partitions(
     spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch, partitions: int, first: str
 ) -> None:
     """In a table of many files, each group has one row, whenever it commits next, and wherever that is."""
-    monkeypatch.setattr(batch, "_SMALL", 0)
+    monkeypatch.setattr(reading, "_SMALL", 0)
     bronze = Bronze(spark, warehouse)
     bronze.partitions = 4
     for partition in range(4):
@@ -322,7 +322,7 @@ def test_a_log_that_was_recreated_with_other_partitions(
 @pytest.mark.parametrize("split", [False, True])
 def test_a_log_that_grew(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch, split: bool) -> None:
     """What a group's records say in the partition where they were before is stale, and their offsets are no order."""
-    monkeypatch.setattr(batch, "_SMALL", 0 if split else 100)
+    monkeypatch.setattr(reading, "_SMALL", 0 if split else 100)
     name, home = next((name, home) for name in ("a", "b", "c", "d") if (home := partition_of(name, 4)) > 1)
     bronze = Bronze(spark, warehouse)
     bronze.partitions, bronze.offset = 2, 1000
@@ -347,7 +347,7 @@ def test_a_use_in_an_unexpected_partition_is_a_use_of_any_group(
     spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch, era: int
 ) -> None:
     """A broker puts records by the number of partitions at its start. No group counts as idle since before that."""
-    monkeypatch.setattr(batch, "_SMALL", 0)
+    monkeypatch.setattr(reading, "_SMALL", 0)
     bronze = Bronze(spark, warehouse)
     bronze.partitions = 4
     if era:

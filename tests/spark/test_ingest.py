@@ -23,10 +23,8 @@ from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.kafka.record_columns import Records
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.ingest import batch as batches
-from group_hygiene.pipeline.ingest import fetch
-from group_hygiene.pipeline.ingest.batch import Tables
-from group_hygiene.pipeline.ingest.reading import Choices, ingest
+from group_hygiene.pipeline.ingest import fetch, reading
+from group_hygiene.pipeline.ingest.reading import Choices, Tables, ingest
 from group_hygiene.pipeline.ingest.task import Range, Sink
 from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, RECORDS
@@ -160,7 +158,7 @@ def test_a_log_in_many_batches(
     spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each task ends after the first answer, in the middle of its partitions; each batch is complete."""
-    monkeypatch.setattr(batches, "_BYTES", 1)
+    monkeypatch.setattr(reading, "_BYTES", 1)
     said: list[str] = []
     ingest(spark, client, warehouse, said.append)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
@@ -172,7 +170,7 @@ def test_a_round_that_fails_leaves_those_before_it(
     spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first read of a large log makes progress, although each run is killed."""
-    monkeypatch.setattr(batches, "_BYTES", 1)
+    monkeypatch.setattr(reading, "_BYTES", 1)
     before: dict[int, int] = {}
 
     def killed(line: str) -> None:
@@ -682,7 +680,7 @@ def test_a_log_that_was_compacted(spark: SparkSession, warehouse: str, monkeypat
         "offsets.topic.segment.bytes": str(1 << 20),
         "log.cleaner.min.cleanable.ratio": "0.01",
     }
-    monkeypatch.setattr(batches, "_BYTES", 1)
+    monkeypatch.setattr(reading, "_BYTES", 1)
     with KafkaCluster(config=FEW_PARTITIONS | often) as cluster:
         bootstrap = cluster.bootstrap_servers
         maker = Maker(bootstrap)

@@ -12,9 +12,9 @@ from deltalake import QueryBuilder, Schema
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
 
-from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.backtest.lives import extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps
+from group_hygiene.pipeline.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE, RECORDS
@@ -61,10 +61,10 @@ def test_old_versions_of_activity_are_removed(spark: SparkSession, warehouse: st
         bronze.write({"g": [commit(second)]})
     covered = COVERAGE.rows(warehouse)
     bronze.write({"g": [commit(4)]})
-    COVERAGE.overwrite(warehouse, covered)
+    COVERAGE.overwrite(warehouse, covered, COVERAGE.version(warehouse))
     maintain(spark, warehouse, Retention(activity=timedelta(0)))
     assert len(list(Path(ACTIVITY.path(warehouse)).glob("*.parquet"))) == 2
-    rows = activity_at(spark, warehouse, read_coverage(warehouse).activity).collect()
+    rows = activity_at(spark, warehouse, read_coverage(warehouse)[1]).collect()
     assert [row["last_commit"].astimezone(UTC) for row in rows] == [moment(3)]
 
 

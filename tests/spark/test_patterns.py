@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from group_hygiene.pipeline.activity.name_patterns import patterned, too_general
+from group_hygiene.pipeline.name_patterns import patterned, too_general
 from group_hygiene.spec.patterns import Patterns
 
 # As Kubernetes names pods.

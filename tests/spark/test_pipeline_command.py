@@ -100,7 +100,7 @@ def test_a_secured_cluster_is_read_and_no_secret_is_seen(
     written = [file.read_bytes().decode("latin-1") for file in Path(warehouse).rglob("*") if file.is_file()]
     assert any("group-hygiene" in text for text in listed)
     # The job of the ingest, whose tasks hold the secrets.
-    assert any("batch.py" in text for text in shown)
+    assert any("reading.py" in text for text in shown)
     assert leaks([LEAK, key], [*listed, *shown, *written, said.read_text(), log.read_text()]) == set()
     assert tables(spark, warehouse).commits == expected(read(secured.plaintext_bootstrap)).commits
     maker.close()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.pipeline import store
-from group_hygiene.pipeline.ingest.progress import Place, Progress, cut_off, plan, refuse_others
+from group_hygiene.pipeline.coverage import Place, Progress
+from group_hygiene.pipeline.ingest.progress import cut_off, plan, refuse_others
 from group_hygiene.pipeline.store import Held, Table
 from group_hygiene.pipeline.tables import RECORDS
 
@@ -110,8 +109,8 @@ def test_progress_is_never_behind_what_came_of_it(
     monkeypatch: pytest.MonkeyPatch, table: Table, last: int, refused: bool
 ) -> None:
     """Else an older state of it was put back, and what was read since may be gone from the log."""
-    monkeypatch.setattr(store, "opened", Path)
-    monkeypatch.setattr(store, "held", lambda it, _: [Held("file", 1, 1, last if it.name == table.name else 7)])
+    monkeypatch.setattr(Table, "version", lambda *_: 0)
+    monkeypatch.setattr(Table, "files", lambda it, *_: [Held("file", 1, 1, last if it is table else 7)])
     with pytest.raises(Halted, match="older state of coverage") if refused else nullcontext():
         refuse_others("warehouse", 7)
 

@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import Halted
-from group_hygiene.pipeline.activity.coverage import read_coverage
-from group_hygiene.pipeline.ingest.progress import read_progress
+from group_hygiene.pipeline.coverage import read_coverage, read_progress
 from group_hygiene.pipeline.maintain import maintain
 from group_hygiene.pipeline.tables import COVERAGE
 from tests.spark.histories import Bronze, commit
@@ -29,7 +28,9 @@ def test_tables_of_a_later_version_are_left_alone(
 ) -> None:
     """Every job ends before it writes, also one that runs again and again, and says why."""
     Bronze(spark, warehouse).write({"g": [commit(1)]})
-    COVERAGE.overwrite(warehouse, [row | {"version": 2} for row in COVERAGE.rows(warehouse)])
+    COVERAGE.overwrite(
+        warehouse, [row | {"version": 2} for row in COVERAGE.rows(warehouse)], COVERAGE.version(warehouse)
+    )
     before = set(Path(warehouse).rglob("*.*"))
     with pytest.raises(Halted, match="have version 2, and this program supports version 1"):
         job(spark, warehouse)

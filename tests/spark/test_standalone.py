@@ -45,20 +45,20 @@ def test_two_workers_make_the_same_tables_as_one_machine(kafka: KafkaCluster, ma
         tables = stored.rows(uri, bucket.variables)
         assert all(tables.values()), {name: len(rows) for name, rows in tables.items()}
         assert tables == stored.rows(str(local))
-    assert tasks_by_executor(events, "batch.py").total() == 1
+    assert tasks_by_executor(events, "reading.py").total() == 1
 
 
 # A log that keeps eight cores busy would take minutes to write: each task takes one partition.
 _MANY_TASKS = """
 import sys
 from group_hygiene.kafka.client import connect
-from group_hygiene.pipeline.ingest import batch
+from group_hygiene.pipeline.ingest import reading
 from group_hygiene.pipeline.ingest.reading import ingest
 from group_hygiene.pipeline.session import Options, spark_session
 from group_hygiene.spec.connection import Settings
 from pathlib import Path
 servers, jars, folder, warehouse = sys.argv[1:]
-batch._TASK_OFFSETS, batch._SMALL = 1, 0
+reading._TASK_OFFSETS, reading._SMALL = 1, 0
 client = connect(Settings((servers,)))
 settings = {"spark.eventLog.dir": Path(folder, "events").as_uri(), "spark.scheduler.minRegisteredResourcesRatio": "1"}
 settings |= dict(line.split() for line in Path(folder, "settings").read_text().splitlines())
@@ -90,7 +90,7 @@ def test_every_executor_reads_the_log(many: KafkaCluster, tmp_path: Path) -> Non
     command = [sys.executable, "-c", _MANY_TASKS, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, f"{done.stderr}\n{(tmp_path / 'spark.log').read_text()[-3000:]}"
-    tasks = tasks_by_executor(events, "batch.py")
+    tasks = tasks_by_executor(events, "reading.py")
     assert len(tasks) == 4, tasks
     assert min(tasks.values()) > 1, tasks
     assert differences(kafka.bootstrap_servers, tmp_path / "warehouse") == []

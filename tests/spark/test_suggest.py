@@ -12,8 +12,8 @@ import yaml
 from pyspark.sql import SparkSession
 
 from group_hygiene.cli.manifests import read_manifests
-from group_hygiene.pipeline.activity.survey import survey
 from group_hygiene.pipeline.backtest.suggest import with_suggestions
+from group_hygiene.pipeline.survey import survey
 from group_hygiene.pipeline.tables import COVERAGE
 from group_hygiene.report.findings import Findings, Suggestion
 from group_hygiene.spec.policy import Action, Mode, Policy
@@ -146,7 +146,7 @@ def test_units_of_several_owners_share_a_policy(spark: SparkSession, lived: tupl
     """It is for the pattern, and needs as many idle groups of all owners together."""
     warehouse, findings = lived
     (unit,) = (unit for unit in findings.units if unit.pattern == "weekend-{digits}")
-    halves = [replace(unit, owner=owner, there=EACH // 2, idle=EACH // 2) for owner in ("a", "b")]
+    halves = [replace(unit, owner=owner, groups=EACH // 2, idle=EACH // 2) for owner in ("a", "b")]
     (found,) = with_suggestions(spark, warehouse, replace(findings, units=halves)).suggestions
     assert (found.pattern, found.groups) == ("weekend-{digits}", EACH)
     assert with_suggestions(spark, warehouse, replace(findings, units=halves[:1])).suggestions == ()
@@ -249,7 +249,11 @@ def test_history_is_too_short(spark: SparkSession, warehouse: str) -> None:
     # A part of the log that was read for the first time after another was read for the last one.
     (row,) = COVERAGE.rows(warehouse)
     late = READ_AT + HOUR
-    COVERAGE.overwrite(warehouse, [row, row | {"log_partition": 1, "first_read_at": late, "read_at": late}])
+    COVERAGE.overwrite(
+        warehouse,
+        [row, row | {"log_partition": 1, "first_read_at": late, "read_at": late}],
+        COVERAGE.version(warehouse),
+    )
     (note,) = with_suggestions(spark, warehouse, findings).notes
     assert note.startswith("The history in the tables is 0s long")
 
@@ -266,7 +270,7 @@ def test_nothing_to_try_policies_on(spark: SparkSession, warehouse: str) -> None
     lives = {name: used((5, 5.1)) for name in named("console-consumer-")}
     findings = written(spark, warehouse, lives)
     (row,) = COVERAGE.rows(warehouse)
-    COVERAGE.overwrite(warehouse, [row, row | {"log_partition": 1, "read_at": None}])
+    COVERAGE.overwrite(warehouse, [row, row | {"log_partition": 1, "read_at": None}], COVERAGE.version(warehouse))
     found = with_suggestions(spark, warehouse, findings)
     assert (found.suggestions, found.began) == ((), None)
     assert found.notes == [

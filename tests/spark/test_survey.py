@@ -18,8 +18,9 @@ from group_hygiene.evidence.reader import CoveredPartition, Tables, _activity
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model.evidence import Commits
 from group_hygiene.model.groups import GroupType
-from group_hygiene.pipeline.activity import survey as surveying
-from group_hygiene.pipeline.activity.survey import known, survey
+from group_hygiene.pipeline import survey as surveying
+from group_hygiene.pipeline.coverage import Place, Progress
+from group_hygiene.pipeline.survey import known, survey
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
 from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit
 from group_hygiene.spec.connection import ActivitySpec
@@ -72,7 +73,7 @@ def ingest(
     for column, values in changes.items():
         for partition, value in values.items():
             rows[partition][column] = value
-    COVERAGE.overwrite(warehouse, rows)
+    COVERAGE.overwrite(warehouse, rows, COVERAGE.version(warehouse))
 
 
 GROUPS: dict[str, list[Event]] = {
@@ -195,7 +196,8 @@ def test_idle_and_expiring_as_the_model_has_it(spark: SparkSession) -> None:
     """Of every row that may be, each combination of its times and kinds: what the operator would decide by."""
     made = random.Random(1)
     covered = {partition: CoveredPartition("topic", 1, READ_AT, moments(made)) for partition in range(20)}
-    places = {partition: place._asdict() for partition, place in covered.items()}
+    places = {p: Place(1, READ_AT, place.complete_since, READ_AT) for p, place in covered.items()}
+    progress = Progress("cluster", "topic", 0, 1, places | {20: Place(1)})
     rows = [
         {
             "group": str(number),
@@ -215,7 +217,7 @@ def test_idle_and_expiring_as_the_model_has_it(spark: SparkSession) -> None:
          for name in rows[0]]
     )  # fmt: skip
     frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema))
-    found = {row["group"]: row for row in known(frame, places, retention).toArrow().to_pylist()}
+    found = {row["group"]: row for row in known(frame, progress, retention).toArrow().to_pylist()}
     assert len(found) == len(rows)
     for each in rows:
         judged = found[each["group"]]
@@ -351,7 +353,7 @@ def test_units(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPa
         owner="load",
         program="kafka-consumer-perf-test",
         seen=4,
-        there=3,
+        groups=3,
         idle=2,
         offsets=4,
         idle_offsets=3,
@@ -363,9 +365,9 @@ def test_units(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPa
         made=True,
     )
     assert list(perf.new) == sorted(perf.new)
-    assert (single.key, single.there, single.idle, single.made) == (("", "", ""), 2, 1, False)
-    assert (jobs.pattern, jobs.seen, jobs.there, jobs.went) == ("job-{date}-a", 2, 0, 2)
-    assert (others.key, others.there) == (("", "another", ""), 0)
+    assert (single.key, single.groups, single.idle, single.made) == (("", "", ""), 2, 1, False)
+    assert (jobs.pattern, jobs.seen, jobs.groups, jobs.went) == ("job-{date}-a", 2, 0, 2)
+    assert (others.key, others.groups) == (("", "another", ""), 0)
     assert [row.unit for row in findings.rows if row.group.startswith("perf")] == 3 * [perf.key]
     assert findings.others == 0
     assert findings.owners == [Share("load", 2, 3), Share("", 1, 2)]
@@ -482,7 +484,7 @@ def test_everything_is_gone(spark: SparkSession, warehouse: str) -> None:
     ingest(spark, warehouse, {"x-10001": gone(2), "x-10002": gone(1)})
     findings = survey(spark, warehouse, RETENTION)
     assert (findings.groups, findings.listed, findings.rows, findings.expiring) == (0, 0, [], {})
-    assert [(it.pattern, it.seen, it.there) for it in findings.units] == [("x-{digits}", 2, 0)]
+    assert [(it.pattern, it.seen, it.groups) for it in findings.units] == [("x-{digits}", 2, 0)]
     assert (findings.stale, findings.stale_total, findings.notes) == ([], 0, [])
 
 
@@ -496,10 +498,10 @@ def test_while_a_run_is_under_way(spark: SparkSession, warehouse: str) -> None:
     assert [row.group for row in survey(spark, warehouse, RETENTION).rows] == ["a"]
     assert survey(spark, warehouse, RETENTION) == before
     # An older one, or another, is not what was read.
-    COVERAGE.overwrite(warehouse, [each | {"activity_version": 9} for each in rows])
+    COVERAGE.overwrite(warehouse, [each | {"activity_version": 9} for each in rows], COVERAGE.version(warehouse))
     with pytest.raises(PipelineError, match="coverage names version 9"):
         survey(spark, warehouse, RETENTION)
-    COVERAGE.overwrite(warehouse, [each | {"activity_id": "other"} for each in rows])
+    COVERAGE.overwrite(warehouse, [each | {"activity_id": "other"} for each in rows], COVERAGE.version(warehouse))
     with pytest.raises(PipelineError, match="the next run of the pipeline corrects that"):
         survey(spark, warehouse, RETENTION)
 
@@ -512,10 +514,10 @@ def test_nothing_to_tell_of(spark: SparkSession, warehouse: str) -> None:
     with pytest.raises(PipelineError, match="the tables hold no group yet"):
         survey(spark, warehouse, RETENTION)
     rows = COVERAGE.rows(warehouse)
-    COVERAGE.overwrite(warehouse, [row | {"read_at": None} for row in rows])
+    COVERAGE.overwrite(warehouse, [row | {"read_at": None} for row in rows], COVERAGE.version(warehouse))
     with pytest.raises(PipelineError, match="never read to its end yet"):
         survey(spark, warehouse, RETENTION)
-    COVERAGE.overwrite(warehouse, [])
+    COVERAGE.overwrite(warehouse, [], COVERAGE.version(warehouse))
     with pytest.raises(PipelineError, match="the tables cover nothing yet"):
         survey(spark, warehouse, RETENTION)
     shutil.rmtree(ACTIVITY.path(warehouse))
@@ -530,7 +532,11 @@ def test_nothing_stays_in_memory(spark: SparkSession, warehouse: str) -> None:
     survey(spark, warehouse, RETENTION)
     replace(spark, warehouse, ACTIVITY, [])
     version = ACTIVITY.version(warehouse)
-    COVERAGE.overwrite(warehouse, [row | {"activity_version": version} for row in COVERAGE.rows(warehouse)])
+    COVERAGE.overwrite(
+        warehouse,
+        [row | {"activity_version": version} for row in COVERAGE.rows(warehouse)],
+        COVERAGE.version(warehouse),
+    )
     with pytest.raises(PipelineError, match="no group"):
         survey(spark, warehouse, RETENTION)
     assert spark._jsparkSession.sharedState().cacheManager().isEmpty()

@@ -23,6 +23,7 @@ from group_hygiene.kafka.partition import RawFetched
 from group_hygiene.kafka.record_columns import Records, Slices
 from group_hygiene.pipeline import store, table_file
 from group_hygiene.pipeline.ingest import fetch, task
+from group_hygiene.pipeline.ingest.fold import Run
 from group_hygiene.pipeline.ingest.task import Range, Round, Sink
 from group_hygiene.pipeline.table_file import Part
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, QUARANTINE, RECORDS
@@ -51,14 +52,10 @@ def sink(folder: Path, most: int = 1_000_000, hosts: bool = True) -> Sink:
         records={table.name: table for table in RECORDS},
         activity=ACTIVITY,
         version=-1,
-        cluster_id="c",
-        era=2,
+        log=Run("c", 2, 5, START, START.date()),
         batch=7,
         written_after={4: START},
-        partitions=5,
         moved=False,
-        now=START,
-        first_day=START.date(),
         gone_before=None,
         hosts=hosts,
         most=most,
@@ -217,10 +214,9 @@ def test_files_come_into_a_table_right_after_a_version(tmp_path: Path) -> None:
         assert opened is not None
         assert (opened.version(), len(opened.file_uris())) == (0, len(files_of_it))
         held = table.files(str(tmp_path), 0, "batch")
-        assert [(file.path, file.rows) for file in held if file.may_have(7, 9)] == [
-            (file.path, 1) for file in files_of_it
+        assert [(file.path, file.rows, file.least, file.most) for file in held] == [
+            (file.path, 1, 7, 7) for file in files_of_it
         ]
-        assert not any(file.may_have(1, 6) for file in held)
     (more,) = (part.file for part in written(tmp_path, batch(9, COMMIT)))
     assert COMMITS.change(str(tmp_path), [more], 0) == 1
     with pytest.raises(PipelineError, match="another run wrote it"):

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 
 from group_hygiene.pipeline.ingest import fetch
 from group_hygiene.pipeline.ingest.reading import ranges_of
-from group_hygiene.pipeline.ingest.task import Range, Task, plan, together
+from group_hygiene.pipeline.ingest.task import Range, Task, plan_tasks, together
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.secret import Hidden
 
@@ -29,7 +29,7 @@ def test_every_offset_is_in_one_task(ranges: dict[int, tuple[int, int]], number:
     ends = {partition: start + size for partition, (start, size) in ranges.items()}
     left = [Range(each, positions[each], ends[each]) for each in sorted(ranges) if positions[each] < ends[each]]
     assert ranges_of(positions, ends) == left
-    tasks = plan(left, {}, sorted(ranges) or [0], split=True, moved=False)
+    tasks = plan_tasks(left, {}, sorted(ranges) or [0], split=True, moved=False)
     found = together(tasks, [task.ranges[0].end - task.ranges[0].start for task in tasks], number)
     assert len(found) <= number
     assert list(chain(*(task.ranges for task in found))) == left

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("duckdb")
 
-from group_hygiene.pipeline.ingest.task import EVERYTHING, Range, Shard, plan, together
+from group_hygiene.pipeline.ingest.task import EVERYTHING, Range, Shard, plan_tasks, together
 
 SHARDS = st.tuples(st.integers(0, 60), st.integers(0, 9)).map(lambda at: Shard(at[0], at[0] + at[1]))
 FILES = st.lists(SHARDS, max_size=20).map(lambda found: {f"file-{n}": shard for n, shard in enumerate(found)})
@@ -26,7 +26,7 @@ def test_no_two_tasks_touch_the_same_groups(
     task does. The other files stay.
     """
     left = ranges(*(partition for partition in sorted(new) if partition < partitions))
-    tasks = plan(left, files, range(partitions), split, moved)
+    tasks = plan_tasks(left, files, range(partitions), split, moved)
     tasks = together(tasks, [1] * len(tasks), number)
     assert len(tasks) <= number
     assert [each for task in tasks for each in task.ranges] == left
@@ -53,16 +53,16 @@ def _touches(one: Shard, other: Shard) -> bool:
 def test_as_many_tasks_as_partitions() -> None:
     """One file each, once the table is divided; before that, one file and one task."""
     one, all_ = {"all": Shard(3, 17)}, ranges(*range(20))
-    (task,) = plan(all_, one, range(20), split=False, moved=False)
+    (task,) = plan_tasks(all_, one, range(20), split=False, moved=False)
     assert (task.shards, task.old, task.wholes) == ((EVERYTHING,), ("all",), (EVERYTHING,))
     divided = {f"file-{partition}": Shard(partition, partition) for partition in range(20)}
-    assert [task.old for task in plan(all_, divided, range(20), split=True, moved=False)] == [
+    assert [task.old for task in plan_tasks(all_, divided, range(20), split=True, moved=False)] == [
         (path,) for path in divided
     ]
-    assert [len(task.shards) for task in plan(all_, one, range(20), split=True, moved=False)] == [1] * 3 + [15] + [
-        1
-    ] * 2
-    some = plan(ranges(2, 5), divided, range(20), split=True, moved=False)
+    assert [len(task.shards) for task in plan_tasks(all_, one, range(20), split=True, moved=False)] == [1] * 3 + [
+        15
+    ] + [1] * 2
+    some = plan_tasks(ranges(2, 5), divided, range(20), split=True, moved=False)
     assert [(task.old, task.ranges) for task in some] == [
         (("file-2",), tuple(ranges(2))),
         (("file-5",), tuple(ranges(5))),

@@ -12,7 +12,6 @@ from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_che
 from group_hygiene.cli.target import Session, open_tables
 from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
 from group_hygiene.errors import ApiError, Unreachable
-from group_hygiene.evidence import trust
 from group_hygiene.kafka import brokers, permissions
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
@@ -36,6 +35,7 @@ from group_hygiene.reconcile import (
     observe,
     open_journal,
 )
+from group_hygiene.reconcile.evidence import read_evidence
 from group_hygiene.reconcile.preconditions import Moment, ProofInput, refusals
 from group_hygiene.reconcile.uses import read_ends
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
@@ -408,7 +408,7 @@ def _evidence(session: Session, cluster: CheckedCluster, metadata: ClusterMetada
     context = Context(
         session.client, cluster.connection, memory, session.clock, journal, claims=session.claims, tables=tables
     )
-    coverage = trust.read_evidence(context, metadata, (), session.deadline()).coverage
+    coverage = read_evidence(context, metadata, (), session.deadline()).coverage
     as_of = "" if coverage.as_of is None else f", read at {timestamp(coverage.as_of)} or later"
     if coverage.problem is None:
         found = f"the tables cover all {coverage.partitions} partitions of the offsets log{as_of}"

@@ -30,9 +30,9 @@ def report(given: Mapping[str, Any]) -> int:
     """
     with needs_spark():
         from group_hygiene.pipeline import jobs
-        from group_hygiene.pipeline.activity.survey import survey
         from group_hygiene.pipeline.backtest.suggest import with_suggestions
         from group_hygiene.pipeline.session import Options
+        from group_hygiene.pipeline.survey import survey
         from group_hygiene.report import comparison
         from group_hygiene.report.page import render
     file = _writable(given["file"])

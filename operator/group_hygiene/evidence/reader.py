@@ -165,7 +165,7 @@ class Tables:
     ) -> Reading | Refusal:
         options = {} if store is None else {key: value.reveal() for key, value in store.options.items()}
         # Tables hold UTF-8 only: other names can't be in them.
-        names = tuple(filter(_is_text, groups))
+        names = tuple(name for name in groups if name.encode(errors="ignore").decode() == name)
         request = msgspec.json.encode(_Request(self.spec.uri, options, names, older))
         if store is None:
             return _answer(await child.run(_WORK, request, os.environ, seconds))
@@ -223,66 +223,40 @@ def _too_much(how: str) -> Refusal:
 def work(content: bytes) -> Iterator[bytes]:
     """Read the tables, in the child process. Yields line by line, so that the answer need not fit into memory."""
     request = msgspec.json.decode(content, type=_Request)
-    reader = _Reader(request.uri, {key: Hidden(value) for key, value in request.options.items()})
     try:
-        for line in reader.read(set(request.groups), request.older):
+        for line in _read(request):
             yield msgspec.json.encode(line) + b"\n"
     # A panic of the Rust library is a BaseException.
     except BaseException as error:
-        yield msgspec.json.encode(_Line(refusal=reader.refusal(error)))
+        yield msgspec.json.encode(_Line(refusal=_refusal(request, error)))
 
 
-class _Reader:
-    """Opens the tables of one URI."""
+def _read(request: _Request) -> Iterator[_Line]:
+    """Raises _Unreadable, and the library's errors."""
+    from deltalake.exceptions import TableNotFoundError
 
-    def __init__(self, uri: str, options: Mapping[str, Hidden]) -> None:
-        self._uri, self._options = uri, options
-
-    def read(self, groups: AbstractSet[str], older: datetime | None) -> Iterator[_Line]:
-        """Raises _Unreadable, and the library's errors."""
-        table = self._open("coverage")
-        newest = max((row["version"] for row in _coverage(table, ("version",))), default=TABLES_VERSION)
-        if newest > TABLES_VERSION:
-            raise _Unreadable(
-                reasons.EVIDENCE_UNREADABLE,
-                f"the tables have version {newest}, and this operator reads version {TABLES_VERSION}: "
-                "a newer pipeline wrote them; upgrade the operator",
-            )
-        coverage = _coverage(table, _COVERAGE)
-        if not coverage:
-            raise _Unreadable(
-                reasons.EVIDENCE_MISSING, "the tables cover nothing yet: no run of the pipeline has completed"
-            )
-        clusters, tables = {row["cluster_id"] for row in coverage}, {row["activity_id"] for row in coverage}
-        if len(clusters) > 1 or len(tables) > 1:
-            raise _Unreadable(reasons.EVIDENCE_UNREADABLE, "coverage names several clusters or several activity tables")
-        covered = _covered(coverage)
-        (cluster,), (activity_id,) = clusters, tables
-        version = max(row["activity_version"] for row in coverage)
-        activity = self._open("activity")
-        known = activity.metadata().id == activity_id and activity.version() >= version
-        if known and activity.version() > version:
-            self._load(activity, version)
-        if not known or activity.transaction_version(ACTIVITY_WRITER) != coverage[0]["batch"]:
-            raise _Unreadable(
-                reasons.EVIDENCE_WENT_BACK,
-                f"coverage names version {version} of an activity table that does not exist: an older or another "
-                "table replaced it; the next run of the pipeline corrects that",
-            )
-        reading = Reading(cluster, activity_id, version, covered)
-        if groups:
-            yield from _groups(activity, reading, groups, older)
-        yield _Line(reading=reading)
-
-    def _open(self, name: str) -> DeltaTable:
-        from deltalake import DeltaTable
-
-        options = {key: value.reveal() for key, value in self._options.items()}
-        return DeltaTable(f"{self._uri.rstrip('/')}/{name}", storage_options=_LIMITS | options)
-
-    def _load(self, activity: DeltaTable, version: int) -> None:
-        from deltalake.exceptions import TableNotFoundError
-
+    table = _open(request, "coverage")
+    newest = max((row["version"] for row in _coverage(table, ("version",))), default=TABLES_VERSION)
+    if newest > TABLES_VERSION:
+        raise _Unreadable(
+            reasons.EVIDENCE_UNREADABLE,
+            f"the tables have version {newest}, and this operator reads version {TABLES_VERSION}: "
+            "a newer pipeline wrote them; upgrade the operator",
+        )
+    coverage = _coverage(table, _COVERAGE)
+    if not coverage:
+        raise _Unreadable(
+            reasons.EVIDENCE_MISSING, "the tables cover nothing yet: no run of the pipeline has completed"
+        )
+    clusters, tables = {row["cluster_id"] for row in coverage}, {row["activity_id"] for row in coverage}
+    if len(clusters) > 1 or len(tables) > 1:
+        raise _Unreadable(reasons.EVIDENCE_UNREADABLE, "coverage names several clusters or several activity tables")
+    covered = _covered(coverage)
+    (cluster,), (activity_id,) = clusters, tables
+    version = max(row["activity_version"] for row in coverage)
+    activity = _open(request, "activity")
+    known = activity.metadata().id == activity_id and activity.version() >= version
+    if known and activity.version() > version:
         try:
             activity.load_as_version(version)
         except TableNotFoundError as error:
@@ -291,18 +265,35 @@ class _Reader:
                 f"coverage names version {version} of activity, which was removed from the table's log: "
                 "the next complete run of the pipeline corrects that",
             ) from error
+    if not known or activity.transaction_version(ACTIVITY_WRITER) != coverage[0]["batch"]:
+        raise _Unreadable(
+            reasons.EVIDENCE_WENT_BACK,
+            f"coverage names version {version} of an activity table that does not exist: an older or another "
+            "table replaced it; the next run of the pipeline corrects that",
+        )
+    reading = Reading(cluster, activity_id, version, covered)
+    if request.groups:
+        yield from _groups(activity, reading, set(request.groups), request.older)
+    yield _Line(reading=reading)
 
-    def refusal(self, error: BaseException) -> Refusal:
-        from deltalake.exceptions import TableNotFoundError
 
-        if isinstance(error, _Unreadable):
-            return Refusal(*error.args)
-        if isinstance(error, MemoryError):
-            return _too_much("out of memory")
-        if isinstance(error, TableNotFoundError):
-            return Refusal(reasons.EVIDENCE_MISSING, f"there are no tables at {self._uri} yet: run the pipeline first")
-        message = one_line(str(error) or type(error).__name__, self._options.values())
-        return Refusal(reasons.EVIDENCE_UNREADABLE, f"the tables can't be read: {message}")
+def _open(request: _Request, name: str) -> DeltaTable:
+    from deltalake import DeltaTable
+
+    return DeltaTable(f"{request.uri.rstrip('/')}/{name}", storage_options=_LIMITS | request.options)
+
+
+def _refusal(request: _Request, error: BaseException) -> Refusal:
+    from deltalake.exceptions import TableNotFoundError
+
+    if isinstance(error, _Unreadable):
+        return Refusal(*error.args)
+    if isinstance(error, MemoryError):
+        return _too_much("out of memory")
+    if isinstance(error, TableNotFoundError):
+        return Refusal(reasons.EVIDENCE_MISSING, f"there are no tables at {request.uri} yet: run the pipeline first")
+    message = one_line(str(error) or type(error).__name__, map(Hidden, request.options.values()))
+    return Refusal(reasons.EVIDENCE_UNREADABLE, f"the tables can't be read: {message}")
 
 
 def refused(spec: ActivitySpec, namespace: str, allowed: Allowed) -> Refusal | None:
@@ -359,7 +350,8 @@ def _groups(
         seen.add(name)
         if row["log_partition"] not in reading.covered:
             continue
-        if older is not None and _is_aged(row, older):
+        oldest = row["oldest_commit"]
+        if older is not None and row["state"] == "Active" and oldest is not None and _time(oldest) < older:
             aged.add(name)
         else:
             yield _Line(name, _activity(row, reading.covered))
@@ -384,7 +376,8 @@ def _rows(
     """The rows of these groups of a cluster. Names are compared here, and never become part of a query."""
     from arro3.core import Array, DataType
 
-    for batch in _batches(table, columns, f'WHERE "cluster_id" = {_quoted(cluster)}'):
+    quoted = "'" + cluster.replace("'", "''") + "'"
+    for batch in _batches(table, columns, f'WHERE "cluster_id" = {quoted}'):
         names = batch.column(columns.index("group")).to_pylist()
         hits = [index for index, name in enumerate(names) if name in groups]
         if hits:
@@ -408,23 +401,6 @@ def _dicts(batch: RecordBatch, columns: Sequence[str]) -> Iterator[dict[str, Any
             if column != "group" and isinstance(value, str) and len(value) > _TEXT_MAX:
                 raise ValueError(f"{column} is longer than {_TEXT_MAX} characters")
         yield answer
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _is_text(name: str) -> bool:
-    """Whether it can be encoded in UTF-8, as all names in a table are."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_aged(row: Mapping[str, Any], older: datetime) -> bool:
-    return row["state"] == "Active" and row["oldest_commit"] is not None and _time(row["oldest_commit"]) < older
 
 
 def _by_topic(offsets: Sequence[Mapping[str, Any]], after: Mapping[str, Any]) -> dict[str, Commits]:

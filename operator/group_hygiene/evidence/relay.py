@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
-from group_hygiene.network.egress import Egress, TooManyLookUps, look_up
+from group_hygiene.network.egress import Egress, look_up
 from group_hygiene.spec.storage import HostPort
 
 # Of all responses, for one read.
@@ -97,7 +97,7 @@ class Relay:
             raise OSError(self.problem)
         refusal = self._egress.refusal_of_name(place.host)
         error: OSError | None = None
-        for _, _, _, _, address in [] if refusal else await _addresses(place):
+        for _, _, _, _, address in [] if refusal else await look_up(place.host, place.port):
             refusal = self._egress.refusal(place.host, address[0])
             if refusal is None:
                 try:
@@ -118,15 +118,6 @@ class Relay:
                     return
             sink.write(data)
             await sink.drain()
-
-
-async def _addresses(place: HostPort) -> list[tuple[object, object, object, object, tuple[str, int]]]:
-    try:
-        return await look_up(place.host, place.port)
-    except TooManyLookUps:
-        raise
-    except UnicodeError as error:
-        raise OSError("invalid host name") from error
 
 
 def _place(target: str, tunnel: bool) -> HostPort:

@@ -1,31 +1,21 @@
 """Whether the pipeline's tables may be used to judge a group: fresh, complete, of this log, not older than before.
 
-Reads only, through `reader`; the caller writes the returned mark into the ledger.
+Pure: `reconcile.evidence` reads, and writes the mark into the ledger.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
 
-from group_hygiene.evidence.reader import CoveredPartition, Reading, Tables
-from group_hygiene.kafka import cluster as kafka_cluster
-from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.offsets import epoch_ends
+from group_hygiene.evidence.reader import CoveredPartition, Reading
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets_log import partition_of
-from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import entries, reasons
 from group_hygiene.model.evidence import Activity
-from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
+from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster, Coverage
-from group_hygiene.process.clock import Clock
-from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.durations import format_duration, timestamp
 
 # If the clocks of pipeline and operator differ by more, no age can be trusted.
@@ -33,38 +23,6 @@ _SKEW_MAX = timedelta(minutes=5)
 # After it was last renewed: by then the tables are long out of date.
 _MARK_RETENTION = timedelta(days=30)
 _WAY_OUT = "If that is intended, delete the KafkaConnection and apply it again"
-
-
-class Run(Protocol):
-    """The attributes of `reconcile.Context` that are needed here."""
-
-    @property
-    def client(self) -> Client: ...
-
-    @property
-    def connection(self) -> Connection: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def journal(self) -> Journal: ...
-
-    @property
-    def tables(self) -> Tables | Refusal | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TableEvidence:
-    """The result of one read of the tables. mark: the new entry of the ledger, None = leave the ledger as it is.
-
-    covered: partition of the log -> the offset up to which they have every record; only of partitions of this log.
-    """
-
-    groups: Mapping[str, Activity | Refusal]
-    coverage: Coverage
-    mark: entries.LargestCoverage | None = None
-    covered: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,52 +37,6 @@ class Log:
     topic_id: str | None
     partitions: int
     epoch_ends: Mapping[int, int | Fault] = field(default_factory=dict)
-
-
-def read_evidence(
-    run: Run, cluster: Cluster, groups: Collection[str], deadline: Deadline, older: datetime | None = None
-) -> TableEvidence:
-    """Read the tables once for all these groups, in half of the time: the rest of the run needs the other half.
-
-    older: see `reader.Tables.read`.
-    """
-    tables, partitions = run.tables, len(cluster.leaders)
-    if tables is None:
-        refusal = Refusal(
-            reasons.EVIDENCE_NOT_CONFIGURED, "the KafkaConnection has no activity: when it was used is unknown"
-        )
-        return _nothing(groups, refusal, partitions)
-    if isinstance(tables, Refusal):
-        return _nothing(groups, tables, partitions)
-    topic = kafka_cluster.OFFSETS_TOPIC
-    topic_id = kafka_cluster.topic_ids(run.client, [topic], Deadline(deadline.left / 2))[topic]
-    if isinstance(topic_id, Fault):
-        return _nothing(groups, Refusal(reasons.EVIDENCE_UNREADABLE, f"the id of {topic}: {topic_id}"), partitions)
-    reading = tables.read(groups, deadline.left / 2, older)
-    if isinstance(reading, Refusal):
-        return _nothing(groups, reading, partitions)
-    log = Log(cluster.id, topic_id or None, partitions, _epoch_ends(run, reading, partitions, deadline))
-    now, uid = run.clock.now(), run.connection.uid
-    before = run.journal.contents.covered.get(uid)
-    refusals = refusals_by_partition(reading, log, before, tables.spec.max_age, now)
-    answers = {name: activity_of(name, reading, log, refusals) for name in groups}
-    good = [place.read_at for partition, place in reading.covered.items() if partition not in refusals]
-    problem = refusals[min(refusals)] if refusals else None
-    coverage = Coverage(problem, partitions - len(refusals), partitions, min(good, default=None), tables.spec.max_age)
-    # Old tables are a start, too.
-    unusable = {partition for partition, why in refusals.items() if why.reason != reasons.EVIDENCE_STALE}
-    covered = {p: place.to for p, place in reading.covered.items() if p < partitions and p not in unusable}
-    return TableEvidence(answers, coverage, next_mark(reading, log, before, uid, now), covered)
-
-
-def _epoch_ends(run: Run, reading: Reading, partitions: int, deadline: Deadline) -> dict[int, int | Fault]:
-    epochs = {
-        Partition(kafka_cluster.OFFSETS_TOPIC, index): place.leader_epoch
-        for index, place in reading.covered.items()
-        if place.leader_epoch is not None and index < partitions
-    }
-    answers = epoch_ends(run.client, epochs, Deadline(deadline.left / 2))
-    return {place.partition: answer for place, answer in answers.items()}
 
 
 def refusals_by_partition(
@@ -154,7 +66,7 @@ def refusals_by_partition(
 def activity_of(group: str, reading: Reading, log: Log, refusals: Mapping[int, Refusal]) -> Activity | Refusal:
     """The activity of one group, or why the tables may not be used for it."""
     if not log.partitions:
-        return Refusal(reasons.EVIDENCE_INCOMPLETE, f"there is no topic {kafka_cluster.OFFSETS_TOPIC}")
+        return Refusal(reasons.EVIDENCE_INCOMPLETE, f"there is no topic {OFFSETS_TOPIC}")
     partition = partition_of(group, log.partitions)
     if partition in refusals:
         return refusals[partition]
@@ -168,7 +80,7 @@ def activity_of(group: str, reading: Reading, log: Log, refusals: Mapping[int, R
     if activity.log_partition != partition:
         return Refusal(
             reasons.EVIDENCE_INCOMPLETE,
-            f"its records were read from partition {activity.log_partition} of {kafka_cluster.OFFSETS_TOPIC}, but now "
+            f"its records were read from partition {activity.log_partition} of {OFFSETS_TOPIC}, but now "
             f"they belong to {partition}",
         )
     return activity
@@ -210,7 +122,7 @@ def _reached(reading: Reading, log: Log) -> dict[int, int]:
 
 def _known(log: Log, before: entries.LargestCoverage | None) -> Mapping[int, int]:
     """The same at an earlier read; empty if the topic was recreated since."""
-    return before.to if before is not None and _uuid(before.topic_id) == _uuid(log.topic_id) else {}
+    return before.to if before is not None and before.topic_id == log.topic_id else {}
 
 
 def _refusal_of(
@@ -221,7 +133,7 @@ def _refusal_of(
     max_age: timedelta,
     now: datetime,
 ) -> Refusal | None:
-    topic = f"partition {partition} of {kafka_cluster.OFFSETS_TOPIC}"
+    topic = f"partition {partition} of {OFFSETS_TOPIC}"
     if place is None:
         return Refusal(reasons.EVIDENCE_INCOMPLETE, f"the tables do not cover {topic}")
     if not _same_log(place, log):
@@ -279,18 +191,4 @@ def _old(topic: str, place: CoveredPartition, max_age: timedelta, now: datetime)
 
 
 def _same_log(place: CoveredPartition, log: Log) -> bool:
-    return log.topic_id is None or place.topic_id is None or _uuid(place.topic_id) == _uuid(log.topic_id)
-
-
-def _uuid(topic_id: str | None) -> str | None:
-    """A topic id in one form: Kafka prints it in base64, kafka-python as a UUID."""
-    if topic_id is not None and len(topic_id) == 22:
-        try:
-            return str(uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")))
-        except (binascii.Error, ValueError):
-            return topic_id
-    return topic_id
-
-
-def _nothing(groups: Collection[str], refusal: Refusal, partitions: int) -> TableEvidence:
-    return TableEvidence(dict.fromkeys(groups, refusal), Coverage(refusal, 0, partitions, None))
+    return log.topic_id is None or place.topic_id is None or place.topic_id == log.topic_id

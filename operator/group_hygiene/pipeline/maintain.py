@@ -16,14 +16,7 @@ from pyspark.sql import functions as F
 
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.tables import (
-    ACTIVITY,
-    COMMITS,
-    COVERAGE,
-    PRUNED,
-    RECORDS,
-    THINNED,
-)
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, PRUNED, RECORDS, THINNED
 
 # A property of `coverage`: time of the last maintenance, in seconds since 1970.
 _MAINTAINED = "grouphygiene.maintained"
@@ -57,16 +50,20 @@ def maintain(
     retention, now = retention or Retention(), datetime.now(UTC)
     if not COVERAGE.exists(warehouse):
         return False
-    if at_most_every is not None and now - _last(warehouse) < at_most_every:
-        return False
+    if at_most_every is not None:
+        done = COVERAGE.settings(warehouse).get(_MAINTAINED)
+        last = store.created(COVERAGE.path(warehouse)) if done is None else datetime.fromtimestamp(int(done), UTC)
+        if now - last < at_most_every:
+            return False
     # Before anything is written: it refuses tables of a later version.
     covered = COVERAGE.rows(warehouse)[:1]
     store.vacuum(ACTIVITY.path(warehouse), retention.activity, [row["activity_version"] for row in covered])
     # The last batch that is in `activity`.
     taken_in = covered[0]["batch"] if covered else 0
     for table in RECORDS:
-        if (found := table.open(spark, warehouse)) is None:
+        if not table.exists(warehouse):
             continue
+        found = DeltaTable.forPath(spark, table.path(warehouse))
         _prune(found, warehouse, table, now - retention.history, taken_in)
         if table is COMMITS:
             _thin(spark, warehouse, now - retention.commits, taken_in)
@@ -76,11 +73,6 @@ def maintain(
         store.vacuum(table.path(warehouse), retention.files)
     store.set_property(COVERAGE.path(warehouse), _MAINTAINED, str(int(now.timestamp())))
     return True
-
-
-def _last(warehouse: str) -> datetime:
-    done = COVERAGE.settings(warehouse).get(_MAINTAINED)
-    return store.created(COVERAGE.path(warehouse)) if done is None else datetime.fromtimestamp(int(done), UTC)
 
 
 def _prune(found: DeltaTable, warehouse: str, table: Table, oldest: datetime, taken_in: int) -> None:

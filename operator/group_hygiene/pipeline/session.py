@@ -153,7 +153,10 @@ def _settings(options: Options, submitted: bool) -> dict[str, str]:
         if master.startswith("local"):
             settings["spark.driver.host"] = "127.0.0.1"
             settings["spark.driver.bindAddress"] = "127.0.0.1"
-            settings["spark.driver.defaultJavaOptions"] = _java_options()
+            # A collector of the environment takes precedence, as Java refuses to start with two.
+            given = " ".join(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
+            collector = [] if re.search(r"Use\w+GC", given) else [_COLLECTOR]
+            settings["spark.driver.defaultJavaOptions"] = " ".join([*collector, _CLASSES, _COMPILER])
             # For shuffles on one machine, neither 200 tasks nor adaptive plans pay.
             settings["spark.sql.shuffle.partitions"] = str(min(_SHUFFLED, os.cpu_count() or 1))
             settings["spark.sql.adaptive.enabled"] = "false"
@@ -181,13 +184,6 @@ def s3a_settings(variables: Mapping[str, str]) -> dict[str, str]:
     if "AWS_WEB_IDENTITY_TOKEN_FILE" in variables and "AWS_ACCESS_KEY_ID" not in variables:
         settings["aws.credentials.provider"] = _WEB_IDENTITY
     return {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}
-
-
-def _java_options() -> str:
-    """A collector of the environment takes precedence, as Java refuses to start with two."""
-    given = " ".join(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
-    options = f"{_CLASSES} {_COMPILER}"
-    return options if re.search(r"Use\w+GC", given) else f"{_COLLECTOR} {options}"
 
 
 def _end(gateway: Any) -> None:

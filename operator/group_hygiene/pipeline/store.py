@@ -25,7 +25,6 @@ from group_hygiene.model.evidence import ACTIVITY_WRITER, TABLES_VERSION
 from group_hygiene.spec.secret import one_line
 
 if TYPE_CHECKING:
-    from delta import DeltaTable as SparkTable
     from pyspark.sql import DataFrame, SparkSession
 
 # Times in tables are at most so far from 1970, some 1,900 years: records may name any, and durations are added to them.
@@ -39,10 +38,6 @@ class Held(NamedTuple):
     rows: int
     least: Any
     most: Any
-
-    def may_have(self, least: int, most: int) -> bool:
-        """Whether it may have a row in which the column is from `least` to `most`."""
-        return self.least is None or self.most is None or (self.least <= most and self.most >= least)
 
 
 class State(NamedTuple):
@@ -75,19 +70,10 @@ class Table(NamedTuple):
         version: of the table, which has it: a run at the same time may write a later one.
         """
         if version is None and not self.exists(warehouse):
-            return self.none(spark)
+            # Spark knows that there are no rows, and simplifies its plans.
+            return spark.createDataFrame(self.schema.empty_table())
         reader = spark.read.format("delta")
         return (reader if version is None else reader.option("versionAsOf", version)).load(self.path(warehouse))
-
-    def none(self, spark: SparkSession) -> DataFrame:
-        """No rows. Spark knows that, and simplifies its plans."""
-        return spark.createDataFrame(self.schema.empty_table())
-
-    def open(self, spark: SparkSession, warehouse: str) -> SparkTable | None:
-        """None = it does not exist."""
-        from delta import DeltaTable as SparkTable
-
-        return SparkTable.forPath(spark, self.path(warehouse)) if self.exists(warehouse) else None
 
     def exists(self, warehouse: str) -> bool:
         return opened(self.path(warehouse)) is not None
@@ -121,8 +107,13 @@ class Table(NamedTuple):
         if version < 0:
             return []
         with _explained(uri := self.path(warehouse)):
-            table = DeltaTable(uri, version=version)
-        return held(table, column)
+            return [
+                Held(
+                    *(unquote(file["path"]), file["num_records"] or 1),
+                    *(file.get(f"{end}.{column}") for end in ("min", "max")),
+                )
+                for file in _files(DeltaTable(uri, version=version))
+            ]
 
     def rows(self, warehouse: str) -> list[dict[str, Any]]:
         """All rows of a small table, `coverage`, times in UTC, all columns; none if it does not exist.
@@ -151,22 +142,22 @@ class Table(NamedTuple):
             )
             return State(str(table.metadata().id), int(table.version()), batch)
 
-    def overwrite(self, warehouse: str, rows: Sequence[Mapping[str, Any]], after: int | None = None) -> None:
+    def overwrite(self, warehouse: str, rows: Sequence[Mapping[str, Any]], after: int) -> None:
         """Overwrite a small table with these rows; creates it if it does not exist.
 
-        after: fails if the table has another version than this one (-1 = it does not exist); None = any.
+        after: fails if the table has another version than this one (-1 = it does not exist).
         """
         data = [{name: row[name] for name in self.schema.names} for row in rows]
         table = opened(uri := self.path(warehouse))
         with _explained(uri):
-            if after is not None and after != (-1 if table is None else table.version()):
+            if after != (-1 if table is None else table.version()):
                 raise CommitFailedError(f"it is not at version {after} any more")
             write_deltalake(
                 uri if table is None else table,
                 pa.Table.from_pylist(data, self.schema),
                 mode="overwrite",
                 configuration=self._properties if table is None else None,
-                commit_properties=None if after is None else _once(),
+                commit_properties=_once(),
             )
 
     def change(
@@ -212,15 +203,6 @@ def opened(uri: str) -> DeltaTable | None:
             return DeltaTable(uri)
         except TableNotFoundError:
             return None
-
-
-def held(table: DeltaTable, column: str) -> list[Held]:
-    """The files of the version that is open: see Table.files."""
-    with _explained(table.table_uri):
-        return [
-            Held(unquote(file["path"]), file["num_records"] or 1, file.get(f"min.{column}"), file.get(f"max.{column}"))
-            for file in _files(table)
-        ]
 
 
 def rows(uri: str, query: str = "SELECT * FROM t") -> list[dict[str, Any]]:

@@ -74,9 +74,7 @@ GROUP_STATES = Table(
 
 # Records that could not be decoded, unchanged, and why.
 QUARANTINE = Table(
-    "quarantine",
-    _schema(f"{_POSITION}, key BLOB, value BLOB, error VARCHAR NOT NULL, {_WRITTEN_AFTER}"),
-    _INDEXED,
+    "quarantine", _schema(f"{_POSITION}, key BLOB, value BLOB, error VARCHAR NOT NULL, {_WRITTEN_AFTER}"), _INDEXED
 )
 
 # One row per group. Times are those of the log's records; null = unknown. offsets: its last commit in each partition

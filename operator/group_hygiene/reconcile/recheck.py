@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from group_hygiene.decide.checks.unread import asks_records
 from group_hygiene.decide.plan import Plan, due_topics
-from group_hygiene.evidence.trust import read_evidence
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
@@ -36,6 +35,7 @@ from group_hygiene.reconcile.context import (
     read_protections,
     readable,
 )
+from group_hygiene.reconcile.evidence import read_evidence
 from group_hygiene.reconcile.unread import read_records
 from group_hygiene.reconcile.uses import Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, VETOES, Case, Reads, Ready, of_topics, unreadable

@@ -16,7 +16,6 @@ from group_hygiene.decide import checks, unchanged
 from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.decide.plan import RunConditions, Verdicts
 from group_hygiene.errors import MemoryExhausted, Unreachable
-from group_hygiene.evidence import trust as tables
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
@@ -40,6 +39,7 @@ from group_hygiene.reconcile.context import (
     read_protections,
     readable,
 )
+from group_hygiene.reconcile.evidence import read_evidence
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.sightings import new_notes
@@ -297,7 +297,7 @@ class _Scan(Facts):
                 self.subscribed.update(found)
 
     def read_activity(self, groups: Mapping[str, Group]) -> None:
-        evidence = tables.read_evidence(self.context, self.cluster, groups, self.deadline, self.older)
+        evidence = read_evidence(self.context, self.cluster, groups, self.deadline, self.older)
         self.activity.update(evidence.groups)
         if self.coverage is None or self.coverage.problem is None:
             self.coverage = evidence.coverage

@@ -6,7 +6,7 @@ Drawn 336 px wide, so that they are legible on a phone; without requests to the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from unicodedata import east_asian_width
@@ -207,14 +207,7 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], noun: str, title: str
         return ""
     order = {part: n for n, part in enumerate(colours)}
     pieces = [
-        {
-            "row": bar.row,
-            "part": bar.part,
-            "count": bar.count,
-            "order": order[bar.part],
-            "href": bar.href,
-            "description": f"{bar.description}: {counted(bar.count, noun)}",
-        }
+        asdict(bar) | {"order": order[bar.part], "description": f"{bar.description}: {counted(bar.count, noun)}"}
         for bar in bars
         if bar.count
     ]

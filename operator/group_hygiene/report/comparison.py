@@ -37,9 +37,9 @@ class UnitNumbers(_Counts, frozen=True, rename="camel", kw_only=True):
 
 
 class Numbers(_Counts, frozen=True, rename="camel", kw_only=True):
-    """Of `findings.Findings`. units: without the `others`."""
+    """Of `findings.Findings`. version: of this file; units: without the `others`."""
 
-    version: int
+    version: int = 0
     cluster_id: str
     read_at: datetime
     since: datetime
@@ -52,15 +52,7 @@ class Numbers(_Counts, frozen=True, rename="camel", kw_only=True):
 
 
 def encode(findings: Findings) -> str:
-    """The numbers as JSON."""
-    units = tuple(
-        UnitNumbers(
-            **{name: getattr(unit, name if name != "groups" else "there") for name in UnitNumbers.__struct_fields__}
-        )
-        for unit in findings.units
-    )
-    fields = {name: getattr(findings, name) for name in Numbers.__struct_fields__ if name not in ("version", "units")}
-    numbers = Numbers(version=_VERSION, units=units, **fields)
+    numbers = msgspec.structs.replace(msgspec.convert(findings, Numbers, from_attributes=True), version=_VERSION)
     return msgspec.json.format(msgspec.json.encode(numbers), indent=2).decode() + "\n"
 
 

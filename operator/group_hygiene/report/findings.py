@@ -1,4 +1,4 @@
-"""The content of the report, as records: `pipeline.activity.survey` computes them, and `report.page` renders them.
+"""The content of the report, as records: `pipeline.survey` computes them, and `report.page` renders them.
 
 All times are UTC. Beside each truncated list is its whole length.
 """
@@ -15,7 +15,7 @@ class Unit:
     """The groups of one name pattern, owner and program, including groups that are gone: the unit of work.
 
     pattern: as in `match.groups`; "" = names without similar ones. owner, program: "" = none. seen: all groups that
-    were ever in the tables. there: of these, groups that exist now. idle: of these, groups that are idle for 7 days or
+    were ever in the tables. groups: of these, groups that exist now. idle: of these, groups that are idle for 7 days or
     more. offsets: how many are stored for existing groups. idle_offsets: of these, for idle groups. idle_since: of the
     group that is idle for longest. came, went: groups that appeared, or went away, after `Findings.since`. cleaned: of
     those that went, groups that a client deleted, as Kafka would have removed them later. new: day -> groups that first
@@ -27,7 +27,7 @@ class Unit:
     owner: str
     program: str
     seen: int
-    there: int
+    groups: int
     idle: int
     offsets: int
     idle_offsets: int

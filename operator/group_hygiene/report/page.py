@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from group_hygiene.report import wording
 from group_hygiene.report.charts import curve, draw, strips, unit_name
 from group_hygiene.report.comparison import Numbers
-from group_hygiene.report.findings import Findings, GroupRow, StaleTopic, Unit
+from group_hygiene.report.findings import Findings, GroupRow, Unit
 from group_hygiene.report.wording import counted, number, printable
 
 # Of the 3 MB that a page may have; the rest of the page needs far less than these limits leave.
@@ -75,7 +75,7 @@ def render(findings: Findings, listing: str = "", before: Numbers | None = None)
     units = _fitting(
         [_unit(unit, findings, before, policies) for unit in findings.units],
         _UNITS_BYTES,
-        lambda unit: _UNIT_BYTES + 4 * _script_bytes([unit["name"], unit["owner"], unit["last_client"]]),
+        lambda u: _UNIT_BYTES + 4 * _script_bytes([u["name"], u["unit"].owner, u["unit"].last_client]),
     )
     places = {unit.key: n for n, unit in enumerate(findings.units[: len(units)])}
     listed = [row for row in findings.rows if row.unit in places]
@@ -98,7 +98,10 @@ def render(findings: Findings, listing: str = "", before: Numbers | None = None)
         owned=sum(1 for share in findings.owners if share.name),
         suggestions=suggestions,
         ready=[one for one in suggestions if one.policy],
-        stale=_fitting(findings.stale, _STALE_BYTES, _stale_bytes),
+        stale=_fitting(
+            *(findings.stale, _STALE_BYTES),
+            lambda stale: 500 + len(escape(printable(stale.group) + printable(stale.topic)).encode()),
+        ),
         expiring=sum(findings.expiring.values()),
         heap=findings.idle_offsets * _HEAP_BYTES / 1024**2,
         listing=quote(listing),
@@ -121,8 +124,6 @@ def _unit(unit: Unit, findings: Findings, before: Numbers | None, policies: Mapp
     return {
         "unit": unit,
         "name": name,
-        "owner": unit.owner,
-        "last_client": unit.last_client,
         "idle_since": since,
         "change": None if old is None else unit.idle - old.idle,
         "spark": _spark(unit, findings.read_at),
@@ -157,10 +158,6 @@ def _script_bytes(item: Any) -> int:
     """As JSON in a script element, where three characters are escaped by six bytes each."""
     text = json.dumps(item, ensure_ascii=False)
     return len(text.encode()) + 5 * sum(text.count(character) for character in "<>&'")
-
-
-def _stale_bytes(stale: StaleTopic) -> int:
-    return 500 + len(escape(printable(stale.group) + printable(stale.topic)).encode())
 
 
 def _fitting(items: Sequence[T], limit: int, size: Callable[[T], int] = _script_bytes) -> list[T]:

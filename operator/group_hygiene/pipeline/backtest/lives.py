@@ -18,9 +18,10 @@ from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.model.groups import CommittedOffset, GroupType, Partition
-from group_hygiene.pipeline.activity.coverage import Covered, activity_at, read_coverage
-from group_hygiene.pipeline.activity.name_patterns import patterned
 from group_hygiene.pipeline.backtest.replay import COMMIT, History, Life, Record, Steps, milliseconds_of, replay
+from group_hygiene.pipeline.coverage import Progress, activity_at, read_coverage
+from group_hygiene.pipeline.name_patterns import patterned
+from group_hygiene.pipeline.store import State
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, PRUNED, RECORDS
 
 _COLUMNS = ("group", "known", *Record._fields)
@@ -29,11 +30,12 @@ _COLUMNS = ("group", "known", *Record._fields)
 class Extent(NamedTuple):
     """The range of the tables.
 
-    began, read_at: the time for which they are complete. pruned: whether old records were dropped. bytes: of the files
-    to read.
+    activity: that has what `covered` counts. began, read_at: the time for which they are complete. pruned: whether old
+    records were dropped. bytes: of the files to read.
     """
 
-    covered: Covered
+    covered: Progress
+    activity: State
     began: datetime
     read_at: datetime
     pruned: bool
@@ -45,17 +47,18 @@ def extent(warehouse: str) -> Extent:
 
     The log is compacted: its first read finds the last records only, so history begins with that read.
     """
-    covered = read_coverage(warehouse)
-    rows = covered.places.values()
-    if len(rows) < covered.partitions:
+    covered, activity = read_coverage(warehouse)
+    first = filter(None, (place.first_read_at for place in covered.places.values()))
+    if len(covered.read_at) < len(covered.places):
         raise PipelineError(
             "the offsets log was not read to its end yet: run `group-hygiene pipeline run` until it says complete"
         )
     dropped = [text for table in RECORDS if (text := table.settings(warehouse).get(PRUNED))]
     return Extent(
         covered,
-        began=max([*(row["first_read_at"] for row in rows), *map(datetime.fromisoformat, dropped)]),
-        read_at=min(row["read_at"] for row in rows),
+        activity,
+        began=max([*first, *map(datetime.fromisoformat, dropped)]),
+        read_at=min(covered.read_at.values()),
         pruned=bool(dropped),
         bytes=sum(table.size(warehouse) for table in (ACTIVITY, COMMITS, GROUP_STATES)),
     )
@@ -68,7 +71,7 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
 
     Only batches that `activity` includes: concurrent writes to the tables change nothing.
     """
-    upto = F.col("batch") <= max(row["batch"] for row in reach.covered.places.values())
+    upto = F.col("batch") <= reach.covered.batch
     commits = COMMITS.read(spark, warehouse).where(upto)
     states = GROUP_STATES.read(spark, warehouse).where(upto)
     # A commit, aborted or not, or a member. An epoch without members counts, too: of a consumer that joined and soon
@@ -95,7 +98,7 @@ def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
     )
     times = (F.unix_millis(name).alias(name) for name in ("last_commit", "empty_since", "first_seen"))
     fields = ("log_partition", "type", "protocol_type", "state", *times, offsets.alias("offsets"))
-    rows = patterned(activity_at(spark, warehouse, reach.covered.activity).select("group", *fields))
+    rows = patterned(activity_at(spark, warehouse, reach.activity).select("group", *fields))
     return rows.select("group", F.struct(*rows.drop("group").columns).alias("known"))
 
 

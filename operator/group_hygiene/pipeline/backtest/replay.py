@@ -39,7 +39,6 @@ class Steps:
 
     @property
     def end(self) -> datetime:
-        """The last of them."""
         return self.at(self.count - 1)
 
     def at(self, index: int) -> datetime:
@@ -113,7 +112,6 @@ class History:
         return next((stretch for stretch in reversed(self.stretches) if stretch.begins <= moment), None)
 
     def back_after(self, moment: datetime) -> Sign | None:
-        """The first use after a moment."""
         return min((sign for sign in self.signs if sign.at > moment), default=None)
 
 

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline.activity.name_patterns import too_general
 from group_hygiene.pipeline.backtest.lives import extent
 from group_hygiene.pipeline.backtest.run import Backtest, Terms, Tried, backtest
 from group_hygiene.pipeline.backtest.tally import Regret
 from group_hygiene.pipeline.backtest.trial import MATCH
+from group_hygiene.pipeline.name_patterns import too_general
 from group_hygiene.pipeline.tables import ACTIVITY
 from group_hygiene.report.findings import Findings, RegrettedGroup, Suggestion, Unit
 from group_hygiene.spec.crds import API_VERSION
@@ -91,7 +91,7 @@ def _patterns(units: Sequence[Unit]) -> list[Unit]:
         found[unit.pattern] = (
             unit
             if one is None
-            else replace(one, there=one.there + unit.there, idle=one.idle + unit.idle, made=one.made and unit.made)
+            else replace(one, groups=one.groups + unit.groups, idle=one.idle + unit.idle, made=one.made and unit.made)
         )
     return sorted(found.values(), key=lambda unit: (-unit.idle, unit.pattern))
 
@@ -134,7 +134,7 @@ def _suggestion(
     """A suggestion with the least idleFor that deletes groups, and from which on no idleFor causes a regret."""
     policy = tried.policy
     name = obj["metadata"]["name"]
-    made = Suggestion(pattern.pattern, pattern.there, name, "", None, tried.deleted, tried.regret, tried.periods)
+    made = Suggestion(pattern.pattern, pattern.groups, name, "", None, tried.deleted, tried.regret, tried.periods)
     # A policy that waits longer than Kafka's retention deletes nothing.
     most = retention - policy.grace_period - policy.interval
     best = next((one for one in tried.periods if one.safe and _IDLE_FOR <= one.period <= most), None)

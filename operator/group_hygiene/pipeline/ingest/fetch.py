@@ -37,7 +37,10 @@ def _read(client: Client, offsets: Range, leaders: dict[int, int], sink: Sink) -
         # The limit for the timeout of a scan applies to each request.
         answer = fetch_raw(leader, position, Deadline(client.settings.timeout.total_seconds()))
         if isinstance(answer, Fault):
-            raise PipelineError(_explained(place, answer))
+            if answer.code == "OFFSET_OUT_OF_RANGE":
+                why = "the log lost records, or was recreated, while it was read: the next run explains what to do"
+                raise PipelineError(why)
+            raise PipelineError(f"{place} can't be read: {answer}")
         if not answer.data:
             if answer.stable < offsets.end:
                 raise PipelineError(f"{place} ends earlier than a moment ago: nothing is lost, run this again")
@@ -56,9 +59,3 @@ def _read(client: Client, offsets: Range, leaders: dict[int, int], sink: Sink) -
         if position <= before:
             raise PipelineError(f"{place} can't be read: the broker's answer does not reach offset {before}")
     return min(position, offsets.end)
-
-
-def _explained(place: Partition, fault: Fault) -> str:
-    if fault.code == "OFFSET_OUT_OF_RANGE":
-        return "the log lost records, or was recreated, while it was read: the next run explains what to do"
-    return f"{place} can't be read: {fault}"

@@ -227,7 +227,10 @@ _LAST_STRAY = """
 
 
 class Run(NamedTuple):
-    """era: of all records. partitions: of the log. now: when it was read. first_day: of `commits_by_day`."""
+    """The log that is folded. era: of all records. partitions: of the log. now: when its end was asked for.
+
+    first_day: of `commits_by_day`.
+    """
 
     cluster_id: str
     era: int

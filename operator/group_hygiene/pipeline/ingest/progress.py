@@ -1,4 +1,4 @@
-"""How far the log was read, and where to continue: the table `coverage`, and how to handle a log that changed.
+"""Where to continue to read the log, also if it changed since the last run.
 
 `plan` is pure. If records were lost or the log is another one, it stops: a user must decide, since the tables' history
 has a gap then.
@@ -7,82 +7,20 @@ has a gap then.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import datetime
 from typing import NoReturn
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.model.groups import NO_LEADER_EPOCH
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.store import State
+from group_hygiene.pipeline.coverage import Place, Progress
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, RECORDS
 
 _HOW_TO_CONTINUE = (
     "To continue with the current log, run this once with --start-over: all history stays, and groups count as active "
     "at that moment, since the lost records are unknown"
 )
-# The same in each row.
-_OF_ALL = ("cluster_id", "topic_id", "era", "batch")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One partition of the log: see tables.COVERAGE."""
-
-    covered_to: int
-    read_at: datetime | None = None
-    complete_since: datetime | None = None
-    first_read_at: datetime | None = None
-    leader_epoch: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The rows of `coverage`.
-
-    batch: the number of the last completed batch; rows of a later one are leftovers of a run that was killed.
-    """
-
-    cluster_id: str
-    topic_id: str | None
-    era: int
-    batch: int
-    places: Mapping[int, Place]
-
-    @property
-    def positions(self) -> dict[int, int]:
-        return {partition: place.covered_to for partition, place in self.places.items()}
-
-    def advanced(self, reached: Mapping[int, int], unread: Mapping[int, datetime]) -> Progress:
-        """The progress after one more batch. unread: by partition, records before this time say nothing of groups."""
-        moved = {
-            partition: replace(
-                place,
-                covered_to=max(place.covered_to, reached.get(partition, 0)),
-                complete_since=max(filter(None, (place.complete_since, unread.get(partition))), default=None),
-            )
-            for partition, place in self.places.items()
-        }
-        return replace(self, batch=self.batch + 1, places=moved)
-
-    def seen(self, bounds: LogBounds) -> Progress:
-        """With `read_at` of every partition that was read to its end, and the leader epoch of each."""
-        return replace(self, places={number: _seen(number, place, bounds) for number, place in self.places.items()})
-
-
-def _seen(partition: int, place: Place, bounds: LogBounds) -> Place:
-    epoch = bounds.leader_epochs.get(partition, place.leader_epoch)
-    if place.covered_to < bounds.ends.get(partition, 0):
-        return replace(place, leader_epoch=epoch)
-    read_at = bounds.asked_at
-    if (undecided_since := bounds.undecided_since.get(partition)) is not None:
-        # All records beyond `covered_to` are later than this, by the reader's clock. It never moves back.
-        read_at = max(filter(None, (place.read_at, min(read_at, undecided_since))))
-    first_read_at = place.first_read_at or bounds.asked_at
-    return replace(place, leader_epoch=epoch, read_at=read_at, first_read_at=first_read_at)
 
 
 def cut_off(before: Progress, ends: Mapping[int, int]) -> dict[int, int]:
@@ -129,7 +67,12 @@ def plan(
     unread = {partition: start for partition, start in starts if start > places.get(partition, Place(start)).covered_to}
     if unread:
         if not start_over:
-            raise Halted(f"{_unread(before, unread)}. {_HOW_TO_CONTINUE}")
+            partition, start = min(unread.items())
+            others = f" (and {len(unread) - 1} more partitions)" if len(unread) > 1 else ""
+            raise Halted(
+                f"{OFFSETS_TOPIC}-{partition} was read up to offset {places[partition].covered_to} and begins at "
+                f"{start} now{others}: the records between were deleted before they were read. {_HOW_TO_CONTINUE}"
+            )
         places |= {partition: _again(before, partition, bounds) for partition in unread}
     return Progress(bounds.cluster_id, bounds.topic_id or before.topic_id, before.era, before.batch, places)
 
@@ -147,11 +90,10 @@ def refuse_others(warehouse: str, batch: int) -> None:
     The first batch created them, and a run that was killed leaves the one after `batch`.
     """
     for table in RECORDS:
-        found = store.opened(table.path(warehouse))
-        if batch and found is None:
+        version = table.version(warehouse)
+        if batch and version < 0:
             _tables_differ(f"the table {COVERAGE.name} ends with batch {batch}, and {table.name} is gone")
-        files = [] if found is None else store.held(found, "batch")
-        last = max((file.most or 0 for file in files), default=0)
+        last = max((file.most or 0 for file in table.files(warehouse, version, "batch")), default=0)
         if last > batch + 1:
             _tables_differ(
                 f"the table {table.name} ends with batch {last}, and {COVERAGE.name} with batch {batch}: an older "
@@ -164,26 +106,6 @@ def _tables_differ(why: str) -> NoReturn:
         f"{why}. Restore its newest state, or read the log again into a new, empty --warehouse (and set it in "
         "spec.activity.uri)"
     )
-
-
-def read_progress(warehouse: str) -> tuple[Progress, State] | None:
-    """The progress in `coverage`, and the state of `activity` that has all of it; None = nothing was read yet."""
-    rows = COVERAGE.rows(warehouse)
-    if not rows:
-        return None
-    places = {row["log_partition"]: Place(**{field.name: row[field.name] for field in fields(Place)}) for row in rows}
-    activity = State(rows[0]["activity_id"], rows[0]["activity_version"], rows[0]["batch"])
-    return Progress(**{name: rows[0][name] for name in _OF_ALL}, places=places), activity
-
-
-def write_progress(warehouse: str, progress: Progress, activity: State, after: int) -> None:
-    """Replace the rows of `coverage`. Raises PipelineError if its version is not `after`: see Table.overwrite."""
-    of_all = {name: getattr(progress, name) for name in _OF_ALL} | {"version": TABLES_VERSION}
-    of_all |= {"activity_id": activity.id, "activity_version": activity.version}
-    rows = [
-        of_all | {"log_partition": partition} | asdict(place) for partition, place in sorted(progress.places.items())
-    ]
-    COVERAGE.overwrite(warehouse, rows, after)
 
 
 def _again(before: Progress, partition: int, bounds: LogBounds) -> Place:
@@ -219,13 +141,3 @@ def _why_new_era(before: Progress, bounds: LogBounds, cut: Mapping[int, int]) ->
             "groups have moved to other partitions"
         )
     return None
-
-
-def _unread(before: Progress, unread: Mapping[int, int]) -> str:
-    partition, start = min(unread.items())
-    others = f" (and {len(unread) - 1} more partitions)" if len(unread) > 1 else ""
-    covered = before.places[partition].covered_to
-    return (
-        f"{OFFSETS_TOPIC}-{partition} was read up to offset {covered} and begins at {start} now{others}: "
-        "the records between were deleted before they were read"
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import date, datetime
+from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -39,6 +39,8 @@ _OLD_BYTES, _WAITING_BYTES, _CHUNK = 64_000_000, 128_000_000, 10_000
 _TIME = pa.timestamp("us", "UTC")
 # The names of two of the tables of records; the third has those that say nothing of a group.
 _COMMITS, _STATES = "commits", "group_states"
+# The partition of a record, and times before which it was not written.
+_WHEN = ("log_partition", "record_time", "written_after")
 
 
 class Range(NamedTuple):
@@ -74,26 +76,19 @@ class Round(NamedTuple):
     """What all tasks of a batch do. records: the tables of records by name. written_after: by partition of the log, see
     tables.COMMITS.
 
-    version: of the table `activity`. partitions: of the log. moved: whether groups may be in other partitions than
-    before. now: when the log's end was asked for. first_day: see Run. gone_before: groups that are gone since an
-    earlier time get no row any more; None = all get one.
-
-    hosts: whether to store the hosts of clients. most: bytes of records after which a task ends. run: a name
-    of its own.
+    version: of the table `activity`. moved: whether groups may be in other partitions than before. gone_before: groups
+    that are gone since an earlier time get no row any more; None = all get one. hosts: whether to store the hosts of
+    clients. most: bytes of records after which a task ends. run: a name of its own.
     """
 
     warehouse: str
     records: Mapping[str, Table]
     activity: Table
     version: int
-    cluster_id: str
-    era: int
+    log: Run
     batch: int
     written_after: Mapping[int, datetime]
-    partitions: int
     moved: bool
-    now: datetime
-    first_day: date
     gone_before: datetime | None
     hosts: bool
     most: int
@@ -119,7 +114,7 @@ class Done(NamedTuple):
     failure: str | None = None
 
 
-def plan(
+def plan_tasks(
     ranges: Sequence[Range], files: Mapping[str, Shard], partitions: Iterable[int], split: bool, moved: bool
 ) -> list[Task]:
     """The smallest tasks that do not touch each other's groups, in the order of partitions.
@@ -175,9 +170,8 @@ class Sink:
         return self._bytes >= self._round.most
 
     def add_records(self, partition: int, records: Records) -> None:
-        """Add records of one partition of the log."""
         round = self._round
-        same: dict[str, Any] = {"era": round.era, "batch": round.batch, "log_partition": partition}
+        same: dict[str, Any] = {"era": round.log.era, "batch": round.batch, "log_partition": partition}
         same["written_after"] = round.written_after.get(partition)
         for name, some, decoded in decode_all(records.keys, records.values, round.hosts):
             if not len(some):
@@ -194,7 +188,6 @@ class Sink:
             self.add(name, pa.RecordBatch.from_pydict(columns, schema))
 
     def add(self, name: str, rows: pa.RecordBatch) -> None:
-        """Add rows of the table of this name."""
         if name not in self._open:
             self._open[name] = TableFile(self._round.warehouse, self._round.records[name])
         file = self._open[name]
@@ -203,9 +196,12 @@ class Sink:
             self._parts.append(self._open.pop(name).finished())
         if name in self.folded:
             self.keep(name, rows)
-        else:
-            self._note_unread(rows)
-            self._bytes += rows.nbytes
+            return
+        self._bytes += rows.nbytes
+        for partition, *times in zip(*(rows.column(name).to_pylist() for name in _WHEN), strict=True):
+            known = [time for time in (*times, self.unread.get(partition)) if time is not None]
+            if known:
+                self.unread[partition] = max(known)
 
     def keep(self, name: str, rows: pa.RecordBatch) -> None:
         """Keep rows of groups, which a table has already."""
@@ -215,14 +211,7 @@ class Sink:
     def finished(self) -> list[Part]:
         return self._parts + [file.finished() for file in self._open.values()]
 
-    def _note_unread(self, rows: pa.RecordBatch) -> None:
-        for partition, *times in zip(*(rows.column(name).to_pylist() for name in _WHEN), strict=True):
-            known = [time for time in (*times, self.unread.get(partition)) if time is not None]
-            if known:
-                self.unread[partition] = max(known)
 
-
-_WHEN = ("log_partition", "record_time", "written_after")
 # Reads these ranges into a sink until it is full; returns by partition the offset up to which it has all records.
 Source = Callable[[Sequence[Range], Sink], Mapping[int, int]]
 
@@ -254,13 +243,11 @@ def _done(task: Task, round: Round, source: Source) -> Done:
     commits, states = (
         pa.Table.from_batches(batches, round.records[name].schema) for name, batches in sink.folded.items()
     )
-    run = Run(round.cluster_id, round.era, round.partitions, round.now, round.first_day)
-    with tempfile.TemporaryDirectory() as spill, closing(Fold(commits, states, run, spill)) as fold:
+    with tempfile.TemporaryDirectory() as spill, closing(Fold(commits, states, round.log, spill)) as fold:
         return done._replace(files=_folded(task, round, fold), strays=fold.strays)
 
 
 def _folded(task: Task, round: Round, fold: Fold) -> list[AddAction]:
-    """New files of the task's shards."""
     schema, changed = round.activity.schema, fold.groups
     waiting, files = [schema.empty_table()], _Files(round, task.shards)
     where = " OR ".join(f"log_partition BETWEEN {whole.low} AND {whole.high}" for whole in task.wholes)
@@ -301,7 +288,7 @@ class _Files:
         if self._round.gone_before is not None:
             rows = rows.filter(pc.invert(_gone(rows, self._round.gone_before)))
         if self._round.moved:
-            rows = _moved(rows, self._round.era, self._round.partitions)
+            rows = _moved(rows, self._round.log)
         partition = rows.column("log_partition").to_numpy()
         which = np.searchsorted([shard.low for shard in self._shards[1:]], partition, "right")
         if np.count_nonzero(np.diff(which)) > len(self._shards):
@@ -330,8 +317,8 @@ def _gone(rows: pa.Table, before: datetime) -> pa.ChunkedArray:
     return pc.and_(pc.equal(rows.column("state"), "Gone"), pc.and_(ended, silent))
 
 
-def _moved(rows: pa.Table, era: int, partitions: int) -> pa.Table:
-    """The rows of an earlier log with the partition of so many in which their groups' next records will be."""
-    now = pa.array(partitions_of(rows.column("group").combine_chunks(), partitions), pa.int32())
+def _moved(rows: pa.Table, log: Run) -> pa.Table:
+    """The rows of an earlier log with the partition of this one in which their groups' next records will be."""
+    now = pa.array(partitions_of(rows.column("group").combine_chunks(), log.partitions), pa.int32())
     index, found = rows.schema.get_field_index("log_partition"), rows.column("log_partition")
-    return rows.set_column(index, rows.field(index), pc.if_else(pc.less(rows.column("era"), era), now, found))
+    return rows.set_column(index, rows.field(index), pc.if_else(pc.less(rows.column("era"), log.era), now, found))

@@ -90,30 +90,24 @@ def with_placeholders(groups: DataFrame, patterns: Iterable[str]) -> dict[str, s
     """
     tokens = {pattern: re.findall(r"\\.|\*|[^\\*]+", pattern, re.DOTALL) for pattern in patterns}
     tokens = {pattern: parts for pattern, parts in tokens.items() if 1 <= parts.count("*") <= _STARS}
-    literal = {part: re.escape(re.sub(r"\\(.)", r"\1", part)) for parts in tokens.values() for part in parts}
-    expressions = [
-        "(?s)^" + "".join("(.*)" if part == "*" else literal[part] for part in it) + r"\z" for it in tokens.values()
-    ]
-    stars = [parts.count("*") for parts in tokens.values()]
-    wanted = pa.table(
-        {
-            "pattern": pa.array(tokens, pa.string()),
-            "expression": pa.array(expressions, pa.string()),
-            "stars": pa.array(stars, pa.int32()),
-        }
-    )
-    rows = groups.join(F.broadcast(groups.sparkSession.createDataFrame(wanted)), "pattern")
-    fits = {
-        f"{name}{n}": F.bool_and(
+    wanted = []
+    for pattern, parts in tokens.items():
+        literals = ("(.*)" if part == "*" else re.escape(re.sub(r"\\(.)", r"\1", part)) for part in parts)
+        expression = rf"(?s)^{''.join(literals)}\z"
+        wanted.append({"pattern": pattern, "stars": parts.count("*"), "expression": expression})
+    schema = pa.schema({"pattern": pa.string(), "stars": pa.int32(), "expression": pa.string()})
+    frame = groups.sparkSession.createDataFrame(pa.Table.from_pylist(wanted, schema))
+    fits = (
+        F.bool_and(
             F.rlike(
                 F.expr(f"if(stars < {n}, null, regexp_extract(`group`, expression, {n}))"),
                 F.lit(rf"^(?:{PLACEHOLDERS[name]})\z"),
             )
-        )
+        ).alias(f"{name}{n}")
         for name in _PLACEHOLDERS
         for n in range(1, _STARS + 1)
-    }
-    found = rows.groupBy("pattern").agg(*(column.alias(name) for name, column in fits.items())).toArrow().to_pylist()
+    )
+    found = groups.join(F.broadcast(frame), "pattern").groupBy("pattern").agg(*fits).toArrow().to_pylist()
     return {row["pattern"]: _replaced(row["pattern"], tokens[row["pattern"]], row) for row in found}
 
 

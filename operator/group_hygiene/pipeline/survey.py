@@ -24,9 +24,10 @@ from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.naming import FORMULAS
-from group_hygiene.pipeline.activity.coverage import Covered, activity_at, read_coverage
-from group_hygiene.pipeline.activity.name_patterns import patterned, with_placeholders
+from group_hygiene.pipeline.coverage import Progress, activity_at, read_coverage
+from group_hygiene.pipeline.name_patterns import patterned, with_placeholders
 from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit
+from group_hygiene.report.wording import counted
 from group_hygiene.spec.catalogue import likely_program
 from group_hygiene.spec.owners import NO_OWNERS, Owners
 
@@ -45,7 +46,7 @@ _JUDGED = (
 )
 _TIME, _NEVER = pa.timestamp("us", "UTC"), datetime.max.replace(tzinfo=UTC)
 _UNIT = ("pattern", "owner", "program")
-# Existing groups that are alike in these columns are counted together. overdue: see `_due`.
+# Existing groups that are alike in these columns are counted together. overdue: see `_derived`.
 _TALLIED = ("type", "covered", "due", "overdue", "idle", "owner")
 # A pattern counts as generated if this share of its names has digits in place of the star.
 _MADE = 0.8
@@ -56,21 +57,18 @@ _Rows = Sequence[Mapping[str, Any]]
 
 
 def survey(
-    spark: SparkSession,
-    warehouse: str,
-    retention: timedelta,
-    owners: Owners = NO_OWNERS,
-    since: datetime | None = None,
+    spark: SparkSession, warehouse: str, retention: timedelta, owners: Owners = NO_OWNERS, since: datetime | None = None
 ) -> Findings:
     """All findings but `began` and `suggestions`, which stay empty. retention: the brokers' offsets.retention.minutes.
 
     since: see Findings; None = 7 days before the log was read. Raises PipelineError if there are no tables yet, empty
     ones, or not the version that `coverage` names.
     """
-    covered = read_coverage(warehouse)
-    since = since or covered.read_at - _WEEK
-    activity = activity_at(spark, warehouse, covered.activity).select(*_COLUMNS)
-    judged = known(activity, covered.places, retention).withColumns(_derived(covered.read_at, retention, since))
+    covered, state = read_coverage(warehouse)
+    read_at = max(covered.read_at.values()).astimezone(UTC)
+    since = since or read_at - _WEEK
+    activity = activity_at(spark, warehouse, state).select(*_COLUMNS)
+    judged = known(activity, covered, retention).withColumns(_derived(read_at, retention, since))
     groups = patterned(judged.drop("offsets", "commits_by_day"))
     alone = F.rlike("pattern", F.lit(_NO_STAR)) | (F.col("group") == "")
     groups = groups.withColumn("pattern", F.when(alone, "").otherwise(F.col("pattern")))
@@ -83,21 +81,21 @@ def survey(
             raise PipelineError("the tables hold no group yet: the log had none when it was read")
         shown = _units(groups)
         names = with_placeholders(groups, {unit["pattern"] for unit in shown})
-        rows, days, listing = _rows(groups), _days(groups, covered.read_at), _listing(groups)
+        rows, days, listing = _rows(groups), _days(groups, read_at), _listing(groups)
         changes = groups.agg(*map(F.count_if, ("came", "went", "cleaned"))).toArrow().to_pylist()[0]
     finally:
         groups.unpersist()
-    stale, stale_total = _stale(activity, covered.read_at)
+    stale, stale_total = _stale(activity, read_at)
     behind = _behind(spark, activity, [row["group"] for row in rows])
     topics, left = _topics(judged)
     return Findings(
         cluster_id=covered.cluster_id,
-        read_at=covered.read_at,
+        read_at=read_at,
         since=since,
         began=None,
         retention=retention,
         groups=sum(row["groups"] for row in alike),
-        idle=_tally(alike, "idle")[(True,)],
+        idle=_tally(alike, "idle")[True],
         offsets=sum(row["offsets"] for row in alike),
         idle_offsets=sum(row["offsets"] for row in alike if row["idle"]),
         left=left,
@@ -106,25 +104,25 @@ def survey(
         others=units - len(shown),
         owners=_owners(alike) if owners.entries else [],
         topics=topics,
-        committers=_committers(activity, covered.read_at),
+        committers=_committers(activity, read_at),
         days=days,
         rows=[GroupRow(**_in_words(row, names), behind=behind.get(row["group"])) for row in rows],
         listing=listing[0],
         listed=listing[1],
-        expiring=dict(sorted((day, count) for (day,), count in _tally(alike, "due").items() if day is not None)),
+        expiring=dict(sorted((day, count) for day, count in _tally(alike, "due").items() if day is not None)),
         stale=stale,
         stale_total=stale_total,
         suggestions=(),
-        notes=_notes(covered, alike),
+        notes=_notes(covered, read_at, alike),
     )
 
 
-def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retention: timedelta) -> DataFrame:
+def known(activity: DataFrame, covered: Progress, retention: timedelta) -> DataFrame:
     """These rows with `simple`, `idle_since` and `expires` (Activity's simple, idle_since and first_expiry).
 
-    Also with `covered`: whether their partition is in `places`; if not, both times are null (unknown).
+    Also with `covered`: whether their partition was read to its end; if not, both times are null (unknown).
     """
-    since = {partition: place["complete_since"] for partition, place in places.items()}
+    read, since = set(covered.read_at), covered.complete_since
     fields = pa.struct(
         [("simple", pa.bool_()), ("covered", pa.bool_()), *((name, _TIME) for name in ("idle_since", "expires"))]
     )
@@ -137,7 +135,7 @@ def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retentio
             last_commit_after=after,
             state_after=state_after,
         )
-        if partition not in since:
+        if partition not in read:
             return {"simple": each.simple, "covered": False}
         expires = each.first_expiry(retention)
         return {"simple": each.simple, "covered": True, "idle_since": each.idle_since, "expires": expires}
@@ -150,6 +148,14 @@ def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retentio
 
 
 def _derived(read_at: datetime, retention: timedelta, since: datetime) -> dict[str, Column]:
+    """due: the day on which the first offsets expire, within a week. overdue: they should have expired over a day ago.
+
+    Not for groups in use, which commit again before that. Use is a recent commit if membership is unknown or none.
+    """
+    now, expires = F.lit(read_at), F.col("expires")
+    recent = F.coalesce(F.col("last_commit") > now - F.lit(_DAY), F.lit(False))
+    used = (F.col("state") == "Active") | (F.col("empty_since").isNull() & recent)
+    waits, late = (F.col("state") != "Gone") & ~used, expires < now - F.lit(_DAY)
     went = (F.col("state") == "Gone") & (F.col("tombstoned_at") > F.lit(since))
     columns = {
         "there": F.col("state") != "Gone",
@@ -159,9 +165,10 @@ def _derived(read_at: datetime, retention: timedelta, since: datetime) -> dict[s
         "went": went,
         # Kafka itself removes offsets only after their retention.
         "cleaned": went & (F.col("tombstoned_at") < F.col("last_commit") + F.lit(retention)),
+        "overdue": waits & late,
     }
-    known = {name: F.coalesce(column, F.lit(False)) for name, column in columns.items()}
-    return known | _due(F.lit(read_at))
+    due = F.when(waits & ~late & (expires < now + F.lit(_WEEK)), F.greatest(expires, now).cast("date"))
+    return {name: F.coalesce(column, F.lit(False)) for name, column in columns.items()} | {"due": due}
 
 
 def _named(groups: DataFrame, owners: Owners) -> DataFrame:
@@ -178,41 +185,24 @@ def _named(groups: DataFrame, owners: Owners) -> DataFrame:
     return groups.withColumn("named", named("group")).select("*", "named.*").drop("named")
 
 
-def _due(now: Column) -> dict[str, Column]:
-    """due: the day on which the first offsets expire, within a week. overdue: they should have expired over a day ago.
-
-    Not for groups in use, which commit again before that. Use is a recent commit if membership is unknown or none.
-    """
-    used = (F.col("state") == "Active") | (
-        F.col("empty_since").isNull() & F.coalesce(F.col("last_commit") > now - F.lit(_DAY), F.lit(False))
-    )
-    expires, waits = F.col("expires"), (F.col("state") != "Gone") & ~used
-    late = expires < now - F.lit(_DAY)
-    return {
-        "due": F.when(waits & ~late & (expires < now + F.lit(_WEEK)), F.greatest(expires, now).cast("date")),
-        "overdue": F.coalesce(waits & late, F.lit(False)),
-    }
-
-
-def _tally(alike: _Rows, *columns: str) -> Counter[tuple[Any, ...]]:
-    """By the values of these columns, the number of groups."""
-    found = Counter[tuple[Any, ...]]()
+def _tally(alike: _Rows, column: str) -> Counter[Any]:
+    """By the values of this column, the number of groups."""
+    found = Counter[Any]()
     for row in alike:
-        found[tuple(row[column] for column in columns)] += row["groups"]
+        found[row[column]] += row["groups"]
     return found
 
 
 def _owners(alike: _Rows) -> list[Share]:
     every, idle = _tally(alike, "owner"), _tally([row for row in alike if row["idle"]], "owner")
-    shares = [Share(name, idle[(name,)], count) for (name,), count in every.items()]
+    shares = [Share(name, idle[name], count) for name, count in every.items()]
     return sorted(shares, key=lambda share: (-share.idle, -share.all, share.name))
 
 
 def _units(groups: DataFrame) -> list[dict[str, Any]]:
-    """The fields for `_in_words`."""
     there, idle = F.col("there"), F.col("there") & F.col("idle")
     days = groups.groupBy(*_UNIT, F.col("first_seen").cast("date").alias("day")).agg(
-        *(F.count("*").alias("seen"), F.count_if(there).alias("there"), F.count_if(idle).alias("idle")),
+        *(F.count("*").alias("seen"), F.count_if(there).alias("groups"), F.count_if(idle).alias("idle")),
         *(
             F.sum(F.when(which, F.col("partitions")).otherwise(0)).alias(name)
             for name, which in (("offsets", there), ("idle_offsets", idle))
@@ -222,7 +212,7 @@ def _units(groups: DataFrame) -> list[dict[str, Any]]:
         F.max_by(F.struct("last_clients", "last_clients_at"), "last_clients_at").alias("client"),
         F.count_if(_digits("group") > _digits("pattern")).alias("numbered"),
     )
-    sums = ("seen", "there", "idle", "offsets", "idle_offsets", "came", "went", "cleaned")
+    sums = ("seen", "groups", "idle", "offsets", "idle_offsets", "came", "went", "cleaned")
     new = F.when(F.col("day").isNotNull(), F.struct("day", "seen"))
     units = days.groupBy(*_UNIT).agg(
         *(F.sum(name).alias(name) for name in sums),
@@ -231,7 +221,7 @@ def _units(groups: DataFrame) -> list[dict[str, Any]]:
         F.map_from_entries(F.sort_array(F.collect_list(new))).alias("new"),
         ((F.col("pattern") != "") & (F.sum("numbered") / F.sum("seen") >= _MADE)).alias("made"),
     )
-    ordered = units.orderBy(*(F.desc(name) for name in ("idle_offsets", "idle", "there", "seen")), *_UNIT)
+    ordered = units.orderBy(*(F.desc(name) for name in ("idle_offsets", "idle", "groups", "seen")), *_UNIT)
     rows = ordered.select("*", "client.*").drop("client").limit(_UNITS).toArrow().to_pylist()
     return [row | {"new": dict(row["new"])} for row in rows]
 
@@ -365,17 +355,16 @@ def _stale(activity: DataFrame, read_at: datetime) -> tuple[list[StaleTopic], in
         stale.unpersist()
 
 
-def _notes(covered: Covered, alike: _Rows) -> list[str]:
-    notes, places = [], covered.places.values()
-    uncovered, overdue = _tally(alike, "covered")[(False,)], _tally(alike, "overdue")[(True,)]
-    if (unread := covered.partitions - len(places)) or uncovered:
+def _notes(covered: Progress, read_at: datetime, alike: _Rows) -> list[str]:
+    notes, reads, partitions = [], covered.read_at.values(), len(covered.places)
+    uncovered, overdue = _tally(alike, "covered")[False], _tally(alike, "overdue")[True]
+    if (unread := partitions - len(reads)) or uncovered:
         notes.append(
-            f"{unread:,} of the {covered.partitions:,} partitions of __consumer_offsets were never read to their end: "
-            f"the idle time of {_groups(uncovered)} is unknown. The next run of the pipeline reads on."
+            f"{unread:,} of the {partitions:,} partitions of __consumer_offsets were never read to their end: "
+            f"the idle time of {counted(uncovered, 'group')} is unknown. The next run of the pipeline reads on."
         )
-    earliest = min(place["read_at"] for place in places)
-    if earliest < covered.read_at - _DAY:
-        late = sum(place["read_at"] < covered.read_at - _DAY for place in places)
+    if (earliest := min(reads)) < read_at - _DAY:
+        late = sum(each < read_at - _DAY for each in reads)
         notes.append(
             f"{late:,} partitions of __consumer_offsets were last read to their end more than a day before the others, "
             f"the first of them at {_shown(earliest)}: their groups may have been used since."
@@ -385,20 +374,15 @@ def _notes(covered: Covered, alike: _Rows) -> list[str]:
             f"In {len(lost):,} partitions of __consumer_offsets, records from before {_shown(max(lost))} are "
             "missing, or could not be read: their groups count as idle only since then."
         )
-    if unknown := _tally(alike, "type")[("Unknown",)]:
-        notes.append(
-            f"The log has too few records to know the type of {_groups(unknown)}: none of them counts as idle."
-        )
+    if unknown := _tally(alike, "type")["Unknown"]:
+        several = counted(unknown, "group")
+        notes.append(f"The log has too few records to know the type of {several}: none of them counts as idle.")
     if overdue:
         notes.append(
-            f"{_groups(overdue)} should have lost offsets more than a day before the log was read. Compare the "
-            "retention of this report with the brokers' offsets.retention.minutes."
+            f"{counted(overdue, 'group')} should have lost offsets more than a day before the log was read. Compare "
+            "the retention of this report with the brokers' offsets.retention.minutes."
         )
     return notes
-
-
-def _groups(count: int) -> str:
-    return f"{count:,} group" if count == 1 else f"{count:,} groups"
 
 
 def _shown(value: datetime) -> str:
