@@ -19,7 +19,7 @@ from group_hygiene.reconcile import keepers
 from group_hygiene.status.of_keeps import build_keep_status
 from tests.unit.make import NOW, delete, evidence, group
 
-OBJECT = {"metadata": {"name": "k", "namespace": "team-a", "generation": 3}, "status": {}}
+OBJECT = {"metadata": {"name": "k", "namespace": "team-a", "generation": 3}, "spec": {}, "status": {}}
 
 
 def request(days: float = 7, source: str = "team-a/k/uid", by: str = "GroupKeep team-a/k") -> KeepRequest:
@@ -114,13 +114,13 @@ OPEN = KeptGroup("o", False, reasons.BEING_DELETED, "begun", state="Empty")
         pytest.param([GOOD], "Ready True Kept|Kept True Kept", "1 of 1 groups", id="kept"),
         pytest.param(
             [GOOD, UNKNOWN],
-            "Ready True GroupUnknown|Kept True GroupUnknown",
-            "1 of them do not exist yet",
+            "Ready False GroupUnknown|Kept False GroupUnknown|Stalled True GroupUnknown",
+            "of 1 of them there is no group, like 'u'. Correct its id, or set ignoreNotFound",
             id="unknown",
         ),
         pytest.param(
             [GOOD, LOST],
-            "Ready False AlreadyDeleted|Kept False AlreadyDeleted|Reconciling True AlreadyDeleted",
+            "Ready False AlreadyDeleted|Kept False AlreadyDeleted|Stalled True AlreadyDeleted",
             "1 of 2 groups are",
             id="deleted",
         ),
@@ -147,7 +147,7 @@ OPEN = KeptGroup("o", False, reasons.BEING_DELETED, "begun", state="Empty")
         ),
         pytest.param(
             Refusal(reasons.KEEP_ENDED, "over"),
-            "Ready False KeepEnded|Kept False KeepEnded|Stalled True KeepEnded",
+            "Ready True KeepEnded|Kept False KeepEnded",
             "over",
             id="over",
         ),
@@ -180,3 +180,12 @@ def test_a_group_shows_its_last_use_and_client() -> None:
     assert (row["unchangedSince"], row["lastClient"]) == (row["until"], "client 'billing-7'")
     (row,) = build_keep_status(OBJECT, [GOOD], NOW)["results"]
     assert not {"unchangedSince", "lastClient"} & row.keys()
+
+
+def test_a_group_that_is_yet_to_appear() -> None:
+    """It is protected, and the object says that its user knows it."""
+    status = build_keep_status({**OBJECT, "spec": {"ignoreNotFound": True}}, [GOOD, UNKNOWN], NOW)
+    assert [(each["type"], each["status"], each["reason"]) for each in status["conditions"]] == [
+        ("Ready", "True", "GroupUnknown"),
+        ("Kept", "True", "GroupUnknown"),
+    ]

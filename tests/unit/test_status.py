@@ -16,7 +16,7 @@ from group_hygiene.decide.pattern_notes import PatternNote
 from group_hygiene.decide.plan import EVIDENCE, SHOWN, Verdicts, make_plan
 from group_hygiene.decide.plan import RunConditions as PlanConditions
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER
+from group_hygiene.model.evidence import NEVER, Protections
 from group_hygiene.model.groups import Bounds, CommittedOffset, GroupState, GroupType, Partition
 from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.naming import json_bytes
@@ -98,6 +98,10 @@ def _kept(name: str) -> Outcome:
 
 def _failed(name: str, reason: str = reasons.DELETE_FAILED) -> Outcome:
     return Outcome(name, OutcomeKind.FAILED, reason, "no")
+
+
+def _unprotected(reason: str, protections: Protections, **changes: Any) -> Verdict:
+    return Verdict(group("a"), evidence(protections=protections, **changes), Refusal(reason, "why"))
 
 
 # Conditions
@@ -240,13 +244,83 @@ def test_incomplete_snapshot_is_not_ready() -> None:
     ],
 )
 def test_failures_are_not_ready(verdicts: list[Verdict], outcomes: list[Outcome], reason: str, text: str) -> None:
-    """A group that could not be judged or deleted turns Ready; a denied permission is told before all else."""
-    status = _status(delete(), [*verdicts, refused("fine")], outcomes=outcomes)
+    """If no group could be judged or deleted, Ready is False; a denied permission comes before all else."""
+    status = _status(delete(), [*verdicts, refused("fine", reasons.PROTECTED)], outcomes=outcomes)
     ready = _condition(status, "Ready")
     assert (ready["status"], ready["reason"]) == ("False", reason)
     assert text in ready["message"]
     assert _condition(status, "Reconciling")["reason"] == reason
     assert status["groups"]["failed"] == len(verdicts) - len([v for v in verdicts if v.matches]) + len(outcomes)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "outcomes"),
+    [
+        pytest.param([refused("evil", reasons.LAG_UNKNOWN), refused("fine")], [], id="judged"),
+        pytest.param([refused("evil", reasons.DENIED), match("a")], [], id="a-match"),
+        pytest.param([match("evil"), match("a")], [_failed("evil", reasons.DENIED), _kept("a")], id="deletion"),
+        pytest.param(
+            [match("evil"), match("a")],
+            [_failed("evil"), Outcome("a", OutcomeKind.DELETED, reasons.DELETED, "deleted")],
+            id="one-deleted",
+        ),
+    ],
+)
+def test_one_group_fails_no_policy(verdicts: list[Verdict], outcomes: list[Outcome]) -> None:
+    """Any client of Kafka can make a group that the operator may not read: Ready stays True, and names it."""
+    status = _status(delete(enforce=True), verdicts, outcomes=outcomes)
+    ready = _condition(status, "Ready")
+    assert (ready["status"], ready["reason"]) == ("True", reasons.SUCCEEDED)
+    assert "; group 'evil': " in ready["message"]
+    assert status["groups"]["failed"] == 1
+
+
+_HIDDEN = Refusal(reasons.DENIED, "may not list")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "outcomes", "reason", "kind"),
+    [
+        pytest.param(
+            [_unprotected(reasons.FAILOVER_TARGET, Protections(), failover_target=True)],
+            [],
+            reasons.FAILOVER_TARGET,
+            "Stalled",
+            id="failover-target",
+        ),
+        pytest.param(
+            [_unprotected(reasons.CLAIMED, Protections(claimed=_HIDDEN))],
+            [],
+            reasons.CLAIMED,
+            "Reconciling",
+            id="claims",
+        ),
+        pytest.param(
+            [_unprotected(reasons.STREAMS, Protections(streams=None))], [], reasons.STREAMS, "Reconciling", id="topics"
+        ),
+        pytest.param(
+            [_unprotected(reasons.MIRROR_MAKER, Protections(mirrored=None))],
+            [],
+            reasons.MIRROR_MAKER,
+            "Reconciling",
+            id="checkpoints",
+        ),
+        pytest.param(
+            [match("a")],
+            [Outcome("a", OutcomeKind.NOT_DELETED, reasons.EVIDENCE_UNREADABLE, "no Read on __consumer_offsets")],
+            reasons.EVIDENCE_UNREADABLE,
+            "Reconciling",
+            id="offsets-log",
+        ),
+    ],
+)
+def test_a_policy_that_can_delete_nothing_is_not_ready(
+    verdicts: list[Verdict], outcomes: list[Outcome], reason: str, kind: str
+) -> None:
+    """Whatever else it selects: what is not known concerns all groups that it could delete."""
+    status = _status(delete(enforce=True), [*verdicts, refused("fine")], outcomes=outcomes)
+    assert _condition(status, "Ready")["reason"] == _condition(status, kind)["reason"] == reason
+    assert _condition(status, "Ready")["status"] == "False"
 
 
 def test_kept_on_purpose_is_no_failure() -> None:

@@ -18,6 +18,7 @@ from group_hygiene.model.entries import KeepRequest, Removal, UsedBy
 from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
 from group_hygiene.model.groups import Fault, GroupState
 from group_hygiene.model.last_use import LastClient
+from group_hygiene.model.naming import id_shown
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Description
 from group_hygiene.reconcile.context import Context
@@ -163,13 +164,16 @@ def _protected(
     request = contents.object_keeps.get(name, {}).get(keep.source)
     if request is None:
         return KeptGroup(name, False, reasons.LEDGER_UNAVAILABLE, "its request was not read back")
-    own = [mark for of in contents.marks.values() for mark in [of.get(name)] if mark is not None]
-    own = sorted((mark for mark in own if mark.policy.startswith(f"{keep.namespace}/")), key=lambda mark: mark.due)
-    due, policy = (own[0].due, own[0].policy.partition("/")[2]) if own else (None, "")
+    marks = [mark for of in contents.marks.values() for mark in [of.get(name)] if mark is not None]
+    first = min(marks, key=lambda mark: mark.due, default=None)
+    due = None if first is None else first.due
+    # The names of other namespaces' policies are not for this one.
+    namespace, _, policy = ("" if first is None else first.policy).partition("/")
     state = None if isinstance(found, Fault) else str(found.group.state) if found is not None else ""
 
     def result(protected: bool, reason: str = "", message: str = "") -> KeptGroup:
-        return KeptGroup(name, protected, reason, message, state, request.until, due, policy)
+        shown = policy if namespace == keep.namespace else ""
+        return KeptGroup(name, protected, reason, message, state, request.until, due, shown)
 
     if name in contents.intents:
         return result(False, reasons.BEING_DELETED, "its deletion had begun before; it is asked for again soon")
@@ -178,7 +182,7 @@ def _protected(
         return result(False, reasons.BEING_DELETED, text)
     before = earlier.pop(name, None)
     deleted = contents.deletions.get(name)
-    how = "create a GroupRestore, or use group-hygiene restore; this request protects it from then on"
+    how = f"create a GroupRestore with groups [{id_shown(name)!r}]; this request protects it from then on"
     if found is None and deleted is not None:
         return result(False, reasons.ALREADY_DELETED, f"was deleted at {timestamp(deleted.at)}. To restore it: {how}")
     if found is None and is_like_a_pattern(name):

@@ -21,6 +21,7 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     groups: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=1000)], ...], Meta(max_length=GROUPS_MAX)]
     reason: Annotated[Text, Meta(max_length=256)]
     until: Annotated[datetime, Meta(tz=True)] | None = None
+    ignore_not_found: bool = False
 
     def __post_init__(self) -> None:
         require(self.groups, "groups must hold at least one group")

@@ -71,7 +71,8 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
         **previous,
         "observedGeneration": generation,
         "conditions": conditions.result(),
-        "clusterID": previous.get("clusterID") or snapshot.cluster.id,
+        # Of the cluster that the spec or the first answer names: not of another one that the address leads to now.
+        "clusterID": (previous.get("clusterID") if facts.problem is not None else None) or snapshot.cluster.id,
         "brokers": brokers,
         "features": list(facts.features),
         "lastScanTime": timestamp(now),

@@ -13,12 +13,18 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.status.conditions import Conditions, Status
 
+# Only a user can help: a restore, a grant, another id.
+_FOR_USERS = frozenset(
+    {reasons.ALREADY_DELETED, reasons.ACTION_NOT_GRANTED, reasons.GROUP_UNKNOWN, reasons.TOO_MANY_KEEPS}
+)
+
 
 def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refusal, now: datetime) -> Status:
     """The status of a GroupKeep after its requests were read back, or why they were not. obj: the current object.
 
     Kept and Ready are True if no policy and no command deletes any of its groups from now on. A group that does not
-    exist can be protected; one that the operator deleted needs a restore first.
+    exist is most often a typing error, so it is not kept unless the object says so; one that the operator deleted needs
+    a restore first. An object that is over is Ready, as nothing is wrong with it.
     """
     conditions = Conditions(obj.get("status") or {}, obj["metadata"]["generation"], now)
     status: Status = {"observedGeneration": obj["metadata"]["generation"]}
@@ -29,8 +35,11 @@ def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refus
         absent = [each for each in found if each.reason == reasons.GROUP_UNKNOWN]
         message = f"{len(found) - len(lost)} of {len(found)} groups are protected"
         bad = Refusal(lost[0].reason, f"{message}; group {lost[0].group!r}: {lost[0].message}") if lost else None
-        notes = f"; {len(absent)} of them do not exist yet, like {absent[0].group!r}" if absent else ""
-        reason, protected = reasons.GROUP_UNKNOWN if absent else reasons.KEPT, message + notes
+        if absent:
+            message += f"; of {len(absent)} of them there is no group, like {absent[0].group!r}"
+        reason, protected = reasons.GROUP_UNKNOWN if absent else reasons.KEPT, message
+        if absent and bad is None and not obj["spec"].get("ignoreNotFound"):
+            bad = Refusal(reason, f"{message}. Correct its id, or set ignoreNotFound if it is yet to appear")
         status |= {
             "counts": {"groups": len(found), "protected": len(found) - len(lost)},
             "results": [_entry(each) for each in sorted(found, key=lambda each: (each.protected, each.group))],
@@ -39,7 +48,10 @@ def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refus
         conditions.ready(reason, protected)
         conditions.set("Kept", True, reason, protected)
     else:
-        conditions.not_ready(bad, stalled=bad.reason == reasons.KEEP_ENDED)
+        if bad.reason == reasons.KEEP_ENDED:
+            conditions.ready(bad.reason, bad.message)
+        else:
+            conditions.not_ready(bad, stalled=bad.reason in _FOR_USERS)
         conditions.set("Kept", False, bad.reason, bad.message)
     return status | {"conditions": conditions.result()}
 
@@ -57,5 +69,5 @@ def _entry(of: KeptGroup) -> dict[str, Any]:
     if of.until is not None:
         entry["until"] = timestamp(of.until)
     if of.due is not None:
-        entry |= {"dueTime": timestamp(of.due), "policy": of.policy}
+        entry |= {"dueTime": timestamp(of.due)} | ({"policy": of.policy} if of.policy else {})
     return entry

@@ -53,6 +53,8 @@ def build_status(
     counts = plan.counts(outcomes)
     failed = sum(count for reason, count in plan.verdicts.by_reason.items() if reason in FAILURES)
     failed_outcomes = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.FAILED]
+    failure = _first_failure(plan, failed, failed_outcomes)
+    inability = _inability(plan, failed, outcomes)
     conditions = Conditions(previous, policy.generation, now)
     blocked = plan.refusal if policy.enforced else None
     lacking = lacking_evidence(plan, snapshot)
@@ -61,13 +63,13 @@ def build_status(
     elif blocked is not None and blocked.reason != reasons.LIMIT_EXCEEDED:
         # In a dry run nothing would be deleted anyway, so nothing is wrong. Nor is it if many groups are abandoned.
         conditions.not_ready(blocked, stalled=blocked.reason not in PASSING)
-    elif failed or failed_outcomes:
-        conditions.not_ready(_first_failure(plan, failed, failed_outcomes))
+    elif inability is not None:
+        conditions.not_ready(inability, stalled=inability.reason == reasons.FAILOVER_TARGET)
     elif lacking is not None and lacking.of_all:
         conditions.not_ready(lacking.why, stalled=lacking.why.reason not in PASSING)
     else:
         reason, message = _success(plan, outcomes, snapshot)
-        conditions.ready(reason, message)
+        conditions.ready(reason, message if failure is None else f"{message}; {failure.message}")
     if policy.action.changes:
         # To wait for a window is no problem.
         refusal = plan.refusal
@@ -249,11 +251,30 @@ def _next_due(plan: Plan) -> datetime | None:
     return min(filter(None, map(plan.due_time, (*plan.marks, *plan.marking))), default=None)
 
 
-def _first_failure(plan: Plan, failed: int, outcomes: Sequence[Outcome]) -> Refusal:
+def _inability(plan: Plan, failed: int, outcomes: Sequence[Outcome]) -> Refusal | None:
+    """Why the policy can do nothing now: a single group, which any client of Kafka can make, is no such reason.
+
+    failed: how many groups could not be judged. None = it can delete or report some group.
+    """
+    verdicts = plan.verdicts
+    if outcomes:
+        unable = [each for each in outcomes if each.kind is OutcomeKind.FAILED or each.reason in FAILURES | EVIDENCE]
+        return _first_failure(plan, failed, unable) if len(unable) == len(outcomes) else None
+    if plan.matched:
+        return None
+    if verdicts.general is not None:
+        return verdicts.general
+    named = sum(verdicts.by_reason[reason] for reason in (reasons.PROTECTED, reasons.KEEP_REQUESTED))
+    return _first_failure(plan, failed, ()) if failed + named == len(verdicts.names) else None
+
+
+def _first_failure(plan: Plan, failed: int, outcomes: Sequence[Outcome]) -> Refusal | None:
     """The most urgent failure: a denied permission, which a user must grant, comes before failures that may pass.
 
-    failed: how many groups could not be judged.
+    failed: how many groups could not be judged. outcomes: those of groups that could not be deleted.
     """
+    if not failed and not outcomes:
+        return None
     refusals = {name: v.refusal for name, v in plan.verdicts.items() if v.refusal and v.refusal.reason in FAILURES}
     failures = [(refusal.reason, name, refusal.message) for name, refusal in refusals.items()]
     failures += [(outcome.reason, outcome.group, outcome.message) for outcome in outcomes]
