@@ -36,9 +36,9 @@ class KeptGroup:
     """A group of a GroupKeep. reason, message: why it is not protected, or a note; "" = there is none.
 
     state: in Kafka; "" = there is no such group, None = not read. until: of its request; None = it has none. due: of
-    the first mark of any policy; policy: its name, if it is of the object's namespace. unchanged_since: see `Seen.since`;
-    None = not known.
-    client: one of its members now, else the last that a scan noted, in words; "" = not known.
+    the first mark of any policy. policy: its name, if it is of the object's namespace. unchanged_since: see
+    `Seen.since`; None = not known. client: one of its members now, else the last that a scan noted, in words; "" = not
+    known.
     """
 
     group: str
