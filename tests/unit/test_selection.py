@@ -88,7 +88,10 @@ def test_a_policy_that_was_left_out_for_another_reason_is_not_looked_for() -> No
         0.1,
         lambda policy, why: left_out.update({policy.key: why}),
     )
-    for _ in selection:
+    for number, _ in enumerate(selection):
+        if number == 0:
+            # A slow machine may have left it out already.
+            left_out.clear()
         selection.policies = [policy for policy in selection.policies if policy.key != "greedy/p3"]
     assert left_out
     assert "greedy/p3" not in left_out
