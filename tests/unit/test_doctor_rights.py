@@ -14,7 +14,7 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 
 from group_hygiene.cli import doctor_kubernetes
-from group_hygiene.cli.doctor_findings import CheckResult
+from group_hygiene.cli.doctor import CheckResult
 from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.controller.inspection import Inspection

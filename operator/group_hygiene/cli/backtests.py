@@ -1,4 +1,7 @@
-"""`backtest`: results of policies that were tried on the past, as tables and as JSON. `pipeline` uses Spark."""
+"""The command `backtest`: its options and help, and results of policies that were tried on the past.
+
+`pipeline`, imported when it runs, uses Spark.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from group_hygiene.cli.manifests import Manifests, read_manifests
-from group_hygiene.cli.output import Cell, Column, Report, Table
-from group_hygiene.cli.spark_options import needs_spark, progress_printer
+import click
+
+from group_hygiene.cli.options import duration, file_option, output_option, past, since
+from group_hygiene.cli.output import Cell, Column, Report, Table, show
+from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.durations import format_duration, whole_seconds
 from group_hygiene.spec.policy import Action, Policy
 
 if TYPE_CHECKING:
+    from group_hygiene.cli.manifests import Manifests
     from group_hygiene.pipeline.backtest.run import Backtest, Terms, Tried, Variant
 
 _TOO_MUCH_REGRET = 3
@@ -43,15 +49,63 @@ _ASSUMPTIONS = (
 )
 
 
-def backtest(given: Mapping[str, Any]) -> Report:
-    """Try the policies of files. given: the options, by their names.
+@click.command()
+@file_option
+@click.option(
+    "--from",
+    "start",
+    type=since,
+    metavar="TIME",
+    help="Start: a day (2026-10-01), a time, or a duration before --to (30d).  [default: all]",
+)
+@click.option(
+    "--to", "end", type=past, metavar="TIME", help="End: a day or a time.  [default: the last read of the log]"
+)
+@click.option(
+    "--step",
+    type=duration,
+    metavar="DURATION",
+    default="1d",
+    show_default=True,
+    help="Time steps of the output. Checks of groups follow the interval of each policy.",
+)
+@click.option(
+    "--max-regret",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Exit with code 3 if more deletions than this are regretted.",
+)
+@click.option(
+    "--offsets-retention",
+    type=duration,
+    metavar="DURATION",
+    help="offsets.retention.minutes of the brokers; required for expiresWithin and for the reason ExpiresFirst.",
+)
+@click.option("-n", "--namespace", default="default", metavar="NAME", help="Namespace of objects in files without one.")
+@output_option
+@spark_options
+def backtest(output: str, **given: Any) -> int:
+    """Try GroupPolicies on the past. Shows which groups each would have deleted, and which of them were used later.
 
-    Raises UsageError for invalid files or options, PipelineError for tables without the data of that time.
+    Reads only the tables of `group-hygiene pipeline`: no Kafka, no Kubernetes. The operator's own checks judge each
+    group at the policy's interval, with the data of that time. A deletion is regretted if a consumer joins the group or
+    commits to it later. The command also tries other periods, and shows the shortest idleFor without regret for each
+    pattern of names.
+
+    \b
+    Examples:
+      group-hygiene backtest -f policies/ --warehouse /data/hygiene
+      group-hygiene backtest -f policy.yaml --warehouse s3a://bucket/hygiene --from 30d --max-regret 0
+      group-hygiene backtest -f policy.yaml --warehouse /data/hygiene --from 14d --step 6h -o json
+
+    Exit codes: 0 done, 1 an error, 3 more regret than --max-regret.
     """
     with needs_spark():
         from group_hygiene.pipeline import jobs
         from group_hygiene.pipeline.backtest.run import backtest as run
         from group_hygiene.pipeline.session import Options
+    from group_hygiene.cli.manifests import read_manifests
+
     manifests = read_manifests(given["files"], given["namespace"])
     policies, errors = _triable(manifests, given["offsets_retention"])
     if not policies:
@@ -64,7 +118,10 @@ def backtest(given: Mapping[str, Any]) -> Report:
         lambda spark: run(spark, warehouse, policies, terms, progress),
         progress,
     )
-    return answer(found, manifests, errors, given)
+    report = answer(found, manifests, errors, given)
+    shown = show(report, output)
+    # Too much regret decides the exit code, also if another policy could not be tried.
+    return report.exit_code or shown
 
 
 def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: Mapping[str, Any]) -> Report:

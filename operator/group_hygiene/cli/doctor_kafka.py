@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
+from group_hygiene.cli.doctor import Area, Finding, failed, ok, run_check, warning
+from group_hygiene.cli.output import working
 from group_hygiene.cli.target import Session, open_tables
 from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
-from group_hygiene.errors import ApiError, Unreachable
+from group_hygiene.errors import ApiError, AuthenticationFailed, ConnectError, TLSFailed, Unreachable
 from group_hygiene.evidence import trust
 from group_hygiene.kafka import brokers, permissions
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
+from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.mirror import checkpoint_topics
 from group_hygiene.kafka.offsets import offsets_at
 from group_hygiene.kafka.permissions import Allowed, Operation
+from group_hygiene.kafka.probe import UNRESOLVED
 from group_hygiene.ledger import topic as ledger_topic
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
 from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.snapshot import Cluster as ClusterMetadata
 from group_hygiene.reconcile import (
@@ -85,6 +90,37 @@ class CheckedCluster:
     def enforces(self, *actions: Action) -> bool:
         """Whether a policy in mode Enforce has one of these actions."""
         return any(policy.action in actions for policy in self.enforced)
+
+
+def connect_and_examine(cluster: CheckedCluster, timeout: timedelta | None, namespace: str) -> list[Finding]:
+    """All findings on a cluster. timeout: instead of the connection's. namespace: of the operator, for advice."""
+    if timeout is not None:
+        cluster.connection = replace(cluster.connection, timeout=timeout)
+        cluster.settings = replace(cluster.settings, timeout=timeout)
+    return list(run_check(_KAFKA, "Kafka", lambda: _connected(cluster, namespace)))
+
+
+def _connected(cluster: CheckedCluster, namespace: str) -> Iterator[Finding]:
+    try:
+        with working(f"connecting to {', '.join(cluster.settings.bootstrap_servers)}"):
+            client = connect(cluster.settings)
+    except (TLSFailed, AuthenticationFailed) as error:
+        advice = "see --command-config, or spec.tls and spec.sasl of the KafkaConnection"
+        yield failed(_KAFKA, "TLS and SASL", f"{error.reason}: {error}", advice)
+        return
+    except ConnectError as error:
+        advice = "check the addresses, network policies, and whether the brokers require TLS or SASL"
+        if UNRESOLVED in str(error):
+            pod = f"kubectl exec -n {namespace} deploy/group-hygiene -- group-hygiene doctor ..."
+            advice = f"the name of a Service resolves only in its Kubernetes cluster: {pod}; else correct the name"
+        yield failed(_KAFKA, "Kafka", f"{error.reason}: {error}", advice)
+        return
+    try:
+        session = Session(client, cluster.connection, Claims, cluster.known is not None, cluster.read_texts)
+        with working("checking Kafka"):
+            yield from examine_kafka(session, cluster)
+    finally:
+        client.close()
 
 
 def examine_kafka(session: Session, cluster: CheckedCluster) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from io import StringIO
 from typing import NamedTuple
 
 from group_hygiene.alerts.delivery import read_endpoint
-from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
+from group_hygiene.cli.doctor import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import API_ADVICE
 from group_hygiene.controller import inspection

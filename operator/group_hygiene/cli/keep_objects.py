@@ -10,10 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from group_hygiene.cli.keep_requests import KeepTerms, report
-from group_hygiene.cli.kubeconfig import current_namespace
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Report, note, printable, working
-from group_hygiene.cli.target import open_api
+from group_hygiene.cli.target import current_namespace, open_api
 from group_hygiene.controller.objects import KEEPS
 from group_hygiene.errors import NotAllowed, NotFound, Refused, UsageError
 from group_hygiene.kafka.client import Deadline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import os
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 
 import click
 
-from group_hygiene.cli.names import line_of
+from group_hygiene.errors import UsageError
 from group_hygiene.model import naming
 
 _PROGRESS_AFTER_S = 1.0
@@ -120,6 +121,27 @@ def _print(report: Report, output_format: str) -> None:
                 _write_csv(table)
             else:
                 show_table(table, output_format == "wide")
+
+
+def line_of(text: str, encoding: str = "utf-8") -> str:
+    """A group id as a line of `-o name`: as `id_line`. encoding: of the stream that the line is for.
+
+    Kafka accepts any string as a group id, also the empty one and ids with line breaks.
+    """
+    fits = text.isascii() or codecs.lookup(encoding).name == "utf-8"
+    return naming.id_line(text) if fits else json.dumps(text)
+
+
+def text_of(line: str) -> str:
+    """The text of a line by `line_of`. Raises UsageError for a line that begins with a quote and is no JSON string."""
+    if not line.startswith('"'):
+        return line
+    try:
+        text = json.loads(line)
+    except ValueError:
+        raise UsageError(f"{line} begins with a quote, but is no JSON string") from None
+    # JSON that begins with a quote is a string.
+    return str(text)
 
 
 def note(text: str) -> None:

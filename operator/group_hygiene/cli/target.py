@@ -1,9 +1,9 @@
-"""Connect a client to the cluster that the options specify."""
+"""Connect a client to the cluster that the options specify; the default namespace, by the kubeconfig."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -12,8 +12,11 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import yaml
+
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import note, working
+from group_hygiene.controller.objects import CONNECTIONS, Object
 from group_hygiene.errors import ApiError, Forbidden, NotAllowed, NotFound, SecretProblem, UsageError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
@@ -38,11 +41,12 @@ from group_hygiene.spec.secret import SecretRef
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api
-from group_hygiene.controller.objects import CONNECTIONS, Object
 
 API_ADVICE = "check the kubeconfig, and whether the server can be reached: kubectl cluster-info"
 _SHOWN = 3
 _TIMEOUT = timedelta(seconds=30)
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_DEFAULT = "default"
 
 
 def _no_change() -> Refusal | None:
@@ -357,3 +361,42 @@ def _from_kubernetes(target: ChosenCluster, name: str) -> tuple[Api, Object, Con
         message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names: {_WITHOUT_CONNECTION}"
         raise NotAllowed(message) from None
     return api, obj, connection, settings
+
+
+def current_namespace(context: str | None = None, file: Path | None = None) -> str:
+    """As kubectl: the namespace of the kubeconfig's context; else, in a pod, the pod's; else `default`.
+
+    context: its name; None = the current one. file: the kubeconfig; None = $KUBECONFIG, else that of the user.
+
+    Of several files, the first with a current context decides, and the first with a context of that name. Files that
+    can't be read are skipped here: the client reports them when it connects.
+    """
+    names = (os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep) if file is None else [str(file)]
+    files = list(_kubeconfigs(filter(None, names)))
+    if not files:
+        return _read_text(_POD_NAMESPACE).strip() or _DEFAULT
+    current = context or next((each["current-context"] for each in files if each.get("current-context")), None)
+    for config in files:
+        for entry in config.get("contexts") or ():
+            if isinstance(entry, Mapping) and entry.get("name") == current:
+                found = entry.get("context")
+                return str((isinstance(found, Mapping) and found.get("namespace")) or _DEFAULT)
+    return _DEFAULT
+
+
+def _kubeconfigs(names: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    for name in names:
+        try:
+            config = yaml.safe_load(_read_text(Path(name).expanduser()))
+        # RuntimeError: in a container without HOME, whose user has no entry in /etc/passwd.
+        except (yaml.YAMLError, RuntimeError):
+            continue
+        if isinstance(config, Mapping):
+            yield config
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError):
+        return ""
