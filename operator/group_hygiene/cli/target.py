@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
+from msgspec import structs
 
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import note, working
@@ -179,7 +180,7 @@ def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Refusa
     """
     own = session.connection.activity
     if asked is not None:
-        return Tables(replace(asked, max_age=own.max_age) if own else asked)
+        return Tables(structs.replace(asked, max_age=own.max_age) if own else asked)
     if own is None:
         return None
     if own.secret is None or session.read_secret is None:
