@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TextIO, TypeVar
+from typing import Any, Generic, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -245,6 +245,20 @@ def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
+def with_arguments(change: Callable[[dict[str, Any]], None]) -> Callable[[F], F]:
+    """Change the arguments that a command gets from its options."""
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def wrapped(**given: Any) -> Any:
+            change(given)
+            return command(**given)
+
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
+
+
 def grouped(
     name: str, record: type, make: Callable[[dict[str, Any], Mapping[str, Any]], object] | None = None
 ) -> Callable[[F], F]:
@@ -253,15 +267,11 @@ def grouped(
     make: creates the record from their values; also takes the other arguments of the command.
     """
 
-    def decorate(command: F) -> F:
-        @functools.wraps(command)
-        def wrapped(**given: Any) -> Any:
-            options = {each.name: given.pop(each.name) for each in fields(record)}
-            return command(**{name: make(options, given) if make else record(**options)}, **given)
+    def group(given: dict[str, Any]) -> None:
+        options = {each.name: given.pop(each.name) for each in fields(record)}
+        given[name] = make(options, given) if make else record(**options)
 
-        return wrapped  # type: ignore[return-value]
-
-    return decorate
+    return with_arguments(group)
 
 
 # A command gets them as `context` and `kubeconfig`.
@@ -392,34 +402,32 @@ output_option = _format_option(
 short_output_option = _format_option("Output format; csv has all columns.", "table", "json", "yaml", "csv")
 
 
-def groups_argument(command: F) -> F:
-    """Add `GROUP...` and `--from-file`; the command gets the groups of both, each once, as `names`."""
+def _read_groups(given: dict[str, Any]) -> None:
+    """The groups of both, each once."""
+    names, from_file = given["names"], given.pop("from_file")
+    if not all(names):
+        # The value of a variable that is not set.
+        raise click.UsageError('GROUP must not be empty: a line "" of --from-file names the group with the empty id')
+    try:
+        lines = [] if from_file is None else from_file.read().split("\n")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"--from-file: {error.reason}: it is not UTF-8") from None
+    listed = [kafka_text(text_of(line)) for line in lines if line]
+    given["names"] = tuple(dict.fromkeys([*names, *listed]))
 
-    @functools.wraps(command)
-    def wrapped(names: tuple[str, ...], from_file: TextIO | None, **others: Any) -> Any:
-        if not all(names):
-            # The value of a variable that is not set.
-            raise click.UsageError(
-                'GROUP must not be empty: a line "" of --from-file names the group with the empty id'
-            )
-        try:
-            lines = [] if from_file is None else from_file.read().split("\n")
-        except UnicodeDecodeError as error:
-            raise click.UsageError(f"--from-file: {error.reason}: it is not UTF-8") from None
-        listed = [kafka_text(text_of(line)) for line in lines if line]
-        return command(names=tuple(dict.fromkeys([*names, *listed])), **others)
 
-    argument = click.argument("names", type=kafka_text, metavar="GROUP...", nargs=-1)
-    option = click.option(
+# The command gets the groups as `names`.
+groups_argument = with_options(
+    click.argument("names", type=kafka_text, metavar="GROUP...", nargs=-1),
+    click.option(
         "--from-file",
         type=click.File(encoding="utf-8-sig"),
         metavar="FILE",
         help="Also the groups in FILE, one per line, as -o name prints them: a line that begins with a quote is a JSON "
         "string.",
-    )
-    return argument(option(wrapped))  # type: ignore[return-value]
-
-
+    ),
+    with_arguments(_read_groups),
+)
 file_option = click.option(
     "-f",
     "--filename",
@@ -432,34 +440,33 @@ file_option = click.option(
 )
 
 
-def watch_options(command: F) -> F:
-    """Add `--watch` and `--interval`; the command gets the interval as `every`, None = show one answer."""
+def _check_watch(given: dict[str, Any]) -> None:
+    watch, interval = given.pop("watch"), given.pop("interval")
+    if interval is not None and not watch:
+        raise click.UsageError("--interval must only be given with --watch")
+    if watch and given["output"] not in ("table", "wide"):
+        raise click.UsageError("--watch prints rows: only -o table and -o wide can be given with it")
+    if watch and "-" in given.get("files", ()):
+        raise click.UsageError("--watch reads the files again each time: -f - can't be given with it")
+    given["every"] = (interval or _WATCH_EVERY) if watch else None
 
-    @functools.wraps(command)
-    def wrapped(watch: bool, interval: timedelta | None, **others: Any) -> Any:
-        if interval is not None and not watch:
-            raise click.UsageError("--interval must only be given with --watch")
-        if watch and others["output"] not in ("table", "wide"):
-            raise click.UsageError("--watch prints rows: only -o table and -o wide can be given with it")
-        if watch and "-" in others.get("files", ()):
-            raise click.UsageError("--watch reads the files again each time: -f - can't be given with it")
-        return command(every=(interval or _WATCH_EVERY) if watch else None, **others)
 
-    option = click.option(
+# The command gets the interval as `every`, None = show one answer.
+watch_options = with_options(
+    click.option(
         "-w",
         "--watch",
         is_flag=True,
         help="After the first answer, go on to print rows that were added, changed or deleted, until Ctrl-C.",
-    )
-    interval = click.option(
+    ),
+    click.option(
         "--interval",
         type=duration_between("1s", "1d"),
         metavar="DURATION",
         help="With --watch: time between two reads of the cluster, from 1s to 1d.  [default: 10s]",
-    )
-    return option(interval(wrapped))  # type: ignore[return-value]
-
-
+    ),
+    with_arguments(_check_watch),
+)
 activity_option = click.option(
     "--activity",
     type=activity_location,

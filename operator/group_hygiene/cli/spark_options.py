@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import stat
 import sys
@@ -15,17 +14,13 @@ from typing import Any
 
 import click
 
-from group_hygiene.cli.options import F, size, with_options
+from group_hygiene.cli.options import size, with_arguments, with_options
 from group_hygiene.errors import UsageError
 
 
-def _grouped(command: F) -> F:
-    @functools.wraps(command)
-    def wrapped(**given: Any) -> Any:
-        spark = {name: given.pop(name) for name in ("master", "jars", "memory", "log", "ui_port")}
-        return command(spark=spark | {"log": spark["log"] or _log_file()}, **given)
-
-    return wrapped  # type: ignore[return-value]
+def _group(given: dict[str, Any]) -> None:
+    spark = {name: given.pop(name) for name in ("master", "jars", "memory", "log", "ui_port")}
+    given["spark"] = spark | {"log": spark["log"] or _log_file()}
 
 
 # Of all Spark jobs; the command gets them as `warehouse` and `spark`, for session.Options.
@@ -63,7 +58,7 @@ spark_options = with_options(
         help="File for Spark's own log.  [default: group-hygiene-spark-<uid>.log in the folder of temporary files]",
     ),
     click.option("--ui-port", type=click.IntRange(1, 65535), help="Port of Spark's web UI.  [default: no web UI]"),
-    _grouped,
+    with_arguments(_group),
 )
 
 
