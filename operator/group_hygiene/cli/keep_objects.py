@@ -46,10 +46,10 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
             before = api.get(KEEPS, namespace, name)
         except (NotFound, Refused):
             before = None
-        until = None if before is None else _end_of(before)
-        if until is not None and until > end and not terms.replace:
-            later = f"{shown} keeps them until {timestamp(until)}, which is later; --replace shortens that"
-            raise UsageError(later)
+        until = None if before is None else (before.get("spec") or {}).get("until")
+        if until is not None and datetime.fromisoformat(until) > end and not terms.replace:
+            later = timestamp(datetime.fromisoformat(until))
+            raise UsageError(f"{shown} keeps them until {later}, which is later; --replace shortens that")
         try:
             api.apply_object(
                 KEEPS, {"apiVersion": API_VERSION, "kind": "GroupKeep", "metadata": metadata, "spec": spec}
@@ -106,8 +106,3 @@ def _served(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
     found = next((each for each in conditions if each["type"] == "Kept"), None)
     current = found is not None and found.get("observedGeneration") == obj["metadata"]["generation"]
     return found if found is not None and current and found["reason"] != reasons.BEING_DELETED else None
-
-
-def _end_of(obj: Mapping[str, Any]) -> datetime | None:
-    until = (obj.get("spec") or {}).get("until")
-    return None if until is None else datetime.fromisoformat(until)
