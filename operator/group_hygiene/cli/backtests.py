@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from group_hygiene.cli.options import duration, file_option, output_option, past, since
-from group_hygiene.cli.output import Cell, Column, Report, Table, show
+from group_hygiene.cli.output import Column, Document, Report, Table, show
 from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.durations import format_duration, whole_seconds
@@ -25,23 +25,25 @@ if TYPE_CHECKING:
 _TOO_MUCH_REGRET = 3
 # Maximum of regrets, and of patterns, in a table; JSON has more.
 _SHOWN = 20
-_DAYS = tuple(
-    Column(title, number=title != "AT") for title in ("AT", "GROUPS", "MATCHED", "MARKED", "DELETED", "REGRET")
+_DELETED, _REGRET = Column("DELETED", number=True), Column("REGRET", number=True)
+_DAYS = (
+    Column("AT"),
+    *(Column(title, number=True) for title in ("GROUPS", "MATCHED", "MARKED")),
+    *(_DELETED, _REGRET),
 )
 _REGRETS = (
-    Column("REGRETTED GROUP"),
-    Column("MARKED", wide=True),
-    Column("DELETED"),
-    Column("CAME BACK"),
+    Column("REGRETTED GROUP", "group"),
+    Column("MARKED", "markedAt", wide=True),
+    Column("DELETED", "deletedAt"),
+    Column("CAME BACK", "cameBackAt"),
     Column("AFTER", number=True),
     Column("BY"),
     Column("PATTERN", wide=True),
 )
 _PATTERNS = (
     Column("PATTERN"),
-    Column("DELETED", number=True),
-    Column("REGRET", number=True),
-    Column("LEAST PERIOD WITHOUT REGRET"),
+    *(_DELETED, _REGRET),
+    Column("LEAST PERIOD WITHOUT REGRET", cell=lambda d: d["leastWithoutRegret"] or "none of these"),
 )
 _ASSUMPTIONS = (
     "where the tables have no data, the assumptions lead to more deletions, not fewer: each group has unread records, "
@@ -148,7 +150,9 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
             f"records from before {_time(late)} were lost: no group of these partitions counts as idle since an "
             "earlier time"
         )
-    tables = [table for tried in found.tried for table in _tables(tried, manifests)]
+    document = _document(found, errors)
+    policies = zip(found.tried, document["policies"], strict=True)
+    tables = [table for tried, each in policies for table in _tables(tried, each, manifests)]
     exit_code = 0
     if max_regret is not None and regretted > max_regret:
         exit_code = _TOO_MUCH_REGRET
@@ -159,7 +163,7 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
         if tried.regret > len(tried.regrets)
     ]
     names = sorted({regret.group for tried in found.tried for regret in tried.regrets})
-    return Report(_document(found, errors), names, tables, notes, errors, exit_code)
+    return Report(document, names, tables, notes, errors, exit_code)
 
 
 def _triable(manifests: Manifests, retention: timedelta | None) -> tuple[list[Policy], list[str]]:
@@ -184,46 +188,32 @@ def _untriable(manifests: Manifests, retention: timedelta | None) -> dict[str, s
     return {key: f"GroupPolicy {key}: {text}" for key, text in why.items() if text is not None}
 
 
-def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
-    days = [day for day in tried.days if day.marked or day.deleted or day is tried.days[-1]]
-    rows: list[Sequence[Cell]] = [
-        (_time(day.at), day.groups, day.matched, day.marked, day.deleted, day.regret) for day in days
-    ]
-    tables = [Table(_DAYS, rows, _heading(tried, manifests))]
+def _tables(tried: Tried, document: Document, manifests: Manifests) -> list[Table]:
+    """document: see `_policy`."""
+    steps = zip(tried.days, document["steps"], strict=True)
+    days = [step for day, step in steps if day.marked or day.deleted or day is tried.days[-1]]
+    tables = [Table.of(days, _DAYS, _heading(tried, manifests))]
     if tried.regrets:
         more = tried.regret - _SHOWN
         note = [f"  and {more:,} more: -o json has the first {len(tried.regrets):,}"] if more > 0 else []
         rows = [
-            (
-                *(regret.group, _time(regret.marked_at), _time(regret.deleted_at), _time(regret.back_at)),
-                *(format_duration(whole_seconds(regret.back_at - regret.deleted_at)), regret.by, regret.pattern),
-            )
-            for regret in tried.regrets[:_SHOWN]
+            each | {"after": format_duration(whole_seconds(regret.back_at - regret.deleted_at))}
+            for regret, each in zip(tried.regrets[:_SHOWN], document["regrets"], strict=False)
         ]
-        tables.append(Table(_REGRETS, rows, note))
+        tables.append(Table.of(rows, _REGRETS, note))
     own = tried.policy.when.idle_for or tried.policy.when.unchanged_for
     field = "IDLE-FOR" if tried.policy.when.idle_for else "UNCHANGED-FOR"
-    for title, variants, chosen in (
-        (field, tried.periods, own),
-        ("GRACE-PERIOD", tried.graces, tried.policy.grace_period),
+    for title, variants, documents, chosen in (
+        (field, tried.periods, document["periods"]["tried"], own),
+        ("GRACE-PERIOD", tried.graces, document["gracePeriods"], tried.policy.grace_period),
     ):
         if variants:
-            columns = (Column(title), Column("DELETED", number=True), Column("REGRET", number=True), Column(""))
             # An empty text would be shown as quotes.
-            rows = [
-                (format_duration(v.period), v.deleted, v.regret, "<- as in the policy" if v.period == chosen else " ")
-                for v in variants
-            ]
-            tables.append(Table(columns, rows))
+            marks = ["<- as in the policy" if variant.period == chosen else " " for variant in variants]
+            rows = [each | {"mark": mark} for each, mark in zip(documents, marks, strict=True)]
+            tables.append(Table.of(rows, (Column(title, "period"), _DELETED, _REGRET, Column("", "mark"))))
     if tried.patterns:
-        rows = [
-            (
-                *(pattern.pattern, pattern.own.deleted, pattern.own.regret),
-                "none of these" if pattern.safe is None else format_duration(pattern.safe),
-            )
-            for pattern in tried.patterns[:_SHOWN]
-        ]
-        tables.append(Table(_PATTERNS, rows))
+        tables.append(Table.of(document["patterns"][:_SHOWN], _PATTERNS))
     return tables
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import chain
 from typing import Any
 
 import click
@@ -115,11 +114,7 @@ def list_(target: ChosenCluster, output: str, chosen: ListOptions, every: timede
     """
     from group_hygiene.cli import groups
 
-    states, types = frozenset(chain.from_iterable(chosen.states)), frozenset(chain.from_iterable(chosen.types))
-    lag = chosen.lag or chosen.sort_by == "lag"
-    return show_each(
-        lambda: groups.list_groups(target, states, types, chosen.fits(), chosen.sort_by, lag), output, every
-    )
+    return show_each(lambda: groups.list_groups(target, chosen), output, every)
 
 
 @click.command()

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING
 
 from group_hygiene.cli.doctor import Area, Finding, failed, ok, run_check, warning
@@ -28,7 +27,6 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
 from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.snapshot import Cluster as ClusterMetadata
 from group_hygiene.reconcile import (
@@ -43,7 +41,7 @@ from group_hygiene.reconcile import (
 )
 from group_hygiene.reconcile.preconditions import Moment, ProofInput, refusals
 from group_hygiene.reconcile.uses import read_ends
-from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
+from group_hygiene.spec.connection import ActivitySpec, Connection, Settings
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.msk import region_of
 from group_hygiene.spec.policy import Action, Policy
@@ -79,10 +77,6 @@ class CheckedCluster:
     memory: Memory = field(default_factory=Memory)
 
     @property
-    def read_texts(self) -> ReadSecretTexts | None:
-        return partial(self.known.api.read_secret_texts, self.connection.namespace) if self.known else None
-
-    @property
     def enforced(self) -> list[Policy]:
         """The policies in mode Enforce, as far as policies are known."""
         return [policy for policy in self.known.policies if policy.enforced] if self.known else []
@@ -116,7 +110,7 @@ def _connected(cluster: CheckedCluster, namespace: str) -> Iterator[Finding]:
         yield failed(_KAFKA, "Kafka", f"{error.reason}: {error}", advice)
         return
     try:
-        session = Session(client, cluster.connection, Claims, cluster.known is not None, cluster.read_texts)
+        session = Session(client, cluster.connection, cluster.known.api if cluster.known else None)
         with working("checking Kafka"):
             yield from examine_kafka(session, cluster)
     finally:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO
 
 import click
 
@@ -35,17 +35,24 @@ MARKS = {"Ok": "✓", "Warning": "!", "Failed": "✗"}
 _MARK_COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
 
 
+Cell = str | int | None
+# An object of a report's JSON.
+Document = Mapping[str, Any]
+
+
 class Column(NamedTuple):
-    """wide: shown by `-o wide` only. number: aligned to the right. coloured: its values have colours."""
+    """A column of a table, and the field of a document that it shows; "" = the title in lower case.
+
+    cell: the value in place of the field's. wide: shown by `-o wide` only. number: aligned to the right. coloured: its
+    values have colours.
+    """
 
     title: str
+    key: str = ""
+    cell: Callable[[Document], Cell] | None = None
     wide: bool = False
     number: bool = False
     coloured: bool = False
-
-
-Cell = str | int | None
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +70,13 @@ class Table:
     unwatched: Collection[str] = ()
 
     @classmethod
-    def of(
-        cls, items: Iterable[T], columns: Mapping[Column, Callable[[T], Cell]], heading: Sequence[str] = ()
-    ) -> Table:
-        """One row for each item."""
-        return cls(tuple(columns), [[cell(item) for cell in columns.values()] for item in items], heading)
+    def of(cls, documents: Iterable[Document], columns: Sequence[Column], heading: Sequence[str] = ()) -> Table:
+        """One row for each document."""
+        return cls(
+            columns,
+            [[c.cell(each) if c.cell else each[c.key or c.title.lower()] for c in columns] for each in documents],
+            heading,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ class Report:
     tables show in the groups' rows: with tables they are only counted.
     """
 
-    document: Mapping[str, Any]
+    document: Document
     names: Sequence[str]
     tables: Sequence[Table]
     notes: Sequence[str] = field(default_factory=tuple)
