@@ -19,7 +19,7 @@ from group_hygiene.cli import main
 _IMPORTED = (
     *(
         f"group_hygiene.cli.{name}"
-        for name in ("deletions", "doctor", "doctor_kubernetes", "keep_requests", "restores")
+        for name in ("deletions", "doctor_kafka", "doctor_kubernetes", "keep_requests", "restores")
     ),
     "group_hygiene.controller.api",
 )

@@ -9,12 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from group_hygiene.spec.jaas import format_jaas
+from group_hygiene.spec.jaas import LOGIN_MODULES
 
 ADMIN = "admin"
 SUPER_USERS = f"User:{ADMIN};User:ANONYMOUS"
 
 Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+_QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+
+
+def format_jaas(mechanism: str, options: Mapping[str, str]) -> str:
+    """The options of the login module of a SASL mechanism, as text, including secret values."""
+    pairs = "".join(f' {name}="{value.translate(_QUOTED)}"' for name, value in options.items())
+    return f"{LOGIN_MODULES[mechanism]} required{pairs};"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from group_hygiene.cli.doctor_findings import CheckResult, Finding
+from group_hygiene.cli.doctor import CheckResult, Finding
 from group_hygiene.cli.doctor_kafka import CheckedCluster, examine_kafka, group_findings
 from group_hygiene.cli.target import Session
 from group_hygiene.kafka.client import CLIENT_ID, Client

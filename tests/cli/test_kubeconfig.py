@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from group_hygiene.cli.kubeconfig import current_namespace
+from group_hygiene.cli.target import current_namespace
 from group_hygiene.controller import api
 from group_hygiene.controller.api import load_config
 from group_hygiene.errors import HygieneError

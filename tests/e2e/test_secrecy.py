@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from group_hygiene.spec.jaas import format_jaas
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import TokenEndpoint
+from sandbox.kafka.security import format_jaas
 from sandbox.kafka.tls import Authority
 from sandbox.manifests import operators_account
 from sandbox.waiting import wait_for

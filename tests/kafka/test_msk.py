@@ -17,9 +17,9 @@ from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.model.groups import Fault
 from group_hygiene.spec.connection import Mechanism, Sasl, Settings, Tls
-from group_hygiene.spec.jaas import format_jaas
 from group_hygiene.spec.msk import Hosts, MskIam
 from sandbox.kafka import KafkaCluster, Security
+from sandbox.kafka.security import format_jaas
 from tests.aws import ACCESS_KEY, SECRET_KEY
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.plugins import jvm_with

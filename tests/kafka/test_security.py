@@ -37,11 +37,11 @@ from group_hygiene.reconcile import open_ledger, recover_intents
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
-from group_hygiene.spec.jaas import format_jaas
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import TokenEndpoint
+from sandbox.kafka.security import format_jaas
 from sandbox.kafka.tls import Authority
 from sandbox.waiting import wait_for
 from tests.kafka.books import configured, restorer

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from group_hygiene.cli.doctor_findings import CheckResult
+from group_hygiene.cli.doctor import CheckResult
 from group_hygiene.cli.doctor_kafka import CheckedCluster, examine_kafka
 from group_hygiene.cli.target import Session
 from group_hygiene.kafka.client import Client, connect

@@ -16,7 +16,7 @@ import yaml
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from group_hygiene.cli import backtest_commands, backtests, main
+from group_hygiene.cli import backtests, main
 from group_hygiene.cli.manifests import read_manifests
 from group_hygiene.cli.output import show
 from group_hygiene.errors import HygieneError
@@ -70,7 +70,7 @@ class Asked:
 
     def __call__(self, *arguments: object) -> Answer:
         words = [*(str(argument) for argument in arguments), "--warehouse", self._warehouse]
-        given = backtest_commands.backtest.make_context("backtest", words).params
+        given = backtests.backtest.make_context("backtest", words).params
         manifests = read_manifests(given["files"], given["namespace"])
         policies, errors = backtests._triable(manifests, given["offsets_retention"])
         found = run(self._spark, self._warehouse, policies, backtests._terms(manifests, given))

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.network.egress import parse_egress
-from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.connection import ActivitySpec, SecretName
 from group_hygiene.spec.storage import read_store
 from sandbox.kafka import KafkaCluster
 from sandbox.s3 import Bucket, S3Store
@@ -94,7 +94,9 @@ def test_the_operator_reads_tables_that_spark_wrote_in_a_bucket(
     pipeline(kafka, "run", f"s3a://{bucket.name}/read", tmp_path / "spark.log", bucket.variables)
     uri = f"s3://{bucket.name}/read"
     store = read_store(uri, "hygiene-bucket", bucket.variables)
-    found = Tables(ActivitySpec(uri, secret="hygiene-bucket"), store, parse_egress(["127.0.0.0/8"])).read([simple], 60)
+    found = Tables(
+        ActivitySpec(uri, secret_ref=SecretName("hygiene-bucket")), store, parse_egress(["127.0.0.0/8"])
+    ).read([simple], 60)
     assert isinstance(found, Reading), found
     assert found.groups.keys() == {simple}
 

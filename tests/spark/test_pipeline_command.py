@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from faults.offsets_log import expected, read
 from group_hygiene.cli import main
-from group_hygiene.spec.jaas import format_jaas
 from sandbox.kafka import KafkaCluster, Security
+from sandbox.kafka.security import format_jaas
 from sandbox.ports import Ports
 from sandbox.spark.jars import jars
 from sandbox.waiting import wait_for

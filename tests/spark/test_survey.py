@@ -241,7 +241,7 @@ def test_rows_as_the_operator_reads_the_tables(spark: SparkSession, warehouse: s
     findings = survey(spark, warehouse, RETENTION)
     names = {row.group for row in findings.rows}
     assert names == {_placed(name, index) for name in GROUPS for index in range(3) if name != "gone"}
-    reading = Tables(ActivitySpec(warehouse, timedelta(hours=1))).read(names, 60, older=at(7))
+    reading = Tables(ActivitySpec(warehouse)).read(names, 60, older=at(7))
     operators = reading.groups  # type: ignore[union-attr]
     assert len(operators) == 2 * (len(GROUPS) - 1)
     by_topic = {name: found.by_topic for name, found in operators.items() if found.by_topic is not None}

@@ -20,7 +20,7 @@ from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, GroupType
 from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.egress import parse_egress
-from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.connection import ActivitySpec, SecretName
 from group_hygiene.spec.storage import Allowed, parse_grant, read_store
 from tests.receiving import Receiver
 from tests.warehouse import Warehouse, idle, in_use, now, simple
@@ -466,7 +466,7 @@ def test_a_store_that_hangs_delays_no_caller() -> None:
     with Receiver(answers={"/b/x/coverage/_delta_log/_last_checkpoint": None}) as receiver:
         texts = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ALLOW_HTTP": "true"}
         store = read_store("s3://b/x", "bucket", {**texts, "AWS_ENDPOINT_URL": receiver.url().rstrip("/")})
-        tables = Tables(ActivitySpec("s3://b/x", secret="bucket"), store, parse_egress(["127.0.0.1"]))
+        tables = Tables(ActivitySpec("s3://b/x", secret_ref=SecretName("bucket")), store, parse_egress(["127.0.0.1"]))
         for _ in range(2):
             found = tables.read(["billing"], 4)
             assert isinstance(found, Refusal)

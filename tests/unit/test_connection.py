@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from group_hygiene.errors import SecretProblem, SpecError
-from group_hygiene.spec.connection import ActivitySpec, LedgerSpec, Mechanism, Settings, parse_connection
+from group_hygiene.spec.connection import ActivitySpec, LedgerSpec, Mechanism, SecretName, Settings, parse_connection
+from group_hygiene.spec.durations import Duration
 from group_hygiene.spec.policy import Limits
 from group_hygiene.spec.secret import Hidden, SecretRef
 
@@ -266,13 +267,13 @@ def test_owners_with_a_receiver_and_the_link(link: str) -> None:
     ("activity", "expected", "local"),
     [
         pytest.param(
-            {"uri": "s3://b/main"}, ActivitySpec("s3://b/main", timedelta(hours=1), None), False, id="shortest"
+            {"uri": "s3://b/main"}, ActivitySpec("s3://b/main", Duration(hours=1), None), False, id="shortest"
         ),
-        pytest.param({"uri": "/srv/x"}, ActivitySpec("/srv/x", timedelta(hours=1), None), True, id="path"),
+        pytest.param({"uri": "/srv/x"}, ActivitySpec("/srv/x", Duration(hours=1), None), True, id="path"),
         pytest.param({"uri": "file:///srv/x"}, ActivitySpec("file:///srv/x"), True, id="path-as-url"),
         pytest.param(
             {"uri": "abfss://c@a.dfs.core.windows.net/x", "maxAge": "5m", "secretRef": {"name": "bucket"}},
-            ActivitySpec("abfss://c@a.dfs.core.windows.net/x", timedelta(minutes=5), "bucket"),
+            ActivitySpec("abfss://c@a.dfs.core.windows.net/x", Duration(minutes=5), SecretName("bucket")),
             False,
             id="all",
         ),
@@ -294,7 +295,7 @@ def test_storage_options_are_hidden_and_few() -> None:
         assert name == "bucket"
         return {key: secret[key] for key in keys if key in secret}
 
-    store = ActivitySpec("s3://b/x", secret="bucket").store(read)
+    store = ActivitySpec("s3://b/x", secret_ref=SecretName("bucket")).store(read)
     assert store is not None
     assert {key: value.reveal() for key, value in store.options.items()} == {
         "AWS_ACCESS_KEY_ID": "AKIA",
@@ -311,7 +312,7 @@ def test_a_secret_without_storage_options() -> None:
     with pytest.raises(
         SecretProblem, match=r"Secret bucket of spec\.activity\.secretRef has none of the keys AWS_"
     ) as caught:
-        ActivitySpec("s3://b/x", secret="bucket").store(lambda name, keys: {})
+        ActivitySpec("s3://b/x", secret_ref=SecretName("bucket")).store(lambda name, keys: {})
     assert caught.value.reason == "SecretKeyMissing"
 
 

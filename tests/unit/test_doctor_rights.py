@@ -14,7 +14,7 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 
 from group_hygiene.cli import doctor_kubernetes
-from group_hygiene.cli.doctor_findings import CheckResult
+from group_hygiene.cli.doctor import CheckResult
 from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.controller.inspection import Inspection
@@ -164,7 +164,7 @@ def test_what_the_operator_refused(
     spec = {"bootstrapServers": ["kafka:9092"]}
     connection = parse_connection({"metadata": {"name": "main", "namespace": "kafka", "uid": "1"}, "spec": spec})
     assert [each.check for each in doctor_kubernetes._receivers(known, connection)] == ["receivers"]
-    found = list(doctor_kubernetes._blocked(known.listed, connection))
+    found = list(doctor_kubernetes._blocked(known.listed))
     says = [f"GroupPolicy kafka/p and 1 more, reported by the operator: {reason}: 2h apart"]
     assert [(each.result, each.found) for each in found] == [(result, says[0])] * (result is not None)
 

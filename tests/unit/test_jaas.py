@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.connection import Mechanism
-from group_hygiene.spec.jaas import LOGIN_MODULES, format_jaas, parse_jaas
+from group_hygiene.spec.jaas import LOGIN_MODULES, parse_jaas
+from sandbox.kafka.security import format_jaas
 
 MODULE = LOGIN_MODULES[Mechanism.PLAIN]
 # [text, options], the answer of JaasContext.loadClientContext of Kafka 4.4.0 on Java 17: null = it is refused, or of

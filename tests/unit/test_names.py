@@ -8,9 +8,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from group_hygiene.cli.names import line_of, text_of
 from group_hygiene.cli.options import groups_argument
-from group_hygiene.cli.output import Report, show
+from group_hygiene.cli.output import Report, line_of, show, text_of
 from group_hygiene.errors import UsageError
 from tests.examples import examples
 

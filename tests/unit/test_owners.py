@@ -350,10 +350,11 @@ def test_evidence_has_the_owner(name: str) -> None:
 def test_commands_show_the_owner() -> None:
     """A column of -o wide, and a field of the JSON if there is an owner."""
     groups = [group("pay-1"), group("other")]
-    table = list_table(cluster(), groups, owners())
+    table = list_table([listed(cluster(), each, owners().of(each.id)) for each in groups])
     (at,) = (index for index, column in enumerate(table.columns) if column.title == "OWNER" and column.wide)
     assert [row[at] for row in table.rows] == ["payments", "rest"]
-    assert [row[at] for row in list_table(cluster(), groups, NO_OWNERS).rows] == [None, None]
+    none = list_table([listed(cluster(), each, NO_OWNERS.of(each.id)) for each in groups])
+    assert [row[at] for row in none.rows] == [None, None]
     assert [listed(cluster(), groups[0], owner).get("owner") for owner in ("payments", "")] == ["payments", None]
     verdicts = [match("pay-1", owner="payments"), match("other")]
     assert [judged(alert(), "a", verdict).get("owner") for verdict in verdicts] == ["payments", None]

@@ -16,7 +16,7 @@ from group_hygiene.evidence.reader import Reading, Tables, refused
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.egress import Egress, parse_egress
-from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.connection import ActivitySpec, SecretName
 from group_hygiene.spec.storage import Allowed, Store, parse_grant, read_store
 from sandbox.kafka.tls import Authority
 from tests.receiving import Receiver
@@ -76,7 +76,7 @@ def pod(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _asked(uri: str, texts: Mapping[str, str], egress: Egress = _LOOPBACK) -> Reading | Refusal:
-    spec = ActivitySpec(uri, secret="bucket")
+    spec = ActivitySpec(uri, secret_ref=SecretName("bucket"))
     try:
         store = spec.store(lambda name, keys: {key: texts[key] for key in keys if key in texts})
     except SecretProblem as error:
@@ -294,7 +294,7 @@ def test_the_operators_identity_is_granted(namespace: str, uri: str, allowed: bo
     refusal = refused(ActivitySpec(uri), namespace, Allowed())
     assert refusal is not None
     assert "--allow-activity-identity" in refusal.message
-    assert refused(ActivitySpec(uri, secret="bucket"), namespace, Allowed()) is None
+    assert refused(ActivitySpec(uri, secret_ref=SecretName("bucket")), namespace, Allowed()) is None
 
 
 @pytest.mark.parametrize(

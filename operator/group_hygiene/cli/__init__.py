@@ -8,21 +8,14 @@ offsets, `keep` writes to the ledger; the others only read.
     commands            arguments and help of list, describe, offsets, plan, explain, keep, restore, history
     deletion_commands   arguments and help of delete and delete-offsets
     alert_commands      arguments and help of alert
-    backtest_commands   arguments and help of backtest and report
-    doctor_command      arguments and help of doctor
-    crds_command        the command crds
-    completion_command  the command completion
-    version_command     the command version
-    pipeline_commands   arguments and help of pipeline
+    pipeline_commands   the command pipeline
+    about_commands      the commands version, crds, catalogue and completion
     options             options that several commands share
     spark_options       options of the commands that start Spark
-    target              connects a client by the options
-    kubeconfig          the namespace of the current context
+    target              connects a client by the options; the namespace of the current context
     documents           YAML files as documents, with their lines
     validation          validates documents against the CRDs, without an API server
     manifests           parses documents as policies and connections, and collects all errors
-    names               group ids as lines of text
-    pages               addresses of pages of the documentation
     output              tables, CSV, JSON, YAML, names, notes and progress
     watch               the rows that changed, again and again
     layout              groups, members and partitions as rows and as JSON
@@ -36,12 +29,11 @@ offsets, `keep` writes to the ledger; the others only read.
     deletions           delete and delete-offsets
     restores            restore
     alert_test          alert test
-    backtests           backtest
-    reports             report
-    doctor              doctor, and the order of its checks
+    backtests           the command backtest
+    reports             the command report
+    doctor              the command doctor, the order of its checks, and their findings
     doctor_kafka        the checks of the Kafka cluster
     doctor_kubernetes   the checks of the API server
-    doctor_findings     the results of doctor
 """
 
 from group_hygiene.cli.program import main

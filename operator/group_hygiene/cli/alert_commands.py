@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from group_hygiene.cli.options import kubeconfig_options, short_output_option
+from group_hygiene.cli.output import show
 
 
 @click.group()
@@ -55,11 +56,10 @@ def test(output: str, **given: Any) -> int:
     Exit codes: 0 each receiver accepted the message, 1 an error, or a receiver did not accept it.
     """
     from group_hygiene.cli import alert_test
-    from group_hygiene.cli import output as out
-    from group_hygiene.cli.kubeconfig import current_namespace
+    from group_hygiene.cli.target import current_namespace
 
     if (given["connection"] is None) == (given["policy"] is None):
         raise click.UsageError("either CONNECTION or --policy must be given")
     namespace = given.pop("namespace") or current_namespace(given["context"], given["kubeconfig"])
     wanted = alert_test.Wanted(namespace=namespace, allowed=given.pop("allow_receiver"), **given)
-    return out.show(alert_test.send_tests(wanted), output)
+    return show(alert_test.send_tests(wanted), output)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 # Alertmanager shows the test alert no longer than this.
 _SHOWN_FOR = timedelta(minutes=10)
-_COLUMNS = (Column("RECEIVER"), Column("TYPE"), Column("RESULT"), Column("REASON"), Column("MESSAGE"))
+_COLUMNS = tuple(map(Column, ("RECEIVER", "TYPE", "RESULT", "REASON", "MESSAGE")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,69 +46,49 @@ class Wanted:
     kubeconfig: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Recipient:
-    """A receiver to test; None = the connection has no such receiver. namespace: of its Secrets."""
-
-    name: str
-    receiver: Receiver | None
-    namespace: str
-
-
 def send_tests(wanted: Wanted) -> Report:
     """Send to all receivers at once; one result for each. Raises HygieneError if there is no receiver."""
     egress = parse_egress(wanted.allowed)
     with working("reading from Kubernetes"):
         api = open_api(wanted.context, wanted.kubeconfig)
-        policy = (
-            None if wanted.policy is None else parse_policy(read_object(api, POLICIES, wanted.namespace, wanted.policy))
-        )
-        connection = _connection(api, wanted, policy)
-    recipients = _recipients(connection, policy)
-    if wanted.receiver is not None:
-        recipients = [recipient for recipient in recipients if recipient.name == wanted.receiver]
-    if not recipients:
+        policy = None
+        namespace, name = wanted.namespace, wanted.connection or ""
+        if wanted.policy is not None:
+            policy = parse_policy(read_object(api, POLICIES, namespace, wanted.policy))
+            namespace, name = policy.connection_namespace, policy.connection_name
+        connection = parse_connection(read_object(api, CONNECTIONS, namespace, name))
+    known: dict[str, Receiver | None] = {each.name: each for each in connection.receivers}
+    receivers = known if policy is None else receivers_of(connection, policy)
+    receivers = {name: receiver for name, receiver in receivers.items() if wanted.receiver in (None, name)}
+    if not receivers:
         missing = "no receivers" if wanted.receiver is None else f"no receiver {wanted.receiver!r}"
         owner = f"KafkaConnection {connection.key}" if policy is None else f"GroupPolicy {policy.key}"
         raise UsageError(f"{owner} has {missing}")
     item = _test_item(connection, policy)
-    with working(f"sending to {len(recipients)} receivers"):
-        failures = asyncio.run(_send_all(api, recipients, item, egress))
-    return _report(recipients, failures)
+
+    async def send_all() -> list[Refusal | None]:
+        sent = (_send(api, connection.namespace, *each, item, egress) for each in receivers.items())
+        return await asyncio.gather(*sent)
+
+    with working(f"sending to {len(receivers)} receivers"):
+        failures = asyncio.run(send_all())
+    return _report(receivers, failures)
 
 
-async def _send_all(api: Api, recipients: Sequence[_Recipient], item: Item, egress: Egress) -> list[Refusal | None]:
-    return list(await asyncio.gather(*(_send(api, recipient, item, egress) for recipient in recipients)))
-
-
-async def _send(api: Api, recipient: _Recipient, item: Item, egress: Egress) -> Refusal | None:
-    if recipient.receiver is None:
-        return receiver_not_found(recipient.name)
+async def _send(
+    api: Api, namespace: str, name: str, receiver: Receiver | None, item: Item, egress: Egress
+) -> Refusal | None:
+    if receiver is None:
+        return receiver_not_found(name)
     try:
         # In a thread: a slow read of one Secret must not delay messages to other receivers.
-        endpoint = await asyncio.to_thread(
-            read_endpoint, recipient.receiver, lambda ref: api.read_secret(recipient.namespace, ref)
-        )
+        endpoint = await asyncio.to_thread(read_endpoint, receiver, partial(api.read_secret, namespace))
     except HygieneError as error:
         # The message of the API has advice for the operator, not for a user.
-        denied = f"you may not read the Secrets that it names in namespace {recipient.namespace}"
+        denied = f"you may not read the Secrets that it names in namespace {namespace}"
         return Refusal(error.reason, denied if error.reason == reasons.SECRET_FORBIDDEN else str(error))
     now = datetime.now(UTC)
     return (await post(endpoint, body(endpoint.kind, [item], now), now, egress)).failure
-
-
-def _connection(api: Api, wanted: Wanted, policy: Policy | None) -> Connection:
-    if policy is None:
-        return parse_connection(read_object(api, CONNECTIONS, wanted.namespace, wanted.connection or ""))
-    return parse_connection(read_object(api, CONNECTIONS, policy.connection_namespace, policy.connection_name))
-
-
-def _recipients(connection: Connection, policy: Policy | None) -> list[_Recipient]:
-    if policy is None:
-        return [_Recipient(receiver.name, receiver, connection.namespace) for receiver in connection.receivers]
-    return [
-        _Recipient(name, receiver, connection.namespace) for name, receiver in receivers_of(connection, policy).items()
-    ]
 
 
 def _test_item(connection: Connection, policy: Policy | None) -> Item:
@@ -124,18 +105,17 @@ def _test_item(connection: Connection, policy: Policy | None) -> Item:
     )
 
 
-def _report(recipients: Sequence[_Recipient], failures: Sequence[Refusal | None]) -> Report:
+def _report(receivers: Mapping[str, Receiver | None], failures: Sequence[Refusal | None]) -> Report:
     results = [
         {
-            "receiver": recipient.name,
-            "type": None if recipient.receiver is None else str(recipient.receiver.kind),
+            "receiver": name,
+            "type": None if receiver is None else str(receiver.kind),
             "result": "Delivered" if failure is None else "Failed",
             "reason": None if failure is None else failure.reason,
             "message": None if failure is None else failure.message,
         }
-        for recipient, failure in zip(recipients, failures, strict=True)
+        for (name, receiver), failure in zip(receivers.items(), failures, strict=True)
     ]
     errors = [f"receiver {r['receiver']}: {r['reason']}: {r['message']}" for r in results if r["result"] == "Failed"]
-    rows = [(r["receiver"], r["type"], r["result"], r["reason"], r["message"]) for r in results]
     delivered = [str(r["receiver"]) for r in results if r["result"] == "Delivered"]
-    return Report({"results": results, "errors": errors}, delivered, [Table(_COLUMNS, rows)], (), errors)
+    return Report({"results": results, "errors": errors}, delivered, [Table.of(results, _COLUMNS)], (), errors)

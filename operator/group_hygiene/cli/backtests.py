@@ -1,4 +1,7 @@
-"""`backtest`: results of policies that were tried on the past, as tables and as JSON. `pipeline` uses Spark."""
+"""The command `backtest`: its options and help, and results of policies that were tried on the past.
+
+`pipeline`, imported when it runs, uses Spark.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +9,41 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from group_hygiene.cli.manifests import Manifests, read_manifests
-from group_hygiene.cli.output import Cell, Column, Report, Table
-from group_hygiene.cli.spark_options import needs_spark, progress_printer
+import click
+
+from group_hygiene.cli.options import duration, file_option, output_option, past, since
+from group_hygiene.cli.output import Column, Document, Report, Table, show
+from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.durations import format_duration, whole_seconds
 from group_hygiene.spec.policy import Action, Policy
 
 if TYPE_CHECKING:
+    from group_hygiene.cli.manifests import Manifests
     from group_hygiene.pipeline.backtest.run import Backtest, Terms, Tried, Variant
 
 _TOO_MUCH_REGRET = 3
 # Maximum of regrets, and of patterns, in a table; JSON has more.
 _SHOWN = 20
-_DAYS = tuple(
-    Column(title, number=title != "AT") for title in ("AT", "GROUPS", "MATCHED", "MARKED", "DELETED", "REGRET")
+_DELETED, _REGRET = Column("DELETED", number=True), Column("REGRET", number=True)
+_DAYS = (
+    Column("AT"),
+    *(Column(title, number=True) for title in ("GROUPS", "MATCHED", "MARKED")),
+    *(_DELETED, _REGRET),
 )
 _REGRETS = (
-    Column("REGRETTED GROUP"),
-    Column("MARKED", wide=True),
-    Column("DELETED"),
-    Column("CAME BACK"),
+    Column("REGRETTED GROUP", "group"),
+    Column("MARKED", "markedAt", wide=True),
+    Column("DELETED", "deletedAt"),
+    Column("CAME BACK", "cameBackAt"),
     Column("AFTER", number=True),
     Column("BY"),
     Column("PATTERN", wide=True),
 )
 _PATTERNS = (
     Column("PATTERN"),
-    Column("DELETED", number=True),
-    Column("REGRET", number=True),
-    Column("LEAST PERIOD WITHOUT REGRET"),
+    *(_DELETED, _REGRET),
+    Column("LEAST PERIOD WITHOUT REGRET", cell=lambda d: d["leastWithoutRegret"] or "none of these"),
 )
 _ASSUMPTIONS = (
     "where the tables have no data, the assumptions lead to more deletions, not fewer: each group has unread records, "
@@ -43,15 +51,63 @@ _ASSUMPTIONS = (
 )
 
 
-def backtest(given: Mapping[str, Any]) -> Report:
-    """Try the policies of files. given: the options, by their names.
+@click.command()
+@file_option
+@click.option(
+    "--from",
+    "start",
+    type=since,
+    metavar="TIME",
+    help="Start: a day (2026-10-01), a time, or a duration before --to (30d).  [default: all]",
+)
+@click.option(
+    "--to", "end", type=past, metavar="TIME", help="End: a day or a time.  [default: the last read of the log]"
+)
+@click.option(
+    "--step",
+    type=duration,
+    metavar="DURATION",
+    default="1d",
+    show_default=True,
+    help="Time steps of the output. Checks of groups follow the interval of each policy.",
+)
+@click.option(
+    "--max-regret",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Exit with code 3 if more deletions than this are regretted.",
+)
+@click.option(
+    "--offsets-retention",
+    type=duration,
+    metavar="DURATION",
+    help="offsets.retention.minutes of the brokers; required for expiresWithin and for the reason ExpiresFirst.",
+)
+@click.option("-n", "--namespace", default="default", metavar="NAME", help="Namespace of objects in files without one.")
+@output_option
+@spark_options
+def backtest(output: str, **given: Any) -> int:
+    """Try GroupPolicies on the past. Shows which groups each would have deleted, and which of them were used later.
 
-    Raises UsageError for invalid files or options, PipelineError for tables without the data of that time.
+    Reads only the tables of `group-hygiene pipeline`: no Kafka, no Kubernetes. The operator's own checks judge each
+    group at the policy's interval, with the data of that time. A deletion is regretted if a consumer joins the group or
+    commits to it later. The command also tries other periods, and shows the shortest idleFor without regret for each
+    pattern of names.
+
+    \b
+    Examples:
+      group-hygiene backtest -f policies/ --warehouse /data/hygiene
+      group-hygiene backtest -f policy.yaml --warehouse s3a://bucket/hygiene --from 30d --max-regret 0
+      group-hygiene backtest -f policy.yaml --warehouse /data/hygiene --from 14d --step 6h -o json
+
+    Exit codes: 0 done, 1 an error, 3 more regret than --max-regret.
     """
     with needs_spark():
         from group_hygiene.pipeline import jobs
         from group_hygiene.pipeline.backtest.run import backtest as run
         from group_hygiene.pipeline.session import Options
+    from group_hygiene.cli.manifests import read_manifests
+
     manifests = read_manifests(given["files"], given["namespace"])
     policies, errors = _triable(manifests, given["offsets_retention"])
     if not policies:
@@ -64,7 +120,10 @@ def backtest(given: Mapping[str, Any]) -> Report:
         lambda spark: run(spark, warehouse, policies, terms, progress),
         progress,
     )
-    return answer(found, manifests, errors, given)
+    report = answer(found, manifests, errors, given)
+    shown = show(report, output)
+    # Too much regret decides the exit code, also if another policy could not be tried.
+    return report.exit_code or shown
 
 
 def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: Mapping[str, Any]) -> Report:
@@ -91,7 +150,9 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
             f"records from before {_time(late)} were lost: no group of these partitions counts as idle since an "
             "earlier time"
         )
-    tables = [table for tried in found.tried for table in _tables(tried, manifests)]
+    document = _document(found, errors)
+    policies = zip(found.tried, document["policies"], strict=True)
+    tables = [table for tried, each in policies for table in _tables(tried, each, manifests)]
     exit_code = 0
     if max_regret is not None and regretted > max_regret:
         exit_code = _TOO_MUCH_REGRET
@@ -102,7 +163,7 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
         if tried.regret > len(tried.regrets)
     ]
     names = sorted({regret.group for tried in found.tried for regret in tried.regrets})
-    return Report(_document(found, errors), names, tables, notes, errors, exit_code)
+    return Report(document, names, tables, notes, errors, exit_code)
 
 
 def _triable(manifests: Manifests, retention: timedelta | None) -> tuple[list[Policy], list[str]]:
@@ -127,46 +188,32 @@ def _untriable(manifests: Manifests, retention: timedelta | None) -> dict[str, s
     return {key: f"GroupPolicy {key}: {text}" for key, text in why.items() if text is not None}
 
 
-def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
-    days = [day for day in tried.days if day.marked or day.deleted or day is tried.days[-1]]
-    rows: list[Sequence[Cell]] = [
-        (_time(day.at), day.groups, day.matched, day.marked, day.deleted, day.regret) for day in days
-    ]
-    tables = [Table(_DAYS, rows, _heading(tried, manifests))]
+def _tables(tried: Tried, document: Document, manifests: Manifests) -> list[Table]:
+    """document: see `_policy`."""
+    steps = zip(tried.days, document["steps"], strict=True)
+    days = [step for day, step in steps if day.marked or day.deleted or day is tried.days[-1]]
+    tables = [Table.of(days, _DAYS, _heading(tried, manifests))]
     if tried.regrets:
         more = tried.regret - _SHOWN
         note = [f"  and {more:,} more: -o json has the first {len(tried.regrets):,}"] if more > 0 else []
         rows = [
-            (
-                *(regret.group, _time(regret.marked_at), _time(regret.deleted_at), _time(regret.back_at)),
-                *(format_duration(whole_seconds(regret.back_at - regret.deleted_at)), regret.by, regret.pattern),
-            )
-            for regret in tried.regrets[:_SHOWN]
+            each | {"after": format_duration(whole_seconds(regret.back_at - regret.deleted_at))}
+            for regret, each in zip(tried.regrets[:_SHOWN], document["regrets"], strict=False)
         ]
-        tables.append(Table(_REGRETS, rows, note))
+        tables.append(Table.of(rows, _REGRETS, note))
     own = tried.policy.when.idle_for or tried.policy.when.unchanged_for
     field = "IDLE-FOR" if tried.policy.when.idle_for else "UNCHANGED-FOR"
-    for title, variants, chosen in (
-        (field, tried.periods, own),
-        ("GRACE-PERIOD", tried.graces, tried.policy.grace_period),
+    for title, variants, documents, chosen in (
+        (field, tried.periods, document["periods"]["tried"], own),
+        ("GRACE-PERIOD", tried.graces, document["gracePeriods"], tried.policy.grace_period),
     ):
         if variants:
-            columns = (Column(title), Column("DELETED", number=True), Column("REGRET", number=True), Column(""))
             # An empty text would be shown as quotes.
-            rows = [
-                (format_duration(v.period), v.deleted, v.regret, "<- as in the policy" if v.period == chosen else " ")
-                for v in variants
-            ]
-            tables.append(Table(columns, rows))
+            marks = ["<- as in the policy" if variant.period == chosen else " " for variant in variants]
+            rows = [each | {"mark": mark} for each, mark in zip(documents, marks, strict=True)]
+            tables.append(Table.of(rows, (Column(title, "period"), _DELETED, _REGRET, Column("", "mark"))))
     if tried.patterns:
-        rows = [
-            (
-                *(pattern.pattern, pattern.own.deleted, pattern.own.regret),
-                "none of these" if pattern.safe is None else format_duration(pattern.safe),
-            )
-            for pattern in tried.patterns[:_SHOWN]
-        ]
-        tables.append(Table(_PATTERNS, rows))
+        tables.append(Table.of(document["patterns"][:_SHOWN], _PATTERNS))
     return tables
 
 

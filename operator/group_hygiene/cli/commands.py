@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import click
 
 from group_hygiene.cli.options import (
     ChosenCluster,
-    DurationType,
-    Expression,
-    MomentType,
     Names,
-    Pattern,
+    PageOption,
     PlanOptions,
-    Text,
     activity_option,
+    duration,
+    expression,
     file_option,
-    flattened,
     grouped,
     groups_argument,
+    kafka_text,
     ledger_option,
+    moment,
     output_option,
+    pattern,
     target_options,
     user_name,
     watch_options,
 )
-from group_hygiene.cli.pages import PageOption
+from group_hygiene.cli.output import is_verbose, show
+from group_hygiene.cli.watch import show_each
 from group_hygiene.model.groups import GroupState, GroupType
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.patterns import Patterns
@@ -73,14 +75,14 @@ class ListOptions:
 @click.option(
     "--match",
     "patterns",
-    type=Pattern(),
+    type=pattern,
     multiple=True,
     metavar="PATTERN",
     cls=PageOption,
     help="Only groups whose whole id matches one of these patterns, as in a policy: * matches any characters, {uuid} a "
     "UUID; docs/patterns.md has all placeholders.",
 )
-@click.option("--regex", type=Expression(), metavar="REGEX", help="Only groups whose whole id matches this expression.")
+@click.option("--regex", type=expression, metavar="REGEX", help="Only groups whose whole id matches this expression.")
 @click.option(
     "--sort-by",
     type=click.Choice(["group", "state", "type", "owner", "coordinator", "lag"]),
@@ -111,15 +113,12 @@ def list_(target: ChosenCluster, output: str, chosen: ListOptions, every: timede
     Exit codes: 0 all groups are listed, 1 an error, or groups may be missing; the list has all groups that were found.
     """
     from group_hygiene.cli import groups
-    from group_hygiene.cli.watch import show_each
 
-    selected = flattened(chosen.states), flattened(chosen.types), chosen.fits()
-    lag = chosen.lag or chosen.sort_by == "lag"
-    return show_each(lambda: groups.list_groups(target, *selected, chosen.sort_by, lag), output, every)
+    return show_each(lambda: groups.list_groups(target, chosen), output, every)
 
 
 @click.command()
-@click.argument("names", type=Text(), metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", type=kafka_text, metavar="GROUP...", nargs=-1, required=True)
 @click.option("--members", is_flag=True, help="Show each member: host, client id, instance id, assignment.")
 @click.option("--offsets", is_flag=True, help="Show each partition: committed, start, end, lag.")
 @output_option
@@ -136,13 +135,12 @@ def describe(target: ChosenCluster, output: str, names: tuple[str, ...], members
     Exit codes: 0 all of them are shown, 1 an error, or one of them could not be read; the others are shown.
     """
     from group_hygiene.cli import groups
-    from group_hygiene.cli import output as out
 
-    return out.show(groups.describe(target, names, members, offsets), output)
+    return show(groups.describe(target, names, members, offsets), output)
 
 
 @click.command()
-@click.argument("names", type=Text(), metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", type=kafka_text, metavar="GROUP...", nargs=-1, required=True)
 @output_option
 @target_options
 def offsets(target: ChosenCluster, output: str, names: tuple[str, ...]) -> int:
@@ -159,9 +157,8 @@ def offsets(target: ChosenCluster, output: str, names: tuple[str, ...]) -> int:
     Exit codes: 0 all of them are shown, 1 an error, or one of them could not be read; the others are shown.
     """
     from group_hygiene.cli import groups
-    from group_hygiene.cli import output as out
 
-    return out.show(groups.offsets(target, names), output)
+    return show(groups.offsets(target, names), output)
 
 
 @click.command()
@@ -203,13 +200,12 @@ def plan(
     2 at least one group matches and would be reported or deleted.
     """
     from group_hygiene.cli import plans
-    from group_hygiene.cli.watch import show_each
 
     return show_each(lambda: plans.plan(target, files, activity, options), output, every)
 
 
 @click.command()
-@click.argument("name", type=Text(), metavar="GROUP")
+@click.argument("name", type=kafka_text, metavar="GROUP")
 @file_option
 @activity_option
 @output_option
@@ -227,14 +223,13 @@ def explain(
     Exit codes: 0 explained, 1 an error, or data that the checks need could not be read, or groups may be missing.
     """
     from group_hygiene.cli import explanations
-    from group_hygiene.cli import output as out
 
-    return out.show(explanations.explain(target, name, files, activity, out.is_verbose()), output)
+    return show(explanations.explain(target, name, files, activity, is_verbose()), output)
 
 
 @click.command()
-@click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
-@click.option("--since", type=DurationType(), metavar="DURATION", help="Only entries of the last 7d, 12h, ...")
+@click.argument("names", type=kafka_text, metavar="GROUP...", nargs=-1)
+@click.option("--since", type=duration, metavar="DURATION", help="Only entries of the last 7d, 12h, ...")
 @click.option(
     "--policy", metavar="NAMESPACE/NAME", help="Only entries of this GroupPolicy: marks, deletions, restores."
 )
@@ -262,32 +257,19 @@ def history(
     Exit codes: 0 all entries are shown, 1 an error, or an entry can't be read; the others are shown.
     """
     from group_hygiene.cli import history as ledger_history
-    from group_hygiene.cli import output as out
 
     if policy is not None and policy.count("/") != 1:
         raise click.UsageError("--policy must be NAMESPACE/NAME")
-    return out.show(ledger_history.history(target, names, since, ledger_topic, policy), output)
-
-
-@dataclass(frozen=True, slots=True)
-class KeepOptions:
-    """Options of `keep` beside --remove; None = not given."""
-
-    period: timedelta | None
-    why: str | None
-    by: str | None
-    replace: bool
-    ignore_not_found: bool
-    create_ledger: bool
+    return show(ledger_history.history(target, names, since, ledger_topic, policy), output)
 
 
 @click.command()
 @groups_argument
+@click.option("--for", "period", type=duration, metavar="DURATION", help="Duration of the request: 30d, 12h, 1d12h.")
+@click.option("--why", type=kafka_text, metavar="TEXT", help="Reason, for later readers.")
 @click.option(
-    "--for", "period", type=DurationType(), metavar="DURATION", help="Duration of the request: 30d, 12h, 1d12h."
+    "--by", type=kafka_text, metavar="NAME", help="Author of the request. Default: the user of this computer."
 )
-@click.option("--why", type=Text(), metavar="TEXT", help="Reason, for later readers.")
-@click.option("--by", type=Text(), metavar="NAME", help="Author of the request. Default: the user of this computer.")
 @click.option("--replace", is_flag=True, help="Replace an existing request that lasts longer.")
 @click.option("--ignore-not-found", is_flag=True, help="A group that does not exist is a note, not an error.")
 @click.option("--remove", is_flag=True, help="Withdraw the request.")
@@ -300,14 +282,8 @@ class KeepOptions:
 @ledger_option
 @output_option
 @target_options
-@grouped("terms", KeepOptions)
 def keep(
-    target: ChosenCluster,
-    output: str,
-    names: tuple[str, ...],
-    ledger_topic: str | None,
-    remove: bool,
-    terms: KeepOptions,
+    target: ChosenCluster, output: str, names: tuple[str, ...], ledger_topic: str | None, remove: bool, **terms: Any
 ) -> int:
     """Protect groups from all policies for a while.
 
@@ -324,52 +300,37 @@ def keep(
     Exit codes: 0 the requests protect the groups, 1 an error, or a group does not exist or has one that lasts longer.
     """
     from group_hygiene.cli import keep_objects, keep_requests
-    from group_hygiene.cli import output as out
     from group_hygiene.errors import NotAllowed
 
     if not names:
         raise click.UsageError("a GROUP, or --from-file with groups, must be given")
     if remove:
-        if any(getattr(terms, each.name) for each in fields(terms)):
+        if any(terms.values()):
             raise click.UsageError("--remove can't be given with options of a new request, such as --for")
         try:
-            return out.show(keep_requests.remove(target, names, ledger_topic), output)
+            return show(keep_requests.remove(target, names, ledger_topic), output)
         except NotAllowed as error:
             raise keep_objects.refuse_removal(target, names, error) from None
-    if terms.period is None or terms.why is None or not terms.why.strip():
+    if terms["period"] is None or not (terms["why"] or "").strip():
         raise click.UsageError("--for and --why must be given")
-    by = terms.by or user_name()
-    request = keep_requests.KeepTerms(terms.period, terms.why, by, terms.replace, terms.ignore_not_found)
+    create_ledger = terms.pop("create_ledger")
+    request = keep_requests.KeepTerms(**terms | {"by": terms["by"] or user_name()})
     try:
-        report = keep_requests.keep(target, names, request, ledger_topic, terms.create_ledger)
+        report = keep_requests.keep(target, names, request, ledger_topic, create_ledger)
     except NotAllowed as error:
         report = keep_objects.keep(target, names, request, error)
-    return out.show(report, output)
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreOptions:
-    """Options of `restore` that select backups and their treatment; None = not given."""
-
-    at: datetime | None
-    policy: str | None
-    deleted_after: datetime | None
-    out_of_range: str
-    allow_unknown_topic_identity: bool
-    overwrite_later: bool
+    return show(report, output)
 
 
 @click.command()
 @groups_argument
 @click.option(
-    "--at", type=MomentType(), metavar="TIME", help="Restore the newest backup that is not newer. Default: the newest."
+    "--at", type=moment, metavar="TIME", help="Restore the newest backup that is not newer. Default: the newest."
 )
 @click.option(
     "--policy", metavar="NAMESPACE/NAME", help="Restore all groups that this GroupPolicy deleted since --deleted-after."
 )
-@click.option(
-    "--deleted-after", type=MomentType(), metavar="TIME", help="Required with --policy: groups deleted since then."
-)
+@click.option("--deleted-after", type=moment, metavar="TIME", help="Required with --policy: groups deleted since then.")
 @click.option(
     "--out-of-range",
     type=click.Choice(["Skip", "Clamp"], case_sensitive=False),
@@ -390,14 +351,8 @@ class RestoreOptions:
 @ledger_option
 @output_option
 @target_options
-@grouped("wanted", RestoreOptions)
 def restore(
-    target: ChosenCluster,
-    output: str,
-    names: tuple[str, ...],
-    preview: bool,
-    ledger_topic: str | None,
-    wanted: RestoreOptions,
+    target: ChosenCluster, output: str, names: tuple[str, ...], preview: bool, ledger_topic: str | None, **wanted: Any
 ) -> int:
     """Restore the committed offsets of deleted groups. Needs groups without members.
 
@@ -415,43 +370,13 @@ def restore(
     """
     import secrets
 
-    from group_hygiene.cli import output as out
     from group_hygiene.cli import restores
     from group_hygiene.restore.restorable import OutOfRange, RestoreRequest
 
-    if bool(names) == bool(wanted.policy):
+    if bool(names) == bool(wanted["policy"]):
         raise click.UsageError("either GROUP... (or --from-file) or --policy must be given")
-    if bool(wanted.policy) != bool(wanted.deleted_after):
+    if bool(wanted["policy"]) != bool(wanted["deleted_after"]):
         raise click.UsageError("--deleted-after must be given with --policy, and only with it")
-    request = RestoreRequest(
-        id=f"cli-{secrets.token_hex(8)}",
-        groups=names,
-        policy=wanted.policy,
-        deleted_after=wanted.deleted_after,
-        at=wanted.at,
-        out_of_range=OutOfRange(wanted.out_of_range),
-        allow_unknown_topic_identity=wanted.allow_unknown_topic_identity,
-        overwrite_later=wanted.overwrite_later,
-    )
-    return out.show(restores.restore_groups(target, request, preview, ledger_topic), output)
-
-
-@click.command()
-@output_option
-def catalogue(output: str) -> int:
-    """Show which programs leave groups behind. Their ids, when they commit, and when an Empty group is needed.
-
-    `-o wide` adds what to do, and the version that was run or the source that was read. `plan` and `explain` name the
-    program of a group whose id looks like one of these: a hint, and no evidence.
-
-    \b
-    Examples:
-      group-hygiene catalogue
-      group-hygiene catalogue -o yaml
-
-    Exit codes: 0 done, 1 an error.
-    """
-    from group_hygiene.cli import output as out
-    from group_hygiene.cli.layout import catalogue_report
-
-    return out.show(catalogue_report(), output)
+    wanted["out_of_range"] = OutOfRange(wanted["out_of_range"])
+    request = RestoreRequest(id=f"cli-{secrets.token_hex(8)}", groups=names, **wanted)
+    return show(restores.restore_groups(target, request, preview, ledger_topic), output)

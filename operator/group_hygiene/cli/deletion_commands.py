@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
 
 import click
 
 from group_hygiene.cli.options import (
     ChosenCluster,
-    DurationType,
-    Text,
     connection_file_option,
+    duration_between,
     grouped,
     groups_argument,
+    kafka_text,
     ledger_option,
     output_option,
     target_options,
     user_name,
+    with_options,
 )
-
-F = TypeVar("F", bound=Callable[..., Any])
+from group_hygiene.cli.output import printable, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,56 +41,52 @@ class DeleteOptions:
     create_ledger: bool
 
 
-def _delete_options(command: F) -> F:
-    """Add the options that both commands have; the command gets them as one `chosen`."""
-    options = (
-        groups_argument,
-        click.option(
-            "--unused-for",
-            type=DurationType(at_least="10m", at_most="30d"),
-            metavar="DURATION",
-            default="1h",
-            show_default=True,
-            help="Delete nothing that was used within this time, by __consumer_offsets: no group with a commit or a "
-            "member, and no offsets of a topic with a commit, or of a group whose members changed. From 10m to 30d.",
-        ),
-        click.option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay."),
-        click.option(
-            "--backup-retention",
-            type=DurationType(at_least="1h", at_most="365d"),
-            metavar="DURATION",
-            default="30d",
-            show_default=True,
-            help="For how long `restore` can bring back what was deleted, from 1h to 365d.",
-        ),
-        click.option(
-            "--by", type=Text(), metavar="NAME", help="Your name, for history. Default: the user of this computer."
-        ),
-        click.option(
-            "--yes",
-            is_flag=True,
-            help="Don't ask for confirmation. Needs --connection, --connection-file or --without-connection.",
-        ),
-        click.option("--preview", is_flag=True, help="Show the result without changing anything."),
-        connection_file_option,
-        click.option(
-            "--without-connection",
-            is_flag=True,
-            help="With --yes: no KafkaConnection protects groups of this cluster or limits deletions.",
-        ),
-        ledger_option,
-        click.option(
-            "--create-ledger",
-            is_flag=True,
-            help="Create the topic of the ledger if there is none. An operator takes it over.",
-        ),
-        output_option,
-        target_options,
-        grouped("chosen", DeleteOptions),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+# The options of both commands, which get them as one `chosen`.
+_delete_options = with_options(
+    groups_argument,
+    click.option(
+        "--unused-for",
+        type=duration_between("10m", "30d"),
+        metavar="DURATION",
+        default="1h",
+        show_default=True,
+        help="Delete nothing that was used within this time, by __consumer_offsets: no group with a commit or a "
+        "member, and no offsets of a topic with a commit, or of a group whose members changed. From 10m to 30d.",
+    ),
+    click.option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay."),
+    click.option(
+        "--backup-retention",
+        type=duration_between("1h", "365d"),
+        metavar="DURATION",
+        default="30d",
+        show_default=True,
+        help="For how long `restore` can bring back what was deleted, from 1h to 365d.",
+    ),
+    click.option(
+        "--by", type=kafka_text, metavar="NAME", help="Your name, for history. Default: the user of this computer."
+    ),
+    click.option(
+        "--yes",
+        is_flag=True,
+        help="Don't ask for confirmation. Needs --connection, --connection-file or --without-connection.",
+    ),
+    click.option("--preview", is_flag=True, help="Show the result without changing anything."),
+    connection_file_option,
+    click.option(
+        "--without-connection",
+        is_flag=True,
+        help="With --yes: no KafkaConnection protects groups of this cluster or limits deletions.",
+    ),
+    ledger_option,
+    click.option(
+        "--create-ledger",
+        is_flag=True,
+        help="Create the topic of the ledger if there is none. An operator takes it over.",
+    ),
+    output_option,
+    target_options,
+    grouped("chosen", DeleteOptions),
+)
 
 
 @click.command()
@@ -120,7 +115,7 @@ def delete(target: ChosenCluster, output: str, chosen: DeleteOptions) -> int:
 @click.option(
     "--topic",
     "topics",
-    type=Text(),
+    type=kafka_text,
     multiple=True,
     required=True,
     metavar="TOPIC",
@@ -150,7 +145,6 @@ def delete_offsets(target: ChosenCluster, output: str, chosen: DeleteOptions, to
 
 def _delete(target: ChosenCluster, output: str, chosen: DeleteOptions, topics: Sequence[str]) -> int:
     from group_hygiene.cli import deletions
-    from group_hygiene.cli import output as out
     from group_hygiene.reconcile import DeletionRequest
 
     if target.connection is not None and chosen.connection_file is not None:
@@ -165,12 +159,12 @@ def _delete(target: ChosenCluster, output: str, chosen: DeleteOptions, topics: S
         )
     if not chosen.names:
         raise click.UsageError("a GROUP, or --from-file with groups, must be given")
-    what = f"Offsets of {', '.join(map(out.printable, topics))} in these groups" if topics else "These groups"
+    what = f"Offsets of {', '.join(map(printable, topics))} in these groups" if topics else "These groups"
 
     def confirm(groups: Sequence[str]) -> None:
         if chosen.yes:
             return
-        listed = "\n".join(f"  {out.printable(name)}" for name in groups)
+        listed = "\n".join(f"  {printable(name)}" for name in groups)
         click.echo(f"{what} will be deleted:\n{listed}", err=True)
         try:
             confirmed = click.confirm("Delete them?", err=True)
@@ -191,4 +185,4 @@ def _delete(target: ChosenCluster, output: str, chosen: DeleteOptions, topics: S
         backup_retention=chosen.backup_retention,
         topics=tuple(dict.fromkeys(topics)),
     )
-    return out.show(deletions.delete(target, chosen, request, confirm), output)
+    return show(deletions.delete(target, chosen, request, confirm), output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from group_hygiene.cli.deletion_commands import DeleteOptions
 from group_hygiene.cli.history import Opening, open_executor
@@ -19,20 +18,11 @@ from group_hygiene.reconcile import DeletionRequest, Judged, LedgerNeed, delete_
 _COLUMNS = (
     Column("GROUP"),
     Column("STATE", coloured=True),
-    Column("TYPE"),
-    *map(Column, ("RESULT", "REASON", "MESSAGE")),
+    *map(Column, ("TYPE", "RESULT", "REASON", "MESSAGE")),
 )
 _WOULD_DELETE = "WouldDelete"
 _CLAIMS_UNKNOWN = "groups that a ScaledObject or KafkaConnector names"
 _CONNECTION_UNKNOWN = f"protect, limits and role of the KafkaConnection, and {_CLAIMS_UNKNOWN}"
-
-
-class _Result(NamedTuple):
-    """kind: as OutcomeKind, or WouldDelete."""
-
-    kind: str
-    reason: str | None
-    message: str | None
 
 
 def delete(
@@ -62,32 +52,27 @@ def delete(
             confirm(matching)
             with working(f"deleting {len(matching)} groups"):
                 stop, outcomes = delete_requested(executor, judged)
-            results |= {each.group: _Result(str(each.kind), str(each.reason), each.message) for each in outcomes}
+            for each in outcomes:
+                results[each.group] = _document(each.group, str(each.kind), str(each.reason), each.message)
             partly = {each.group for each in outcomes if each.topics and set(each.topics) != set(request.topics)}
         if stop is not None:
-            results |= dict.fromkeys(matching, _refused(stop))
+            results |= {name: _refused(name, stop) for name in matching}
     done = _WOULD_DELETE if preview else OutcomeKind.DELETED
     refused = [
-        f"group {printable(n)}: {r.reason}: {r.message}" for n, r in results.items() if r.kind != done or n in partly
+        f"group {printable(name)}: {each['reason']}: {each['message']}"
+        for name, each in results.items()
+        if each["result"] != done or name in partly
     ]
     skipped = {verdict.refusal.reason for verdict in judged.verdicts.values() if verdict.refusal}
     errors = refused + protection_errors(judged.observation.protections, skipped)
-    document = {
-        "preview": preview,
-        "groups": [
-            dict(zip(("group", "result", "reason", "message"), (name, *result), strict=True))
-            for name, result in results.items()
-        ],
-        "notes": notes,
-        "errors": errors,
-    }
-    table = Table(_COLUMNS, [_row(judged, name, result) for name, result in results.items()])
-    deleted = [name for name, result in results.items() if result.kind == done]
-    return Report(document, deleted, [table], (), errors, in_rows=refused)
+    document = {"preview": preview, "groups": list(results.values()), "notes": notes, "errors": errors}
+    rows = [each | _state_and_type(judged, name) for name, each in results.items()]
+    deleted = [name for name, each in results.items() if each["result"] == done]
+    return Report(document, deleted, [Table.of(rows, _COLUMNS)], (), errors, in_rows=refused)
 
 
 def _notes(session: Session, chosen: DeleteOptions) -> list[str]:
-    if session.in_kubernetes:
+    if session.api is not None:
         return []
     unknown = _CONNECTION_UNKNOWN if chosen.connection_file is None else _CLAIMS_UNKNOWN
     if chosen.create_ledger:
@@ -95,23 +80,24 @@ def _notes(session: Session, chosen: DeleteOptions) -> list[str]:
     return [f"not known here: {unknown}: --connection reads them"]
 
 
-def _result(judged: Judged, name: str) -> _Result:
+def _result(judged: Judged, name: str) -> dict[str, str | None]:
     verdict, snapshot = judged.verdicts.get(name), judged.observation.snapshot
     if verdict is None and snapshot.complete:
-        return _refused(
-            Refusal(reasons.GONE, "brokers list no such group: it does not exist, or you may not DESCRIBE it")
-        )
-    if verdict is None:
-        return _refused(snapshot.refusal)
-    if verdict.refusal is not None:
-        return _refused(verdict.refusal)
-    return _Result(_WOULD_DELETE, None, None)
+        gone = "brokers list no such group: it does not exist, or you may not DESCRIBE it"
+        return _refused(name, Refusal(reasons.GONE, gone))
+    refusal = snapshot.refusal if verdict is None else verdict.refusal
+    return _document(name, _WOULD_DELETE, None, None) if refusal is None else _refused(name, refusal)
 
 
-def _refused(why: Refusal) -> _Result:
-    return _Result(str(OutcomeKind.NOT_DELETED), str(why.reason), why.message)
+def _refused(name: str, why: Refusal) -> dict[str, str | None]:
+    return _document(name, str(OutcomeKind.NOT_DELETED), str(why.reason), why.message)
 
 
-def _row(judged: Judged, name: str, result: _Result) -> tuple[str | None, ...]:
+def _document(name: str, result: str, reason: str | None, message: str | None) -> dict[str, str | None]:
+    """result: as OutcomeKind, or WouldDelete."""
+    return {"group": name, "result": result, "reason": reason, "message": message}
+
+
+def _state_and_type(judged: Judged, name: str) -> dict[str, str | None]:
     group = judged.observation.snapshot.groups.get(name)
-    return name, *((str(group.state), str(group.type)) if group else (None, None)), *result
+    return {"state": None, "type": None} if group is None else {"state": str(group.state), "type": str(group.type)}

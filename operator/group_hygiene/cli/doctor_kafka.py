@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
+from group_hygiene.cli.doctor import Area, Finding, failed, ok, run_check, warning
+from group_hygiene.cli.output import working
 from group_hygiene.cli.target import Session, open_tables
 from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
-from group_hygiene.errors import ApiError, Unreachable
+from group_hygiene.errors import ApiError, AuthenticationFailed, ConnectError, TLSFailed, Unreachable
 from group_hygiene.kafka import brokers, permissions
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
+from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.mirror import checkpoint_topics
 from group_hygiene.kafka.offsets import offsets_at
 from group_hygiene.kafka.permissions import Allowed, Operation
+from group_hygiene.kafka.probe import UNRESOLVED
 from group_hygiene.ledger import topic as ledger_topic
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
@@ -38,7 +41,7 @@ from group_hygiene.reconcile import (
 from group_hygiene.reconcile.evidence import read_evidence
 from group_hygiene.reconcile.preconditions import Moment, ProofInput, refusals
 from group_hygiene.reconcile.uses import read_ends
-from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
+from group_hygiene.spec.connection import ActivitySpec, Connection, Settings
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.msk import region_of
 from group_hygiene.spec.policy import Action, Policy
@@ -74,10 +77,6 @@ class CheckedCluster:
     memory: Memory = field(default_factory=Memory)
 
     @property
-    def read_texts(self) -> ReadSecretTexts | None:
-        return partial(self.known.api.read_secret_texts, self.connection.namespace) if self.known else None
-
-    @property
     def enforced(self) -> list[Policy]:
         """The policies in mode Enforce, as far as policies are known."""
         return [policy for policy in self.known.policies if policy.enforced] if self.known else []
@@ -85,6 +84,37 @@ class CheckedCluster:
     def enforces(self, *actions: Action) -> bool:
         """Whether a policy in mode Enforce has one of these actions."""
         return any(policy.action in actions for policy in self.enforced)
+
+
+def connect_and_examine(cluster: CheckedCluster, timeout: timedelta | None, namespace: str) -> list[Finding]:
+    """All findings on a cluster. timeout: instead of the connection's. namespace: of the operator, for advice."""
+    if timeout is not None:
+        cluster.connection = replace(cluster.connection, timeout=timeout)
+        cluster.settings = replace(cluster.settings, timeout=timeout)
+    return list(run_check(_KAFKA, "Kafka", lambda: _connected(cluster, namespace)))
+
+
+def _connected(cluster: CheckedCluster, namespace: str) -> Iterator[Finding]:
+    try:
+        with working(f"connecting to {', '.join(cluster.settings.bootstrap_servers)}"):
+            client = connect(cluster.settings)
+    except (TLSFailed, AuthenticationFailed) as error:
+        advice = "see --command-config, or spec.tls and spec.sasl of the KafkaConnection"
+        yield failed(_KAFKA, "TLS and SASL", f"{error.reason}: {error}", advice)
+        return
+    except ConnectError as error:
+        advice = "check the addresses, network policies, and whether the brokers require TLS or SASL"
+        if UNRESOLVED in str(error):
+            pod = f"kubectl exec -n {namespace} deploy/group-hygiene -- group-hygiene doctor ..."
+            advice = f"the name of a Service resolves only in its Kubernetes cluster: {pod}; else correct the name"
+        yield failed(_KAFKA, "Kafka", f"{error.reason}: {error}", advice)
+        return
+    try:
+        session = Session(client, cluster.connection, cluster.known.api if cluster.known else None)
+        with working("checking Kafka"):
+            yield from examine_kafka(session, cluster)
+    finally:
+        client.close()
 
 
 def examine_kafka(session: Session, cluster: CheckedCluster) -> Iterator[Finding]:

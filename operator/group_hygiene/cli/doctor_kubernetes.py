@@ -11,7 +11,7 @@ from io import StringIO
 from typing import NamedTuple
 
 from group_hygiene.alerts.delivery import read_endpoint
-from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
+from group_hygiene.cli.doctor import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import API_ADVICE
 from group_hygiene.controller import inspection
@@ -114,7 +114,7 @@ def examine_kubernetes(known: Kubernetes) -> Iterator[Finding]:
         return
     yield from run_check(_CONNECTION, "Secrets", lambda: _secrets(known, connection))
     yield from run_check(_CONNECTION, "receivers", lambda: _receivers(known, connection))
-    yield from run_check(_CONNECTION, "deletions", lambda: _blocked(known.listed, connection))
+    yield from run_check(_CONNECTION, "deletions", lambda: _blocked(known.listed))
     yield from run_check(_KUBERNETES, _CLAIMS, lambda: _claims(known))
     yield ok(_CONNECTION, "role", _ROLES[connection.role])
 
@@ -373,7 +373,8 @@ def _remedy(error: HygieneError) -> str:
 def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
     """Check the Secrets and the address of each receiver; nothing is sent."""
     objects, problems = _listed_policies(known, connection)
-    known.listed, known.policies = objects, list(_policies(objects, connection))
+    of_connection = [obj for obj in objects if connection_of(obj) == (connection.namespace, connection.name)]
+    known.listed, known.policies = of_connection, list(_policies(of_connection, connection))
     for policy in known.policies:
         for name, receiver in receivers_of(connection, policy).items():
             if receiver is None:
@@ -421,13 +422,14 @@ def _listed_policies(known: Kubernetes, connection: Connection) -> tuple[list[Ob
     return found, problems
 
 
-def _blocked(objects: Iterable[Object], connection: Connection) -> Iterator[Finding]:
-    """Why the operator's last runs refused to delete: some reasons, as ClockSkew, only a run that writes can find."""
+def _blocked(objects: Iterable[Object]) -> Iterator[Finding]:
+    """Why the operator's last runs of these policies refused to delete.
+
+    Some reasons, as ClockSkew, only a run that writes can find.
+    """
     found: dict[str, list[tuple[str, str]]] = {}
     for obj in objects:
         status, meta = obj.get("status") or {}, obj["metadata"]
-        if connection_of(obj) != (connection.namespace, connection.name):
-            continue
         if status.get("observedGeneration") != meta.get("generation"):
             continue
         for condition in status.get("conditions") or []:
@@ -446,8 +448,6 @@ def _blocked(objects: Iterable[Object], connection: Connection) -> Iterator[Find
 def _policies(objects: Iterable[Object], connection: Connection) -> Iterator[Policy]:
     """The valid policies of the connection, as it admits them; others as they are."""
     for obj in objects:
-        if connection_of(obj) != (connection.namespace, connection.name):
-            continue
         with suppress(SpecError):
             # The policy's own condition reports a failure, and admission by labels of namespaces.
             policy = parse_policy(obj)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from msgspec import structs
 
 from group_hygiene.cli.options import ChosenCluster
-from group_hygiene.cli.output import Cell, Column, Report, Table, printable
+from group_hygiene.cli.output import Column, Report, Table, printable
 from group_hygiene.cli.plans import Scan, assumption, expiry, judged, last_use, scan_clusters
 from group_hygiene.decide import checks
 from group_hygiene.decide.checks import offsets, used
@@ -26,7 +26,7 @@ _SHOWN = {"Passed": "passed", "NotReached": "not reached", "Skips": "skips"}
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One check: its name, purpose and result. reason: of the refusal, if the result is Skips."""
+    """One check, as in JSON: its name, purpose and result. reason: of the refusal, if the result is Skips."""
 
     check: str
     why: str
@@ -35,12 +35,12 @@ class _Step:
     message: str | None = None
 
 
-_COLUMNS: Mapping[Column, Callable[[_Step], Cell]] = {
-    Column("CHECK"): lambda step: step.check,
-    Column("RESULT"): lambda step: _SHOWN[step.result] + (f" ({step.reason})" if step.reason else ""),
-    Column("MESSAGE", wide=True): lambda step: step.message,
-    Column("WHY"): lambda step: step.why,
-}
+_COLUMNS = (
+    Column("CHECK"),
+    Column("RESULT", cell=lambda d: _SHOWN[d["result"]] + (f" ({d['reason']})" if d["reason"] else "")),
+    Column("MESSAGE", wide=True),
+    Column("WHY"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,13 @@ def explain(
     target: ChosenCluster, name: str, files: Sequence[str], activity: ActivitySpec | None = None, verbose: bool = False
 ) -> Report:
     """The result of each check of each policy in the files for one group. verbose: tables have all of them."""
-    scans = scan_clusters(target, files, activity, lambda policy: _only(policy, name), full=True)
+
+    def only(policy: Policy) -> Policy:
+        # So that no data of other groups is read.
+        groups = Patterns.of_names([name] if policy.match.groups.matches(name) else [])
+        return replace(policy, match=structs.replace(policy.match, groups=groups))
+
+    scans = scan_clusters(target, files, activity, only, full=True)
     notes, errors = list(scans.notes), list(scans.errors)
     there = [scan for scan in scans.every if name in scan.snapshot.groups]
     if scans.every and not there:
@@ -73,16 +79,12 @@ def explain(
     return Report(document, matches, [_table(explained, verbose) for explained in every], notes, errors)
 
 
-def _only(policy: Policy, name: str) -> Policy:
-    """The same policy for only this group, so that no data of others is read."""
-    groups = Patterns.of_names([name] if policy.match.groups.matches(name) else [])
-    return replace(policy, match=structs.replace(policy.match, groups=groups))
-
-
 def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
     group = scan.snapshot.groups[name]
     verdict = scan.observation.verdicts[policy.key].get(name)
-    steps = [_match_step(policy, group)]
+    unselected = None if policy.match.selects(group) else _unselected(policy.match, group)
+    message = unselected and f"the policy does not select it: {unselected}"
+    steps = [_Step("match", _why(Match.selects), "Skips" if unselected else "Passed", message=message)]
     decided = verdict is None
     for check in checks.chain(policy):
         what = (check.__name__, _why(check))
@@ -92,29 +94,17 @@ def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
         answer = check(policy, group, verdict.evidence, scan.snapshot.taken_at)
         refusal = answer.refusal if isinstance(answer, Need) else answer
         decided = refusal is not None
-        steps.append(
-            _passed(policy, verdict, what)
-            if refusal is None
-            else _Step(*what, "Skips", refusal.reason, refusal.message)
-        )
+        if refusal is not None:
+            steps.append(_Step(*what, "Skips", refusal.reason, refusal.message))
+            continue
+        found = None
+        if check is used.unchanged:
+            found = assumption(policy)
+        elif check is offsets.expires and policy.when.expires_within is not None:
+            found = expiry(verdict)
+        steps.append(_Step(*what, "Passed", message=found))
     used_last = None if verdict is None else last_use(verdict, scan.snapshot.taken_at)
     return _Explained(policy, group, verdict, steps, used_last)
-
-
-def _passed(policy: Policy, verdict: Verdict, what: tuple[str, str]) -> _Step:
-    message = None
-    if what[0] == used.unchanged.__name__:
-        message = assumption(policy)
-    elif what[0] == offsets.expires.__name__ and policy.when.expires_within is not None:
-        message = expiry(verdict)
-    return _Step(*what, "Passed", message=message)
-
-
-def _match_step(policy: Policy, group: Group) -> _Step:
-    what = ("match", _why(Match.selects))
-    if policy.match.selects(group):
-        return _Step(*what, "Passed")
-    return _Step(*what, "Skips", message=f"the policy does not select it: {_unselected(policy.match, group)}")
 
 
 def _unselected(match: Match, group: Group) -> str:
@@ -138,8 +128,13 @@ def _why(check: Any) -> str:
 def _table(explained: _Explained, verbose: bool) -> Table:
     policy, group = explained.policy, explained.group
     protocol = f"protocol type {group.protocol_type}" if group.protocol_type else "a simple group"
+    # The check that decided; None = the group matches.
+    skip = next((step for step in explained.steps if step.result == "Skips"), None)
+    outcome = "Match" if skip is None else f"Skip: {skip.message}"
+    if skip is not None and skip.reason is not None:
+        outcome = f"Skip: {skip.reason}: {skip.message}"
     heading = [
-        f"GroupPolicy {policy.key} ({policy.action}, {policy.mode}): {_outcome(explained)}",
+        f"GroupPolicy {policy.key} ({policy.action}, {policy.mode}): {outcome}",
         f"  {group.id}: {group.state}, {group.type}, {protocol}",
     ]
     if (entry := likely_program(group.id)) is not None:
@@ -147,25 +142,11 @@ def _table(explained: _Explained, verbose: bool) -> Table:
     if explained.last_use is not None:
         heading.append(f"  {explained.last_use}")
     heading += [f"  {step.message}" for step in explained.steps if step.result == "Passed" and step.message]
-    skip = _skip(explained)
     if verbose:
-        return Table.of(explained.steps, _COLUMNS, heading)
+        return Table.of(map(asdict, explained.steps), _COLUMNS, heading)
     passed = sum(step.result == "Passed" for step in explained.steps)
     decided = f"{passed} checks passed" if skip is None else f"decided by {skip.check}: {skip.why}"
     return Table((), (), [*heading, f"  {decided}"])
-
-
-def _outcome(explained: _Explained) -> str:
-    """A one-line summary: Match, or the check that excludes the group, and why."""
-    skip = _skip(explained)
-    if skip is None:
-        return "Match"
-    return f"Skip: {skip.message}" if skip.reason is None else f"Skip: {skip.reason}: {skip.message}"
-
-
-def _skip(explained: _Explained) -> _Step | None:
-    """The check that decided; None = the group matches."""
-    return next((step for step in explained.steps if step.result == "Skips"), None)
 
 
 def _document(explained: _Explained) -> dict[str, Any]:
@@ -174,8 +155,5 @@ def _document(explained: _Explained) -> dict[str, Any]:
         "namespace": policy.namespace,
         "name": policy.name,
         "group": None if verdict is None else judged(policy, explained.group.id, verdict),
-        "checks": [
-            {"check": s.check, "why": s.why, "result": s.result, "reason": s.reason, "message": s.message}
-            for s in explained.steps
-        ],
+        "checks": [asdict(step) for step in explained.steps],
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from group_hygiene.cli import layout
 from group_hygiene.cli.layout import NamedGroups, Position
@@ -19,6 +20,9 @@ from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault, Group, GroupState, GroupType, Offsets, Partition
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.snapshot import Cluster, Description, Listing
+
+if TYPE_CHECKING:
+    from group_hygiene.cli.commands import ListOptions
 
 _GONE = "GROUP_ID_NOT_FOUND"
 _NAMED_TOPICS = 20
@@ -37,18 +41,10 @@ class _Read:
 _NOTHING_READ = _Read({}, {}, (), ())
 
 
-def list_groups(
-    target: ChosenCluster,
-    states: Collection[GroupState],
-    types: Collection[GroupType],
-    fits: Callable[[str], bool],
-    sort_by: str,
-    with_lag: bool = False,
-) -> Report:
-    """The groups in these states, of these types (an empty collection means all), and with ids that fit.
-
-    sort_by: a field of a group's JSON. with_lag: also read the offsets of these groups.
-    """
+def list_groups(target: ChosenCluster, chosen: ListOptions) -> Report:
+    """The groups that the options select; with a lag, also reads the offsets of these."""
+    fits, with_lag = chosen.fits(), chosen.lag or chosen.sort_by == "lag"
+    states, types = frozenset(chain.from_iterable(chosen.states)), frozenset(chain.from_iterable(chosen.types))
     read, unread = _NOTHING_READ, list[str]()
     # Brokers have no state named Unknown.
     pushed_states = () if GroupState.UNKNOWN in states else states
@@ -73,20 +69,14 @@ def list_groups(
     errors += [f"group {printable(name)}: {fault}" for name, fault in unknown.items()]
     notes = [*listing.notes, *read.notes]
     errors += unread
-    rows = {group.id: layout.listed(cluster, group, owners.of(group.id)) for group in groups}
-    lags = {name: layout.total_lag(positions) for name, positions in read.positions.items()}
+    documents = [layout.listed(cluster, group, owners.of(group.id)) for group in groups]
     if with_lag:
-        for name, row in rows.items():
-            row["lag"] = lags.get(name)
-    groups.sort(key=lambda group: _sort_key(rows[group.id].get(sort_by)))
-    document = {
-        "clusterID": cluster.id,
-        "groups": [rows[group.id] for group in groups],
-        "notes": notes,
-        "errors": errors,
-    }
-    table = layout.list_table(cluster, groups, owners, lags if with_lag else None)
-    return Report(document, [group.id for group in groups], [table], notes, errors)
+        for each in documents:
+            each["lag"] = layout.total_lag(read.positions.get(each["group"], ()))
+    documents.sort(key=lambda each: _sort_key(each.get(chosen.sort_by)))
+    document = {"clusterID": cluster.id, "groups": documents, "notes": notes, "errors": errors}
+    table = layout.list_table(documents, with_lag)
+    return Report(document, [each["group"] for each in documents], [table], notes, errors)
 
 
 def _sort_key(value: Any) -> tuple[bool, Any]:
@@ -113,15 +103,11 @@ def describe(target: ChosenCluster, names: Sequence[str], members: bool, with_of
         found = _find(session, names)
         read = _positions(session, found) if with_offsets else _NOTHING_READ
     notes, errors = [*found.notes, *read.notes], _errors(found, read)
-    document = {
-        "clusterID": found.cluster.id,
-        "groups": [layout.described(found, name, d, read.positions) for name, d in found.readable.items()],
-        "notes": notes,
-        "errors": errors,
-    }
-    tables = [layout.groups_table(found, read.positions if with_offsets else None)]
+    groups = [layout.described(found, name, d, read.positions) for name, d in found.readable.items()]
+    document = {"clusterID": found.cluster.id, "groups": groups, "notes": notes, "errors": errors}
+    tables = [layout.groups_table(groups, with_offsets)]
     if members:
-        tables.append(layout.members_table(found))
+        tables.append(layout.members_table(groups))
     if with_offsets:
         tables.append(layout.offsets_table(read.positions))
     return Report(document, list(found.readable), tables, notes, errors)
@@ -133,12 +119,8 @@ def offsets(target: ChosenCluster, names: Sequence[str]) -> Report:
         found = _find(session, names)
         read = _positions(session, found)
     notes, errors = [*found.notes, *read.notes], _errors(found, read)
-    document = {
-        "clusterID": found.cluster.id,
-        "groups": [{"group": name} | layout.of_partitions(positions) for name, positions in read.positions.items()],
-        "notes": notes,
-        "errors": errors,
-    }
+    groups = [{"group": name} | layout.of_partitions(positions) for name, positions in read.positions.items()]
+    document = {"clusterID": found.cluster.id, "groups": groups, "notes": notes, "errors": errors}
     return Report(document, list(read.positions), [layout.offsets_table(read.positions)], notes, errors)
 
 
@@ -150,11 +132,15 @@ def _cluster(session: Session) -> Cluster:
 
 
 def exist(session: Session, names: Sequence[str]) -> dict[str, bool | Fault]:
-    """Whether each group exists; a Fault if that could not be read. Raises Unreachable."""
+    """Whether each group exists; a Fault if that could not be read."""
+    try:
+        found = _find(session, names).descriptions
+    except Unreachable as error:
+        return dict.fromkeys(names, Fault("NO_ANSWER", str(error)))
     absent = _no_such_group(())
     return {
         name: described if isinstance(described, Fault) and described != absent else described != absent
-        for name, described in _find(session, names).descriptions.items()
+        for name, described in found.items()
     }
 
 

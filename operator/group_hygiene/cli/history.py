@@ -25,15 +25,10 @@ from group_hygiene.spec.durations import timestamp
 
 _ENTRY_TYPES = frozenset({"outcome", "mark", "keep", "backup"})
 _HISTORY = (
-    Column("TIME"),
-    Column("GROUP"),
-    Column("WHAT"),
-    Column("REASON"),
-    Column("BY"),
-    Column("UNTIL"),
-    Column("BACKUP-UNTIL"),
+    *map(Column, ("TIME", "GROUP", "WHAT", "REASON", "BY", "UNTIL")),
+    Column("BACKUP-UNTIL", "backupUntil"),
     Column("MESSAGE"),
-    Column("MARKED-SINCE", wide=True),
+    Column("MARKED-SINCE", "markedSince", wide=True),
     Column("ID", wide=True),
 )
 
@@ -95,7 +90,7 @@ def open_executor(session: Session, opening: Opening) -> Executor:
     spec, of_operator = session.connection.ledger, session.known.get("ledger") or {}
     topic = opening.topic or spec.topic
     # Without Kubernetes it is not known which topic an operator uses.
-    named = spec.topic if session.in_kubernetes else None
+    named = None if session.api is None else spec.topic
     settings = LedgerSettings(
         installation=COMMAND_LINE if opening.need is LedgerNeed.CREATE else None,
         writer=f"{COMMAND_WRITER}{secrets.token_hex(8)}",
@@ -161,8 +156,9 @@ def history(
     ]
     if contents.hidden:
         errors.append(contents.hidden_summary)
-    document = {"events": [_document(event) for event in shown], "notes": [], "errors": errors}
-    table = Table(_HISTORY, [_row(event) for event in shown], () if shown else ["no entries"])
+    documents = [_document(event) for event in shown]
+    document = {"events": documents, "notes": [], "errors": errors}
+    table = Table.of(documents, _HISTORY, () if shown else ["no entries"])
     return Report(document, list(dict.fromkeys(event.group for event in shown)), [table], (), errors)
 
 
@@ -204,10 +200,7 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
         yield _Event(since, group, "Marked", None, policy, until=due, message=message)
 
 
-def _row(event: _Event) -> list[str | None]:
-    return [timestamp(value) if isinstance(value, datetime) else value for value in event]
-
-
 def _document(event: _Event) -> dict[str, Any]:
-    names = ("time", "group", "what", "reason", "by", "until", "backupUntil", "message", "markedSince", "id")
-    return dict(zip(names, _row(event), strict=True))
+    """In the order of the columns."""
+    values = (timestamp(value) if isinstance(value, datetime) else value for value in event)
+    return dict(zip((column.key or column.title.lower() for column in _HISTORY), values, strict=True))

@@ -10,10 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from group_hygiene.cli.keep_requests import KeepTerms, report
-from group_hygiene.cli.kubeconfig import current_namespace
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Report, note, printable, working
-from group_hygiene.cli.target import open_api
+from group_hygiene.cli.target import current_namespace, open_api
 from group_hygiene.controller.objects import KEEPS
 from group_hygiene.errors import NotAllowed, NotFound, Refused, UsageError
 from group_hygiene.kafka.client import Deadline
@@ -40,17 +39,23 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
         raise UsageError(f"{denied}. A GroupKeep may name {GROUPS_MAX} groups: name fewer")
     now = datetime.now(UTC).replace(microsecond=0)
     end = now + terms.period
-    spec = {"connectionRef": reference, "groups": list(groups), "reason": terms.why, "until": timestamp(end)}
+    spec = {
+        "connectionRef": reference,
+        "groups": list(groups),
+        "reason": terms.why,
+        "until": timestamp(end),
+        "ignoreNotFound": terms.ignore_not_found,
+    }
     metadata = {"name": name, "namespace": namespace}
     with working("applying a GroupKeep"):
         try:
             before = api.get(KEEPS, namespace, name)
         except (NotFound, Refused):
             before = None
-        until = None if before is None else _end_of(before)
-        if until is not None and until > end and not terms.replace:
-            later = f"{shown} keeps them until {timestamp(until)}, which is later; --replace shortens that"
-            raise UsageError(later)
+        until = None if before is None else (before.get("spec") or {}).get("until")
+        if until is not None and datetime.fromisoformat(until) > end and not terms.replace:
+            later = timestamp(datetime.fromisoformat(until))
+            raise UsageError(f"{shown} keeps them until {later}, which is later; --replace shortens that")
         try:
             api.apply_object(
                 KEEPS, {"apiVersion": API_VERSION, "kind": "GroupKeep", "metadata": metadata, "spec": spec}
@@ -107,8 +112,3 @@ def _served(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
     found = next((each for each in conditions if each["type"] == "Kept"), None)
     current = found is not None and found.get("observedGeneration") == obj["metadata"]["generation"]
     return found if found is not None and current and found["reason"] != reasons.BEING_DELETED else None
-
-
-def _end_of(obj: Mapping[str, Any]) -> datetime | None:
-    until = (obj.get("spec") or {}).get("until")
-    return None if until is None else datetime.fromisoformat(until)

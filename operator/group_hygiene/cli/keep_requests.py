@@ -11,8 +11,8 @@ from group_hygiene.cli.groups import exist
 from group_hygiene.cli.history import Opening, open_cluster_and_ledger, open_executor
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Column, Report, Table, printable, working
-from group_hygiene.cli.target import Session
-from group_hygiene.errors import LedgerProblem, Unreachable
+from group_hygiene.cli.target import Session, other_ledgers
+from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import read_identity
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
@@ -32,7 +32,12 @@ _INTENT_S = 12.0
 _POLL_S = 0.1
 
 _EXISTS = {True: "yes", False: "no", None: None}
-_KEEP = (*map(Column, ("GROUP", "PROTECTED-UNTIL", "FOR", "BY", "WHY")), Column("EXISTS", wide=True))
+_KEEP = (
+    Column("GROUP"),
+    Column("PROTECTED-UNTIL", "until"),
+    *map(Column, ("FOR", "BY", "WHY")),
+    Column("EXISTS", cell=lambda d: _EXISTS[d["exists"]], wide=True),
+)
 
 
 class KeepTerms(NamedTuple):
@@ -82,7 +87,7 @@ def keep(
 
         elsewhere, unlisted = _write_elsewhere(session, need, in_other)
         with working("reading groups"):
-            found = _exist(session, [request.group for request in there])
+            found = exist(session, [request.group for request in there])
     later = {
         name: f"{printable(request.by)} asked to keep it until {timestamp(request.until)}, which is later; --replace "
         "shortens that"
@@ -114,12 +119,8 @@ def report(
         {"group": name, "exists": exists, "until": timestamp(until), "for": length, "by": by, "why": terms.why}
         for name, (until, by, exists) in protected.items()
     ]
-    rows = [
-        (name, timestamp(until), length, by, terms.why, _EXISTS[exists])
-        for name, (until, by, exists) in protected.items()
-    ]
     document = {"protected": documents, "notes": notes, "errors": errors}
-    return Report(document, list(protected), [Table(_KEEP, rows)], notes, errors)
+    return Report(document, list(protected), [Table.of(documents, _KEEP)], notes, errors)
 
 
 def _named(found: Mapping[str, str]) -> list[str]:
@@ -136,14 +137,6 @@ def _clock_notes(here: datetime, broker: datetime) -> tuple[list[str], list[str]
     if broker > here:
         return [text], []
     return [], [f"{text}, which is behind; if that one is wrong, they end too early: correct it, and repeat this"]
-
-
-def _exist(session: Session, names: Sequence[str]) -> Mapping[str, bool | Fault]:
-    try:
-        return exist(session, names)
-    except Unreachable as error:
-        # The requests are in the ledger.
-        return dict.fromkeys(names, Fault("NO_ANSWER", str(error)))
 
 
 def _absent(name: str, deletion: Deletion | None) -> str:
@@ -171,14 +164,14 @@ def _write_elsewhere(
 
     changes_of: the changes of a ledger with these requests. Returns errors and notes.
     """
-    if not session.in_kubernetes:
+    if session.api is None:
         return [], [
             "the change is in this ledger only: policies whose connection has another one do not see it, and "
             "--connection writes into those of all connections to this cluster"
         ]
     # By the brokers: a connection's status may not show it, or no more.
     cluster = read_identity(session.client, Deadline(session.connection.timeout.total_seconds()))
-    others = session.other_ledgers(None if isinstance(cluster, Fault) else cluster.id)
+    others = other_ledgers(session.api, session.obj, None if isinstance(cluster, Fault) else cluster.id)
     if isinstance(others, Refusal):
         return [], [f"other connections to this cluster may not see it, as they can't be listed: {others.message}"]
     notes = [

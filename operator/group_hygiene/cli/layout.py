@@ -2,38 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from group_hygiene.cli.output import Cell, Column, Report, Table
+from group_hygiene.cli.output import Column, Document, Report, Table
 from group_hygiene.model.groups import Fault, Group, Partition
 from group_hygiene.model.snapshot import Cluster, Description, Member
-from group_hygiene.spec.catalogue import CatalogueEntry, catalogue
-from group_hygiene.spec.owners import Owners
+from group_hygiene.spec.catalogue import catalogue
 
-_LAG = Column("LAG", number=True)
-_CATALOGUE: Mapping[Column, Callable[[CatalogueEntry], Cell]] = {
-    Column("PROGRAM"): lambda e: e.program,
-    Column("GROUPS"): lambda e: ", ".join(e.groups) or "given by users",
-    Column("COMMITS"): lambda e: e.commits,
-    Column("EMPTY-AND-NEEDED"): lambda e: e.needed,
-    Column("ADVICE", wide=True): lambda e: e.advice,
-    Column("SEEN", wide=True): lambda e: e.seen,
-}
-_MEMBERS: Mapping[Column, Callable[[tuple[str, Member]], Cell]] = {
-    Column("GROUP"): lambda m: m[0],
-    Column("MEMBER"): lambda m: m[1].id,
-    Column("HOST"): lambda m: m[1].host,
-    Column("CLIENT-ID"): lambda m: m[1].client_id,
-    Column("INSTANCE-ID"): lambda m: m[1].instance_id,
-    Column("EPOCH", wide=True, number=True): lambda m: m[1].epoch,
-    Column("PARTITIONS", number=True): lambda m: len(m[1].assignment),
-    Column("ASSIGNMENT"): lambda m: _assignment(m[1].assignment),
-    Column("TOPICS", wide=True): lambda m: ",".join(sorted(m[1].topics)) or None,
-}
+_LAG = Column("LAG", cell=lambda d: d.get("lag"), number=True)
+_STATE = Column("STATE", coloured=True)
+_PROTOCOL_TYPE = Column("PROTOCOL-TYPE", cell=lambda d: d["protocolType"] or None)
+_COORDINATOR = Column("COORDINATOR", cell=lambda d: _at(d["coordinator"]))
+_LISTED = (
+    Column("GROUP"),
+    _STATE,
+    Column("TYPE"),
+    _PROTOCOL_TYPE,
+    Column("OWNER", cell=lambda d: d.get("owner"), wide=True),
+    _COORDINATOR._replace(wide=True),
+)
+_DESCRIBED = (
+    Column("GROUP"),
+    _COORDINATOR,
+    _STATE,
+    Column("TYPE"),
+    _PROTOCOL_TYPE,
+    Column("ASSIGNOR"),
+    Column("EPOCH", number=True),
+    Column("MEMBERS", cell=lambda d: len(d["members"]), number=True),
+)
+_MEMBERS = (
+    Column("GROUP"),
+    Column("MEMBER", "id"),
+    Column("HOST"),
+    Column("CLIENT-ID", "clientID"),
+    Column("INSTANCE-ID", "instanceID"),
+    Column("EPOCH", wide=True, number=True),
+    Column("PARTITIONS", cell=lambda d: len(d["assignment"]), number=True),
+    Column("ASSIGNMENT", cell=lambda d: _assignment(d["assignment"])),
+    Column("TOPICS", cell=lambda d: ",".join(d["topics"]) or None, wide=True),
+)
+_OFFSETS = (
+    *map(Column, ("GROUP", "TOPIC")),
+    *(Column(title, number=True) for title in ("PARTITION", "COMMITTED", "START", "END", "LAG")),
+    Column("NOTE"),
+    Column("MEMBER", cell=lambda d: d["member"] and d["member"]["id"], wide=True),
+    Column("HOST", cell=lambda d: d["member"] and d["member"]["host"], wide=True),
+    Column("CLIENT-ID", cell=lambda d: d["member"] and d["member"]["clientID"], wide=True),
+)
+_CATALOGUE = (
+    Column("PROGRAM"),
+    Column("GROUPS", cell=lambda d: ", ".join(d["groups"]) or "given by users"),
+    Column("COMMITS"),
+    Column("EMPTY-AND-NEEDED", "needed"),
+    Column("ADVICE", wide=True),
+    Column("SEEN", wide=True),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +126,10 @@ def total_lag(positions: Sequence[Position]) -> int | None:
     return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
 
 
-def list_table(
-    cluster: Cluster, groups: Sequence[Group], owners: Owners, lags: Mapping[str, int | None] | None = None
-) -> Table:
-    """lags: for the column LAG, None = without it."""
-    columns: dict[Column, Callable[[Group], Cell]] = {
-        Column("GROUP"): lambda g: g.id,
-        Column("STATE", coloured=True): lambda g: str(g.state),
-        Column("TYPE"): lambda g: str(g.type),
-        Column("PROTOCOL-TYPE"): lambda g: g.protocol_type or None,
-        Column("OWNER", wide=True): lambda g: owners.of(g.id) or None,
-        Column("COORDINATOR", wide=True): lambda g: _at(cluster, g.coordinator),
-    }
-    if lags is not None:
-        columns[_LAG] = lambda g: lags.get(g.id)
-    return replace(Table.of(groups, columns), watched=[(g.state, g.type, g.protocol_type) for g in groups])
+def list_table(documents: Sequence[Document], with_lag: bool = False) -> Table:
+    """The groups of `listed`; with_lag: with the column LAG."""
+    table = Table.of(documents, (*_LISTED, _LAG) if with_lag else _LISTED)
+    return replace(table, watched=[(d["state"], d["type"], d["protocolType"]) for d in documents])
 
 
 def listed(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:
@@ -121,21 +138,9 @@ def listed(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:
     return _identity(group) | known | {"coordinator": _broker(cluster, group.coordinator)}
 
 
-def groups_table(found: NamedGroups, positions: Positions | None = None) -> Table:
-    """positions: for the column LAG, None = without it."""
-    columns: dict[Column, Callable[[Description], Cell]] = {
-        Column("GROUP"): lambda d: d.group.id,
-        Column("COORDINATOR"): lambda d: _at(found.cluster, found.coordinators[d.group.id]),
-        Column("STATE", coloured=True): lambda d: str(d.group.state),
-        Column("TYPE"): lambda d: str(d.group.type),
-        Column("PROTOCOL-TYPE"): lambda d: d.group.protocol_type or None,
-        Column("ASSIGNOR"): lambda d: d.protocol or None,
-        Column("EPOCH", number=True): lambda d: d.epoch,
-        Column("MEMBERS", number=True): lambda d: len(d.members),
-    }
-    if positions is not None:
-        columns[_LAG] = lambda d: total_lag(positions[d.group.id]) if d.group.id in positions else None
-    return Table.of(found.readable.values(), columns)
+def groups_table(documents: Sequence[Document], with_lag: bool) -> Table:
+    """The groups of `described`; with_lag: with the column LAG."""
+    return Table.of(documents, (*_DESCRIBED, _LAG) if with_lag else _DESCRIBED)
 
 
 def described(found: NamedGroups, name: str, description: Description, positions: Positions) -> dict[str, Any]:
@@ -146,7 +151,9 @@ def described(found: NamedGroups, name: str, description: Description, positions
             "coordinator": _broker(found.cluster, found.coordinators[name]),
             "assignor": description.protocol or None,
             "epoch": description.epoch,
-            "members": [_member(member) for member in _by_id(description.members)],
+            "members": [
+                _member(each) for each in sorted(description.members, key=lambda each: (each.client_id, each.id))
+            ],
         }
         | (of_partitions(positions[name]) if name in positions else {})
     )
@@ -157,27 +164,15 @@ def of_partitions(positions: Sequence[Position]) -> dict[str, Any]:
     return {"lag": total_lag(positions), "partitions": [partition(position) for position in positions]}
 
 
-def members_table(found: NamedGroups) -> Table:
-    members = [(name, member) for name, d in found.readable.items() for member in _by_id(d.members)]
+def members_table(documents: Sequence[Document]) -> Table:
+    """The members of the groups of `described`."""
+    members = [{"group": each["group"]} | member for each in documents for member in each["members"]]
     return Table.of(members, _MEMBERS, () if members else ["no members"])
 
 
 def offsets_table(positions: Positions) -> Table:
-    columns: dict[Column, Callable[[tuple[str, Position]], Cell]] = {
-        Column("GROUP"): lambda p: p[0],
-        Column("TOPIC"): lambda p: p[1].partition.topic,
-        Column("PARTITION", number=True): lambda p: p[1].partition.partition,
-        Column("COMMITTED", number=True): lambda p: p[1].committed,
-        Column("START", number=True): lambda p: p[1].start,
-        Column("END", number=True): lambda p: p[1].end,
-        _LAG: lambda p: p[1].lag,
-        Column("NOTE"): lambda p: p[1].note,
-        Column("MEMBER", wide=True): lambda p: p[1].member.id if p[1].member else None,
-        Column("HOST", wide=True): lambda p: p[1].member.host if p[1].member else None,
-        Column("CLIENT-ID", wide=True): lambda p: p[1].member.client_id if p[1].member else None,
-    }
-    rows = [(name, position) for name, of_group in positions.items() for position in of_group]
-    return Table.of(rows, columns, () if rows else ["no committed offsets, no assigned partitions"])
+    rows = [{"group": name, "note": p.note} | partition(p) for name, of_group in positions.items() for p in of_group]
+    return Table.of(rows, _OFFSETS, () if rows else ["no committed offsets, no assigned partitions"])
 
 
 def partition(position: Position) -> dict[str, Any]:
@@ -208,19 +203,15 @@ def _broker(cluster: Cluster, broker: int | None) -> dict[str, Any] | None:
     return None if broker is None else {"id": broker, "address": cluster.brokers.get(broker, "")}
 
 
-def _at(cluster: Cluster, broker: int | None) -> str | None:
-    return None if broker is None else f"{cluster.brokers.get(broker, '')} ({broker})"
+def _at(broker: Document | None) -> str | None:
+    return None if broker is None else f"{broker['address']} ({broker['id']})"
 
 
-def _by_id(members: Sequence[Member]) -> list[Member]:
-    return sorted(members, key=lambda member: (member.client_id, member.id))
-
-
-def _assignment(partitions: Sequence[Partition]) -> str | None:
+def _assignment(partitions: Sequence[Document]) -> str | None:
     """In the format of Kafka's own tools: `clicks(0),orders(0,1)`."""
     topics: dict[str, list[str]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(str(number))
+    for each in partitions:
+        topics.setdefault(each["topic"], []).append(str(each["partition"]))
     return ",".join(f"{topic}({','.join(numbers)})" for topic, numbers in topics.items()) or None
 
 
@@ -238,6 +229,6 @@ def _member(member: Member) -> dict[str, Any]:
 
 def catalogue_report() -> Report:
     """The catalogue of programs; names: the patterns of their groups."""
-    entries = catalogue()
-    patterns = [pattern for entry in entries for pattern in entry.groups]
-    return Report({"programs": msgspec.to_builtins(entries)}, patterns, [Table.of(entries, _CATALOGUE)])
+    entries = msgspec.to_builtins(catalogue())
+    patterns = [pattern for entry in entries for pattern in entry["groups"]]
+    return Report({"programs": entries}, patterns, [Table.of(entries, _CATALOGUE)])

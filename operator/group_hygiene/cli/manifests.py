@@ -51,9 +51,13 @@ def read_manifests(names: Sequence[str], namespace: str = "default", policy_need
                 f"{document.at(['kind'])}: {version} {kind} is not known: {API_VERSION} {', '.join(PLURALS)}"
             )
             continue
-        obj = _with_namespace(without_nulls(document.content), namespace)
+        obj = without_nulls(document.content)
+        metadata = obj.get("metadata")
+        if isinstance(metadata, dict) and not metadata.get("namespace"):
+            metadata["namespace"] = namespace
         wrong = sorted(violations(obj), key=lambda violation: (document.line(violation.path), violation.field))
-        title = _title(kind, obj)
+        named = metadata if isinstance(metadata, dict) else {}
+        title = f"{kind} {named.get('namespace') or 'default'}/{named.get('name') or ''}"
         mistakes += [f"{document.at(v.path)}: {title}: {f'{v.field}: ' if v.path else ''}{v.message}" for v in wrong]
         if title in manifests.titles:
             mistakes.append(f"{document.at()}: {title} is given twice")
@@ -80,26 +84,10 @@ def _add(kind: str, obj: dict[str, Any], manifests: Manifests) -> None:
         manifests.skipped.add(kind)
 
 
-def _unapplied(obj: dict[str, Any]) -> dict[str, Any]:
-    return obj | {"metadata": {"uid": "", "namespace": "", **obj["metadata"]}}
-
-
+_UNAPPLIED = {"uid": "", "namespace": ""}
 _PARSERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
     "GroupPolicy": parse_policy,
     "KafkaConnection": parse_connection,
-    "GroupRestore": lambda obj: parse_restore(_unapplied(obj)),
-    "GroupKeep": lambda obj: parse_keep(_unapplied(obj)),
+    "GroupRestore": lambda obj: parse_restore(obj | {"metadata": _UNAPPLIED | obj["metadata"]}),
+    "GroupKeep": lambda obj: parse_keep(obj | {"metadata": _UNAPPLIED | obj["metadata"]}),
 }
-
-
-def _with_namespace(obj: dict[str, Any], namespace: str) -> dict[str, Any]:
-    metadata = obj.get("metadata")
-    if not isinstance(metadata, Mapping) or metadata.get("namespace"):
-        return obj
-    return obj | {"metadata": {**metadata, "namespace": namespace}}
-
-
-def _title(kind: str, obj: Mapping[str, Any]) -> str:
-    metadata = obj.get("metadata")
-    metadata = metadata if isinstance(metadata, Mapping) else {}
-    return f"{kind} {metadata.get('namespace') or 'default'}/{metadata.get('name') or ''}"

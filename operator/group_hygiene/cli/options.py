@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TextIO, TypeVar
+from typing import Any, Generic, TypeVar
 
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from group_hygiene.cli.names import text_of
-from group_hygiene.cli.output import printable, set_flag
-from group_hygiene.cli.pages import PageOption
+from group_hygiene.cli.output import printable, set_flag, text_of
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
 from group_hygiene.spec.durations import parse_duration
@@ -63,12 +61,44 @@ class PlanOptions:
     validate_only: bool = False
 
 
+def with_addresses(text: str) -> str:
+    """The text with the address of each page in place of its file, such as docs/install.md; unchanged without one.
+
+    A package of a release has them in its metadata (`deploy/release.py`).
+    """
+    return re.sub(r"\bdocs/([\w/-]+)\.md", lambda page: _address(page[1]) or page[0], text)
+
+
+@functools.cache
+def _address(page: str) -> str | None:
+    """On the site, else in the repository at this version."""
+    # Slow, so that only what names a page imports it.
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        entries = metadata("kafka-group-hygiene").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return None
+    urls = dict(entry.split(", ", 1) for entry in entries)
+    if site := urls.get("Documentation"):
+        return f"{site.removesuffix('index.html')}{page}.html"
+    changelog = urls.get("Changelog")
+    return changelog and f"{changelog.removesuffix('CHANGELOG.md')}docs/{page}.md"
+
+
+class PageOption(click.Option):
+    """An option whose help names a page."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return record and (record[0], with_addresses(record[1]))
+
+
 class Names(click.ParamType[tuple[E, ...]], Generic[E]):
     """A comma-separated list of Kafka's own names, in any case; an unknown one is an error that lists all."""
 
-    def __init__(self, kind: type[E], leave_out: Iterable[E] = ()) -> None:
-        hidden = set(leave_out)
-        self._known = {member.lower(): member for member in kind if member not in hidden}
+    def __init__(self, kind: type[E], leave_out: Collection[E] = ()) -> None:
+        self._known = {member.lower(): member for member in kind if member not in leave_out}
         self.name = "list"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[E, ...]:
@@ -89,73 +119,59 @@ class Names(click.ParamType[tuple[E, ...]], Generic[E]):
         ]
 
 
-class Servers(click.ParamType[tuple[str, ...]]):
+def servers(text: str) -> tuple[str, ...]:
     """host:port,... as Kafka's own tools take it."""
-
-    name = "host:port[,...]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        servers = tuple(part.strip() for part in str(value).split(",") if part.strip())
-        for server in servers:
-            host, _, port = server.rpartition(":")
-            if not host or "/" in server or not port.isdecimal() or not 0 < int(port) < 65536:
-                self.fail(f"{server!r} is not host:port", param, ctx)
-        if not servers:
-            self.fail("at least one host:port must be given", param, ctx)
-        return servers
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    for server in found:
+        host, _, port = server.rpartition(":")
+        if not host or "/" in server or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise click.BadParameter(f"{server!r} is not host:port")
+    if not found:
+        raise click.BadParameter("at least one host:port must be given")
+    return found
 
 
-class DurationType(click.ParamType[timedelta]):
+def duration(text: str) -> timedelta:
     """A duration as in the custom resources: 30d, 1d12h, 90m."""
+    return duration_between("1ms", "3650d")(text)
 
-    name = "duration"
 
-    def __init__(self, at_least: str = "1ms", at_most: str = "3650d") -> None:
-        self._at_least, self._at_most = at_least, at_most
+def duration_between(at_least: str, at_most: str) -> Callable[[str], timedelta]:
+    """A type of durations with bounds."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
+    def parse(text: str) -> timedelta:
         try:
-            period = parse_duration(str(value), "it")
+            period = parse_duration(text, "it")
         except SpecError:
-            weeks = re.fullmatch(r"([0-9]{1,3})w", str(value))
+            weeks = re.fullmatch(r"([0-9]{1,3})w", text)
             advice = f": use days, like {int(weeks[1]) * 7}d" if weeks else ""
-            self.fail(f"{str(value)!r} is not a duration like 30d, 12h or 1d12h{advice}", param, ctx)
-        if not parse_duration(self._at_least, "it") <= period <= parse_duration(self._at_most, "it"):
-            self.fail(f"it must be from {self._at_least} to {self._at_most}", param, ctx)
+            raise click.BadParameter(f"{text!r} is not a duration like 30d, 12h or 1d12h{advice}") from None
+        if not parse_duration(at_least, "it") <= period <= parse_duration(at_most, "it"):
+            raise click.BadParameter(f"it must be from {at_least} to {at_most}")
         return period
 
+    return parse
 
-class Size(click.ParamType[str]):
+
+def size(text: str) -> str:
     """An amount of memory in Spark's notation: 4g, 800m."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not re.fullmatch("[1-9][0-9]*[kmgt]b?", str(value), re.IGNORECASE):
-            self.fail(f"{_beginning(str(value))!r} is not a size like 4g or 800m", param, ctx)
-        return str(value)
+    if not re.fullmatch("[1-9][0-9]*[kmgt]b?", text, re.IGNORECASE):
+        raise click.BadParameter(f"{_beginning(text)!r} is not a size like 4g or 800m")
+    return text
 
 
-class Text(click.ParamType[str]):
+def kafka_text(text: str) -> str:
     """Text for a Kafka request: UTF-8, and no longer than Kafka's longest string."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError:
-            # Python holds argument bytes that are not UTF-8 as surrogates (PEP 383).
-            given = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-            self.fail(f"{_beginning(given)} is not UTF-8", param, ctx)
-        if size > _TEXT_MAX:
-            self.fail(f"{_beginning(text)} is {size:,} bytes long, and Kafka's maximum is {_TEXT_MAX:,}", param, ctx)
-        return text
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError:
+        # Python holds argument bytes that are not UTF-8 as surrogates (PEP 383).
+        given = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        raise click.BadParameter(f"{_beginning(given)} is not UTF-8") from None
+    if length > _TEXT_MAX:
+        message = f"{_beginning(text)} is {length:,} bytes long, and Kafka's maximum is {_TEXT_MAX:,}"
+        raise click.BadParameter(message)
+    return text
 
 
 def _beginning(text: str) -> str:
@@ -163,61 +179,103 @@ def _beginning(text: str) -> str:
     return f"{shown[:_SHOWN]}..." if len(text) > _SHOWN or len(shown) > _SHOWN else shown
 
 
-class ActivityType(click.ParamType[ActivitySpec]):
+def activity_location(text: str) -> ActivitySpec:
     """The folder of a pipeline's tables, local or in an object store."""
-
-    name = "uri"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ActivitySpec:
-        text = str(value)
-        try:
-            return parse_activity({"uri": text if "://" in text else str(Path(text).absolute())})
-        except SpecError:
-            self.fail(f"{text!r} is neither a folder nor an address like s3://bucket/path", param, ctx)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(incomplete, type="dir")]
+    try:
+        return parse_activity({"uri": text if "://" in text else str(Path(text).absolute())})
+    except SpecError:
+        message = f"{text!r} is neither a folder nor an address like s3://bucket/path"
+        raise click.BadParameter(message) from None
 
 
-class Pattern(click.ParamType[str]):
+def pattern(text: str) -> str:
     """A pattern of group ids, as in a policy's match.groups."""
-
-    name = "pattern"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            check_pattern(str(value), repr(value))
-        except SpecError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
+    try:
+        check_pattern(text, repr(text))
+    except SpecError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
 
 
-class Expression(click.ParamType[re.Pattern[str]]):
+def expression(text: str) -> re.Pattern[str]:
     """A regular expression of Python's `re`."""
-
-    name = "regex"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> re.Pattern[str]:
-        if isinstance(value, re.Pattern):
-            return value
-        try:
-            return re.compile(str(value), re.DOTALL)
-        except (re.error, OverflowError, RecursionError) as error:
-            self.fail(f"{_beginning(str(value))!r} is not a regular expression: {error}", param, ctx)
+    try:
+        return re.compile(text, re.DOTALL)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise click.BadParameter(f"{_beginning(text)!r} is not a regular expression: {error}") from None
 
 
-class Namespace(click.ParamType[str]):
+def namespace_name(text: str) -> str:
     """The name of a Kubernetes namespace: a DNS label (RFC 1123), not a pattern."""
-
-    name = "namespace"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not is_namespace(str(value)):
-            self.fail(f"{_beginning(str(value))!r} is not a valid name of a namespace", param, ctx)
-        return str(value)
+    if not is_namespace(text):
+        raise click.BadParameter(f"{_beginning(text)!r} is not a valid name of a namespace")
+    return text
 
 
-_KUBECONFIG_OPTIONS = (
+def moment(text: str, others: str = "") -> datetime:
+    """A point in time in RFC 3339 format, with a time zone. others: other values that are valid, for messages."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a time like 2030-01-31T12:00:00Z{others}") from None
+    if found.tzinfo is None:
+        raise click.BadParameter(f"{text!r} has no time zone: write it like 2030-01-31T12:00:00Z")
+    return found
+
+
+def past(text: str, others: str = ", or a day like 2030-01-31") -> datetime:
+    """A point in time like `moment`, or a day (its start in UTC). Returns it in UTC."""
+    is_day = re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text)
+    found = moment(f"{text}T00:00:00Z" if is_day else text, others)
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:
+        raise click.BadParameter(f"{text!r} can't be converted to UTC") from None
+
+
+def since(text: str) -> datetime | timedelta:
+    """A point in time like `past`, or a duration: 30d."""
+    if re.fullmatch(r"[0-9]+[dhmsw].*", text):
+        return duration(text)
+    return past(text, ", a day like 2030-01-31, or a duration like 30d")
+
+
+def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Add several options to a command, in this order."""
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+def with_arguments(change: Callable[[dict[str, Any]], None]) -> Callable[[F], F]:
+    """Change the arguments that a command gets from its options."""
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def wrapped(**given: Any) -> Any:
+            change(given)
+            return command(**given)
+
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
+
+
+def grouped(
+    name: str, record: type, make: Callable[[dict[str, Any], Mapping[str, Any]], object] | None = None
+) -> Callable[[F], F]:
+    """Pass all options that are fields of a dataclass to the command as one argument with this name.
+
+    make: creates the record from their values; also takes the other arguments of the command.
+    """
+
+    def group(given: dict[str, Any]) -> None:
+        options = {each.name: given.pop(each.name) for each in fields(record)}
+        given[name] = make(options, given) if make else record(**options)
+
+    return with_arguments(group)
+
+
+# A command gets them as `context` and `kubeconfig`.
+kubeconfig_options = with_options(
     click.option(
         "--context",
         metavar="NAME",
@@ -232,17 +290,44 @@ _KUBECONFIG_OPTIONS = (
 )
 
 
-def kubeconfig_options(command: F) -> F:
-    """Add the options for the kubeconfig; the command gets them as `context` and `kubeconfig`."""
-    for option in reversed(_KUBECONFIG_OPTIONS):
-        command = option(command)
-    return command
+def _refuse_with(option: str, *others: str) -> None:
+    """Raise UsageError if the command line also has one of the other options."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        if param.name in others and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{option} and {param.opts[0]} can't be given together", context)
 
 
-_TARGET_OPTIONS = (
+def _chosen_cluster(given: dict[str, Any], others: Mapping[str, Any]) -> ChosenCluster:
+    """With the default namespace. A flag takes precedence over environment variables."""
+    command_context, connection = click.get_current_context(), given["connection"]
+    if given["cluster"] is not None:
+        _refuse_with("cluster", "bootstrap_servers", "connection")
+        given["bootstrap_servers"] = None
+        if given["command_config"] is None:
+            raise click.UsageError("--cluster must only be given with --command-config")
+    if connection is not None:
+        _refuse_with("connection", "bootstrap_servers", "command_config")
+        given |= {"bootstrap_servers": None, "command_config": None}
+        if given["namespace"] is None:
+            from group_hygiene.cli.target import current_namespace
+
+            given["namespace"] = current_namespace(given["context"], given["kubeconfig"])
+    elif given["namespace"] is not None and "files" not in others:
+        raise click.UsageError("--namespace must only be given with --connection", command_context)
+    if connection is None and (given["context"], given["kubeconfig"]) != (None, None):
+        raise click.UsageError("--context and --kubeconfig must only be given with --connection", command_context)
+    servers, namespace = given["bootstrap_servers"] or (), given["namespace"] or _NO_NAMESPACE
+    return ChosenCluster(**given | {"bootstrap_servers": servers, "namespace": namespace})
+
+
+# The cluster; a command gets them as one `target`.
+target_options = with_options(
     click.option(
         "--bootstrap-server",
-        type=Servers(),
+        "bootstrap_servers",
+        type=servers,
+        metavar="HOST:PORT[,...]",
         envvar="GROUP_HYGIENE_BOOTSTRAP_SERVER",
         show_envvar=True,
         help="Kafka bootstrap servers.",
@@ -275,7 +360,7 @@ _TARGET_OPTIONS = (
         help="Namespace of --connection, and of objects in files without a namespace; also before the command.  "
         "[default: with --connection that of the kubeconfig's current context, else `default`]",
     ),
-    *_KUBECONFIG_OPTIONS,
+    kubeconfig_options,
     click.option(
         "-v",
         "--verbose",
@@ -286,260 +371,124 @@ _TARGET_OPTIONS = (
     ),
     click.option(
         "--timeout",
-        type=DurationType("1s", "10m"),
+        type=duration_between("1s", "10m"),
+        metavar="DURATION",
         help="Maximum time for connecting, and for each read of the cluster, from 1s to 10m.  "
         "[default: the connection's, else 30s]",
     ),
+    grouped("target", ChosenCluster, _chosen_cluster),
 )
 
 
-def _refuse_with(option: str, *others: str) -> None:
-    """Raise UsageError if the command line also has one of the other options."""
-    context = click.get_current_context()
-    for name in others:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{option} and --{name.replace('_', '-')} can't be given together", context)
-
-
-def target_options(command: F) -> F:
-    """Add the options for the cluster; the command gets them as one `target`."""
-
-    @functools.wraps(command)
-    def wrapped(
-        bootstrap_server: tuple[str, ...] | None,
-        command_config: Path | None,
-        connection: str | None,
-        namespace: str | None,
-        timeout: timedelta | None,
-        **others: Any,
-    ) -> Any:
-        command_context = click.get_current_context()
-        context, kubeconfig, cluster = (others.pop(name) for name in ("context", "kubeconfig", "cluster"))
-        # A flag takes precedence over environment variables.
-        if cluster is not None:
-            _refuse_with("cluster", "bootstrap_server", "connection")
-            bootstrap_server = None
-            if command_config is None:
-                raise click.UsageError("--cluster must only be given with --command-config")
-        if connection is not None:
-            _refuse_with("connection", "bootstrap_server", "command_config")
-            bootstrap_server, command_config = None, None
-            if namespace is None:
-                from group_hygiene.cli.kubeconfig import current_namespace
-
-                namespace = current_namespace(context, kubeconfig)
-        elif namespace is not None and "files" not in others:
-            raise click.UsageError("--namespace must only be given with --connection", command_context)
-        if connection is None and (context, kubeconfig) != (None, None):
-            raise click.UsageError("--context and --kubeconfig must only be given with --connection", command_context)
-        target = ChosenCluster(
-            bootstrap_server or (),
-            command_config,
-            connection,
-            namespace or _NO_NAMESPACE,
-            timeout,
-            context,
-            kubeconfig,
-            cluster,
-        )
-        return command(target=target, **others)
-
-    for option in reversed(_TARGET_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]
-
-
-def grouped(name: str, record: type) -> Callable[[F], F]:
-    """Pass all options that are fields of a dataclass to the command as one argument with this name."""
-
-    def decorate(command: F) -> F:
-        @functools.wraps(command)
-        def wrapped(**given: Any) -> Any:
-            options = {field.name: given.pop(field.name) for field in fields(record)}
-            return command(**{name: record(**options)}, **given)
-
-        return wrapped  # type: ignore[return-value]
-
-    return decorate
-
-
-def _format_option(command: F, formats: Sequence[str], text: str) -> F:
-    headers = click.option(
-        "--no-headers",
-        is_flag=True,
-        expose_value=False,
-        callback=set_flag,
-        help="Show rows of tables, and of csv, without the titles of columns.",
+def _format_option(text: str, *formats: str) -> Callable[[F], F]:
+    """`-o`; the command gets it as `output`."""
+    return with_options(
+        click.option("-o", "--output", type=click.Choice(formats), default="table", show_default=True, help=text),
+        click.option(
+            "--no-headers",
+            is_flag=True,
+            expose_value=False,
+            callback=set_flag,
+            help="Show rows of tables, and of csv, without the titles of columns.",
+        ),
     )
-    kind = click.Choice(formats)
-    return click.option("-o", "--output", type=kind, default="table", show_default=True, help=text)(headers(command))
 
 
-def output_option(command: F) -> F:
-    """Add `-o`; the command gets it as `output`."""
-    text = "Output format; wide is a table with more columns, name prints only group ids, csv has all columns."
-    return _format_option(command, ("table", "wide", "name", "json", "yaml", "csv"), text)
+output_option = _format_option(
+    "Output format; wide is a table with more columns, name prints only group ids, csv has all columns.",
+    *("table", "wide", "name", "json", "yaml", "csv"),
+)
+# For commands without optional columns.
+short_output_option = _format_option("Output format; csv has all columns.", "table", "json", "yaml", "csv")
 
 
-def short_output_option(command: F) -> F:
-    """Add `-o` to a command without optional columns; the command gets it as `output`."""
-    return _format_option(command, ("table", "json", "yaml", "csv"), "Output format; csv has all columns.")
+def _read_groups(given: dict[str, Any]) -> None:
+    """The groups of both, each once."""
+    names, from_file = given["names"], given.pop("from_file")
+    if not all(names):
+        # The value of a variable that is not set.
+        raise click.UsageError('GROUP must not be empty: a line "" of --from-file names the group with the empty id')
+    try:
+        lines = [] if from_file is None else from_file.read().split("\n")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"--from-file: {error.reason}: it is not UTF-8") from None
+    listed = [kafka_text(text_of(line)) for line in lines if line]
+    given["names"] = tuple(dict.fromkeys([*names, *listed]))
 
 
-def groups_argument(command: F) -> F:
-    """Add `GROUP...` and `--from-file`; the command gets the groups of both, each once, as `names`."""
-
-    @functools.wraps(command)
-    def wrapped(names: tuple[str, ...], from_file: TextIO | None, **others: Any) -> Any:
-        if not all(names):
-            # The value of a variable that is not set.
-            raise click.UsageError(
-                'GROUP must not be empty: a line "" of --from-file names the group with the empty id'
-            )
-        try:
-            lines = [] if from_file is None else from_file.read().split("\n")
-        except UnicodeDecodeError as error:
-            raise click.UsageError(f"--from-file: {error.reason}: it is not UTF-8") from None
-        listed = [Text().convert(text_of(line), None, None) for line in lines if line]
-        return command(names=tuple(dict.fromkeys([*names, *listed])), **others)
-
-    argument = click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
-    option = click.option(
+# The command gets the groups as `names`.
+groups_argument = with_options(
+    click.argument("names", type=kafka_text, metavar="GROUP...", nargs=-1),
+    click.option(
         "--from-file",
         type=click.File(encoding="utf-8-sig"),
         metavar="FILE",
         help="Also the groups in FILE, one per line, as -o name prints them: a line that begins with a quote is a JSON "
         "string.",
-    )
-    return argument(option(wrapped))  # type: ignore[return-value]
+    ),
+    with_arguments(_read_groups),
+)
+file_option = click.option(
+    "-f",
+    "--filename",
+    "files",
+    type=YAML_FILE,
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="YAML file with GroupPolicies, a folder of such files, or - for stdin; repeatable.",
+)
 
 
-def file_option(command: F) -> F:
-    """Add `-f`; the command gets it as `files`."""
-    return click.option(
-        "-f",
-        "--filename",
-        "files",
-        type=YAML_FILE,
-        multiple=True,
-        required=True,
-        metavar="FILE",
-        help="YAML file with GroupPolicies, a folder of such files, or - for stdin; repeatable.",
-    )(command)
+def _check_watch(given: dict[str, Any]) -> None:
+    watch, interval = given.pop("watch"), given.pop("interval")
+    if interval is not None and not watch:
+        raise click.UsageError("--interval must only be given with --watch")
+    if watch and given["output"] not in ("table", "wide"):
+        raise click.UsageError("--watch prints rows: only -o table and -o wide can be given with it")
+    if watch and "-" in given.get("files", ()):
+        raise click.UsageError("--watch reads the files again each time: -f - can't be given with it")
+    given["every"] = (interval or _WATCH_EVERY) if watch else None
 
 
-def watch_options(command: F) -> F:
-    """Add `--watch` and `--interval`; the command gets the interval as `every`, None = show one answer."""
-
-    @functools.wraps(command)
-    def wrapped(watch: bool, interval: timedelta | None, **others: Any) -> Any:
-        if interval is not None and not watch:
-            raise click.UsageError("--interval must only be given with --watch")
-        if watch and others["output"] not in ("table", "wide"):
-            raise click.UsageError("--watch prints rows: only -o table and -o wide can be given with it")
-        if watch and "-" in others.get("files", ()):
-            raise click.UsageError("--watch reads the files again each time: -f - can't be given with it")
-        return command(every=(interval or _WATCH_EVERY) if watch else None, **others)
-
-    option = click.option(
+# The command gets the interval as `every`, None = show one answer.
+watch_options = with_options(
+    click.option(
         "-w",
         "--watch",
         is_flag=True,
         help="After the first answer, go on to print rows that were added, changed or deleted, until Ctrl-C.",
-    )
-    interval = click.option(
+    ),
+    click.option(
         "--interval",
-        type=DurationType("1s", "1d"),
+        type=duration_between("1s", "1d"),
         metavar="DURATION",
         help="With --watch: time between two reads of the cluster, from 1s to 1d.  [default: 10s]",
-    )
-    return option(interval(wrapped))  # type: ignore[return-value]
-
-
-def activity_option(command: F) -> F:
-    """Add `--activity`; the command gets it as `activity`, None = the connection's."""
-    return click.option(
-        "--activity",
-        type=ActivityType(),
-        metavar="URI",
-        help="Folder with the tables of `group-hygiene pipeline`, for idleFor and expiresWithin: a local path, or "
-        "s3://, gs://, az:// or abfss:// with credentials in the environment (AWS_ACCESS_KEY_ID, ...). Default: "
-        "activity of the KafkaConnection.",
-    )(command)
-
-
-def connection_file_option(command: F) -> F:
-    """Add `--connection-file`; the command gets it as `connection_file`."""
-    return click.option(
-        "--connection-file",
-        type=YAML_FILE,
-        metavar="FILE",
-        help="YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS, SASL and "
-        "bootstrap.servers.",
-    )(command)
-
-
-def flattened(lists: Iterable[tuple[E, ...]]) -> frozenset[E]:
-    """The values of an option that is both repeatable and a list."""
-    return frozenset(member for one in lists for member in one)
-
-
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-
-
-class MomentType(click.ParamType[datetime]):
-    """A point in time in RFC 3339 format, with a time zone."""
-
-    name = "time"
-    # Other values that are valid, for messages.
-    _others = ""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            moment = datetime.fromisoformat(str(value))
-        except ValueError:
-            self.fail(f"{str(value)!r} is not a time like 2030-01-31T12:00:00Z{self._others}", param, ctx)
-        if moment.tzinfo is None:
-            self.fail(f"{str(value)!r} has no time zone: write it like 2030-01-31T12:00:00Z", param, ctx)
-        return moment
-
-
-class Past(MomentType):
-    """A point in time like `MomentType`, or a day (its start in UTC). Returns it in UTC."""
-
-    def __init__(self, others: str = ", or a day like 2030-01-31") -> None:
-        self._others = others
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        text = str(value)
-        moment = super().convert(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else value, param, ctx)
-        try:
-            return moment.astimezone(UTC)
-        except OverflowError:
-            self.fail(f"{text!r} can't be converted to UTC", param, ctx)
-
-
-class SinceType(click.ParamType[datetime | timedelta]):
-    """A point in time like `Past`, or a duration: 30d."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | timedelta:
-        if isinstance(value, timedelta) or re.fullmatch(r"[0-9]+[dhmsw].*", str(value)):
-            return DurationType().convert(value, param, ctx)
-        return Past(", a day like 2030-01-31, or a duration like 30d").convert(value, param, ctx)
-
-
-def ledger_option(command: F) -> F:
-    """Add `--ledger-topic`; the command gets it as `ledger_topic`, None = the connection's, or the default."""
-    return click.option(
-        "--ledger-topic",
-        type=Text(),
-        metavar="TOPIC",
-        help="Topic of the operator's ledger. Default: that of --connection, else __group_hygiene.",
-    )(command)
+    ),
+    with_arguments(_check_watch),
+)
+activity_option = click.option(
+    "--activity",
+    type=activity_location,
+    shell_complete=lambda _ctx, _param, incomplete: [CompletionItem(incomplete, type="dir")],
+    metavar="URI",
+    help="Folder with the tables of `group-hygiene pipeline`, for idleFor and expiresWithin: a local path, or "
+    "s3://, gs://, az:// or abfss:// with credentials in the environment (AWS_ACCESS_KEY_ID, ...). Default: "
+    "activity of the KafkaConnection.",
+)
+connection_file_option = click.option(
+    "--connection-file",
+    type=YAML_FILE,
+    metavar="FILE",
+    help="YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS, SASL and "
+    "bootstrap.servers.",
+)
+ledger_option = click.option(
+    "--ledger-topic",
+    type=kafka_text,
+    metavar="TOPIC",
+    help="Topic of the operator's ledger. Default: that of --connection, else __group_hygiene.",
+)
 
 
 def user_name() -> str:

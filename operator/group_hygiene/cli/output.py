@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import os
@@ -11,11 +12,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO
 
 import click
 
-from group_hygiene.cli.names import line_of
+from group_hygiene.errors import UsageError
 from group_hygiene.model import naming
 
 _PROGRESS_AFTER_S = 1.0
@@ -34,17 +35,24 @@ MARKS = {"Ok": "✓", "Warning": "!", "Failed": "✗"}
 _MARK_COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
 
 
+Cell = str | int | None
+# An object of a report's JSON.
+Document = Mapping[str, Any]
+
+
 class Column(NamedTuple):
-    """wide: shown by `-o wide` only. number: aligned to the right. coloured: its values have colours."""
+    """A column of a table, and the field of a document that it shows; "" = the title in lower case.
+
+    cell: the value in place of the field's. wide: shown by `-o wide` only. number: aligned to the right. coloured: its
+    values have colours.
+    """
 
     title: str
+    key: str = ""
+    cell: Callable[[Document], Cell] | None = None
     wide: bool = False
     number: bool = False
     coloured: bool = False
-
-
-Cell = str | int | None
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +70,13 @@ class Table:
     unwatched: Collection[str] = ()
 
     @classmethod
-    def of(
-        cls, items: Iterable[T], columns: Mapping[Column, Callable[[T], Cell]], heading: Sequence[str] = ()
-    ) -> Table:
-        """One row for each item."""
-        return cls(tuple(columns), [[cell(item) for cell in columns.values()] for item in items], heading)
+    def of(cls, documents: Iterable[Document], columns: Sequence[Column], heading: Sequence[str] = ()) -> Table:
+        """One row for each document."""
+        return cls(
+            columns,
+            [[c.cell(each) if c.cell else each[c.key or c.title.lower()] for c in columns] for each in documents],
+            heading,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class Report:
     tables show in the groups' rows: with tables they are only counted.
     """
 
-    document: Mapping[str, Any]
+    document: Document
     names: Sequence[str]
     tables: Sequence[Table]
     notes: Sequence[str] = field(default_factory=tuple)
@@ -120,6 +130,27 @@ def _print(report: Report, output_format: str) -> None:
                 _write_csv(table)
             else:
                 show_table(table, output_format == "wide")
+
+
+def line_of(text: str, encoding: str = "utf-8") -> str:
+    """A group id as a line of `-o name`: as `id_line`. encoding: of the stream that the line is for.
+
+    Kafka accepts any string as a group id, also the empty one and ids with line breaks.
+    """
+    fits = text.isascii() or codecs.lookup(encoding).name == "utf-8"
+    return naming.id_line(text) if fits else json.dumps(text)
+
+
+def text_of(line: str) -> str:
+    """The text of a line by `line_of`. Raises UsageError for a line that begins with a quote and is no JSON string."""
+    if not line.startswith('"'):
+        return line
+    try:
+        text = json.loads(line)
+    except ValueError:
+        raise UsageError(f"{line} begins with a quote, but is no JSON string") from None
+    # JSON that begins with a quote is a string.
+    return str(text)
 
 
 def note(text: str) -> None:

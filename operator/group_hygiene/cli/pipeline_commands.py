@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from group_hygiene.cli.options import ChosenCluster, DurationType, connection_file_option, target_options
+from group_hygiene.cli.options import ChosenCluster, connection_file_option, duration, target_options, with_options
 from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group()
@@ -30,50 +27,48 @@ def pipeline() -> None:
     """
 
 
-def _read_options(command: F) -> F:
-    """Add the options of a job that reads Kafka."""
-    for option in reversed(
-        (
-            connection_file_option,
-            click.option(
-                "--continuous/--once",
-                default=False,
-                help="Run until a signal, or end after all of the log is read (default).",
-            ),
-            click.option(
-                "--every",
-                type=DurationType(),
-                metavar="DURATION",
-                default="30s",
-                show_default=True,
-                help="With --continuous: time between two reads.",
-            ),
-            click.option(
-                "--start-over",
-                is_flag=True,
-                help="Continue although the log was recreated or lost unread records. History is not deleted.",
-            ),
-            click.option(
-                "--no-client-hosts",
-                is_flag=True,
-                help="Store no hosts of clients, nor values of malformed records, which may hold some. Tables retain "
-                "hosts of earlier runs.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def _period(name: str, default: str, what: str) -> Callable[[F], F]:
-    return click.option(name, type=DurationType(), metavar="DURATION", default=default, show_default=True, help=what)
-
-
-_commits_option = _period(
-    "--keep-every-commit", "14d", "Retention of every commit; of older ones, the first and the last of a day stay."
+# Of a job that reads Kafka.
+_read_options = with_options(
+    connection_file_option,
+    click.option(
+        "--continuous/--once",
+        default=False,
+        help="Run until a signal, or end after all of the log is read (default).",
+    ),
+    click.option(
+        "--every",
+        type=duration,
+        metavar="DURATION",
+        default="30s",
+        show_default=True,
+        help="With --continuous: time between two reads.",
+    ),
+    click.option(
+        "--start-over",
+        is_flag=True,
+        help="Continue although the log was recreated or lost unread records. History is not deleted.",
+    ),
+    click.option(
+        "--no-client-hosts",
+        is_flag=True,
+        help="Store no hosts of clients, nor values of malformed records, which may hold some. Tables retain "
+        "hosts of earlier runs.",
+    ),
 )
-_history_option = _period(
-    "--keep-history", "90d", "Retention of commits, group records, and groups that are gone: 90d, 720h."
+
+
+_period: dict[str, Any] = {"type": duration, "metavar": "DURATION", "show_default": True}
+_commits_option = click.option(
+    "--keep-every-commit",
+    **_period,
+    default="14d",
+    help="Retention of every commit; of older ones, the first and the last of a day stay.",
+)
+_history_option = click.option(
+    "--keep-history",
+    **_period,
+    default="90d",
+    help="Retention of commits, group records, and groups that are gone: 90d, 720h.",
 )
 
 

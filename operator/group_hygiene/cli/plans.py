@@ -9,7 +9,7 @@ from typing import Any
 
 from group_hygiene.cli.manifests import Manifests, read_manifests
 from group_hygiene.cli.options import ChosenCluster, PlanOptions
-from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
+from group_hygiene.cli.output import Column, Document, Report, Table, printable, working
 from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up, owner_line, pattern_line, programs_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.decide.lag import skipped_by_latest
@@ -40,12 +40,12 @@ _COLUMNS = (
     Column("GROUP"),
     Column("STATE", coloured=True),
     Column("TYPE"),
-    Column("PROTOCOL-TYPE", wide=True),
+    Column("PROTOCOL-TYPE", cell=lambda d: d["protocolType"] or None, wide=True),
     Column("VERDICT", coloured=True),
-    Column("REASON"),
-    Column("OWNER", wide=True),
-    Column("LAST-USE", wide=True),
-    Column("MESSAGE"),
+    Column("REASON", cell=lambda d: d.get("reason")),
+    Column("OWNER", cell=lambda d: d.get("owner"), wide=True),
+    Column("LAST-USE", "lastUse", wide=True),
+    Column("MESSAGE", cell=lambda d: d.get("message") if "reason" in d else d["found"]),
 )
 
 
@@ -97,7 +97,7 @@ def plan(target: ChosenCluster, files: Sequence[str], activity: ActivitySpec | N
     shown = [_document(planned, options.summary) for planned in every]
     document = {"policies": shown, "notes": scans.notes, "errors": scans.errors}
     matched = sorted({name for planned in every for name in planned.made.matched})
-    tables = [_table(planned, options.summary) for planned in every]
+    tables = [_table(planned, each) for planned, each in zip(every, shown, strict=True)]
     exit_code = _WOULD_ACT if matched and options.detailed_exitcode else 0
     return Report(document, matched, tables, scans.notes, scans.errors, exit_code)
 
@@ -143,8 +143,9 @@ def scan_clusters(
     policy to check in place of each.
     """
     manifests = read_manifests(files, target.namespace)
-    chosen = _by_connection(target, manifests)
-    notes, errors = _first_notes(target, manifests), _first_errors(target, manifests)
+    unplannable = _unplannable(target, manifests)
+    chosen = _by_connection(target, manifests, unplannable)
+    notes, errors = _first_notes(target, manifests), list(unplannable.values())
     every: list[Scan] = []
     for key, policies in chosen.items():
         document = manifests.connections.get(key)
@@ -179,7 +180,7 @@ def scan_clusters(
             errors.append(f"GroupPolicy {', '.join(policy.key for policy in policies)}: {error}")
             continue
         scan = Scan("/".join(key), admitted, observation)
-        notes += _scan_notes(scan, session.in_kubernetes)
+        notes += _scan_notes(scan, session.api is not None)
         notes += pattern_lines
         errors += _scan_errors(scan)
         every.append(scan)
@@ -200,27 +201,28 @@ def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[
     return admitted, errors
 
 
-def _unknown_access(target: ChosenCluster, manifests: Manifests) -> list[Policy]:
-    """Policies of other namespaces than their KafkaConnection's, whose spec.access is not known here."""
-    asked = target.namespace, target.connection
-    return [
-        policy
-        for policy in manifests.policies
-        if policy.crosses_namespace and _reference(policy) not in (asked, *manifests.connections)
-    ]
+def _unplannable(target: ChosenCluster, manifests: Manifests) -> dict[str, str]:
+    """Errors by policy: its KafkaConnection, or the spec.access of one in another namespace, is not known here."""
+    errors = _misnamed(manifests) if target.connection is None else {}
+    asked, advice = (target.namespace, target.connection), "add the KafkaConnection to the files, or give --connection"
+    for policy in manifests.policies:
+        if policy.crosses_namespace and _reference(policy) not in (asked, *manifests.connections):
+            access = f"spec.access of KafkaConnection {policy.connection_key} is not known here: {advice}"
+            errors[policy.key] = f"GroupPolicy {policy.key}: {reasons.CROSS_NAMESPACE}: {access}"
+    return errors
 
 
-def _by_connection(target: ChosenCluster, manifests: Manifests) -> dict[tuple[str, str], list[Policy]]:
+def _by_connection(
+    target: ChosenCluster, manifests: Manifests, unplannable: Collection[str]
+) -> dict[tuple[str, str], list[Policy]]:
     """The policies that would run, by their KafkaConnection; with --connection, only those of that connection.
 
     Raises UsageError if the policies refer to several connections but the options specify one cluster, which would be
     the wrong one for some of them.
     """
     chosen: dict[tuple[str, str], list[Policy]] = {}
-    unknown = _unknown_access(target, manifests)
-    misnamed = _misnamed(manifests) if target.connection is None else ()
     for policy in manifests.policies:
-        if not policy.suspend and policy not in unknown and policy.key not in misnamed:
+        if not policy.suspend and policy.key not in unplannable:
             chosen.setdefault(_reference(policy), []).append(policy)
     named = ", ".join("/".join(key) for key in sorted(chosen))
     if target.connection is not None:
@@ -247,7 +249,7 @@ def _misnamed(manifests: Manifests) -> dict[str, str]:
     """Errors by policy: the files have KafkaConnections, but not the one of its namespace to which it refers."""
     known = ", ".join("/".join(each) for each in sorted(manifests.connections))
     return {
-        policy.key: f"GroupPolicy {policy.key}: spec.connectionRef: KafkaConnection {'/'.join(_reference(policy))} "
+        policy.key: f"GroupPolicy {policy.key}: spec.connectionRef: KafkaConnection {policy.connection_key} "
         f"is in none of the files, which have {known}"
         for policy in manifests.policies
         if known and not policy.crosses_namespace and _reference(policy) not in manifests.connections
@@ -261,18 +263,8 @@ def _first_notes(target: ChosenCluster, manifests: Manifests) -> list[str]:
         if policy.suspend:
             notes.append(f"GroupPolicy {policy.key} is suspended: it would do nothing")
         elif target.connection is not None and _reference(policy) != (target.namespace, target.connection):
-            notes.append(f"GroupPolicy {policy.key}: ignored, refers to KafkaConnection {'/'.join(_reference(policy))}")
+            notes.append(f"GroupPolicy {policy.key}: ignored, refers to KafkaConnection {policy.connection_key}")
     return notes
-
-
-def _first_errors(target: ChosenCluster, manifests: Manifests) -> list[str]:
-    advice = "is not known here: add the KafkaConnection to the files, or give --connection"
-    misnamed = _misnamed(manifests).values() if target.connection is None else ()
-    return [*misnamed] + [
-        f"GroupPolicy {policy.key}: {reasons.CROSS_NAMESPACE}: "
-        f"spec.access of KafkaConnection {'/'.join(_reference(policy))} {advice}"
-        for policy in _unknown_access(target, manifests)
-    ]
 
 
 def _scan_notes(scan: Scan, in_kubernetes: bool) -> list[str]:
@@ -365,8 +357,9 @@ def _would(planned: _Planned) -> str:
     return f"{text}: it would mark them {later}"
 
 
-def _table(planned: _Planned, summary: bool) -> Table:
-    policy, made, now = planned.policy, planned.made, planned.snapshot.taken_at
+def _table(planned: _Planned, document: Document) -> Table:
+    """document: of the same plan; without groups it is a summary."""
+    policy, made, now, summary = planned.policy, planned.made, planned.snapshot.taken_at, "groups" not in document
     heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
     if summary or len(made.matched) > _MANY:
         heading += [f"  {pattern_line(found)}" for found in planned.patterns]
@@ -383,9 +376,16 @@ def _table(planned: _Planned, summary: bool) -> Table:
     late = warns_late(made, planned.snapshot)
     if late is not None:
         heading.append(f"  {late}")
-    rows = [] if summary else [_row(policy, name, verdict, now) for name, verdict in made.verdicts.items()]
-    watched = [] if summary else [_watched(verdict) for verdict in made.verdicts.values()]
-    return Table(() if summary else _COLUMNS, rows, heading, watched, lags)
+    if summary:
+        return Table((), (), heading, unwatched=lags)
+    verdicts = made.verdicts.values()
+    # Not a list: a plan may have a million groups.
+    rows = (
+        group | {"lastUse": last_use(verdict, now), "found": _found(verdict) if verdict.matches else None}
+        for group, verdict in zip(document["groups"], verdicts, strict=True)
+    )
+    table = Table.of(rows, _COLUMNS, heading)
+    return replace(table, watched=[_watched(verdict) for verdict in verdicts], unwatched=lags)
 
 
 def _watched(verdict: Verdict) -> tuple[object, ...]:
@@ -394,13 +394,6 @@ def _watched(verdict: Verdict) -> tuple[object, ...]:
     last_use = activity.idle_since if isinstance(activity, Activity) else None
     reason = None if verdict.refusal is None else verdict.refusal.reason
     return verdict.group.state, verdict.group.type, reason, verdict.topics, verdict.evidence.owner, last_use
-
-
-def _row(policy: Policy, name: str, verdict: Verdict, now: datetime) -> tuple[Cell, ...]:
-    group, refusal = verdict.group, verdict.refusal
-    reason, message = (None, _found(verdict)) if refusal is None else (refusal.reason, refusal.message)
-    about = str(group.state), str(group.type), group.protocol_type or None, _verdict_name(verdict)
-    return name, *about, reason, verdict.evidence.owner or None, last_use(verdict, now), message
 
 
 def _found(verdict: Verdict) -> str | None:
@@ -444,10 +437,6 @@ def _last_client(verdict: Verdict) -> Mapping[str, Any]:
     return {"lastClient": {"clientID": client.client_id, **fields, "others": client.others, "at": timestamp(client.at)}}
 
 
-def _verdict_name(verdict: Verdict) -> str:
-    return "Match" if verdict.matches else "Skip"
-
-
 def _document(planned: _Planned, summary: bool) -> dict[str, Any]:
     policy, made = planned.policy, planned.made
     unchanged_for, refusal = policy.when.unchanged_for, made.refusal
@@ -483,7 +472,7 @@ def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
         "state": str(group.state),
         "type": str(group.type),
         "protocolType": group.protocol_type,
-        "verdict": _verdict_name(verdict),
+        "verdict": "Match" if verdict.matches else "Skip",
         **({"owner": verdict.evidence.owner} if verdict.evidence.owner else {}),
         **({"likelyProgram": entry.program} if (entry := likely_program(name)) is not None else {}),
         **({"topics": sorted(verdict.topics)} if verdict.topics else {}),

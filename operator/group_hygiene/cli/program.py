@@ -18,18 +18,16 @@ import click
 
 from group_hygiene import __version__
 from group_hygiene.cli import (
+    about_commands,
     alert_commands,
-    backtest_commands,
+    backtests,
     commands,
-    completion_command,
-    crds_command,
     deletion_commands,
-    doctor_command,
+    doctor,
     pipeline_commands,
-    version_command,
+    reports,
 )
-from group_hygiene.cli.options import Namespace
-from group_hygiene.cli.pages import PageOption
+from group_hygiene.cli.options import PageOption, namespace_name
 from group_hygiene.errors import HygieneError
 from group_hygiene.model.naming import printable
 from group_hygiene.process.start import start
@@ -130,7 +128,7 @@ def main(namespace: str | None) -> None:
 @click.option(
     "--namespace",
     "namespaces",
-    type=Namespace(),
+    type=namespace_name,
     multiple=True,
     metavar="NAME",
     cls=PageOption,
@@ -247,9 +245,8 @@ for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
     *(commands.history, commands.keep, commands.restore),
     *(deletion_commands.delete, deletion_commands.delete_offsets),
-    *(alert_commands.alert, doctor_command.doctor),
-    *(pipeline_commands.pipeline, backtest_commands.backtest, backtest_commands.report, crds_command.crds),
-    *(completion_command.completion, version_command.version),
-    commands.catalogue,
+    *(alert_commands.alert, doctor.doctor),
+    *(pipeline_commands.pipeline, backtests.backtest, reports.report, about_commands.crds),
+    *(about_commands.completion, about_commands.version, about_commands.catalogue),
 ):
     main.add_command(command)

@@ -1,6 +1,6 @@
-"""`report`: the groups of a cluster as one HTML file, with a list and its numbers beside it.
+"""The command `report`: its options and help, and the files that it writes.
 
-`pipeline` collects the data, `report` renders it.
+`pipeline` collects the data, `report` renders it; both are imported when it runs.
 """
 
 from __future__ import annotations
@@ -9,24 +9,61 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
+
+from group_hygiene.cli.options import YAML_FILE, duration
 from group_hygiene.cli.output import note
-from group_hygiene.cli.spark_options import needs_spark, progress_printer
-from group_hygiene.cli.target import read_connection_file
+from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.owners import NO_OWNERS
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
-def report(given: Mapping[str, Any]) -> int:
-    """Write the report. given: the options, by their names.
+@click.command()
+@click.option(
+    "--output-file", "file", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The HTML file."
+)
+@click.option(
+    "--offsets-retention",
+    type=duration,
+    metavar="DURATION",
+    default="7d",
+    show_default=True,
+    help="offsets.retention.minutes of the brokers, to calculate when offsets expire.",
+)
+@click.option(
+    "--connection-file",
+    type=YAML_FILE,
+    metavar="FILE",
+    help="YAML file with a KafkaConnection; the report shows its owners of groups.",
+)
+@click.option(
+    "--since",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="JSON file of an earlier report; the new one shows what changed since then.  [default: the last 7 days]",
+)
+@spark_options
+def report(**given: Any) -> int:
+    """Write a report on all groups: an HTML file that loads nothing, a CSV file and a JSON file of the same name.
 
-    Raises PipelineError for tables without the data, UsageError for a file that can't be written or read, SpecError for
-    an invalid KafkaConnection.
+    Reads only the tables of `group-hygiene pipeline`: no Kafka, no Kubernetes. The report shows what idle groups cost,
+    and policies that the command has tried on the past; groups by pattern of names, owner and program; offsets that
+    expire within a week, and topics that groups in use no longer read. The CSV file lists all groups. With the JSON
+    file, a later report shows what changed.
+
+    \b
+    Examples:
+      group-hygiene report --warehouse /data/hygiene --output-file report.html
+      group-hygiene report --warehouse s3a://bucket/hygiene --offsets-retention 30d --output-file report.html
+      group-hygiene report --warehouse /data/hygiene --connection-file connection.yaml --output-file report.html
+      group-hygiene report --warehouse /data/hygiene --since report.json --output-file report.html
+
+    Exit codes: 0 written, 1 an error.
     """
     with needs_spark():
         from group_hygiene.pipeline import jobs
@@ -35,6 +72,8 @@ def report(given: Mapping[str, Any]) -> int:
         from group_hygiene.pipeline.survey import survey
         from group_hygiene.report import comparison
         from group_hygiene.report.page import render
+    from group_hygiene.cli.target import read_connection_file
+
     file = _writable(given["file"])
     numbers, listing = _writable(file.with_suffix(".json")), _writable(file.with_suffix(".csv"))
     if file in (numbers, listing):

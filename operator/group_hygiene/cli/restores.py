@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from group_hygiene.cli.history import Opening, open_cluster_and_ledger
 from group_hygiene.cli.options import ChosenCluster
-from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
+from group_hygiene.cli.output import Column, Report, Table, printable, working
 from group_hygiene.model import reasons
 from group_hygiene.reconcile import LedgerNeed
-from group_hygiene.restore.restorable import GroupResult, PartitionResult, RestoreRequest, ResultKind
+from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.durations import timestamp
 
-_GROUPS: Mapping[Column, Callable[[GroupResult], Cell]] = {
-    Column("GROUP"): lambda r: r.group,
-    Column("RESULT"): lambda r: "-" if r.reason == reasons.WOULD_RESTORE else str(r.kind),
-    Column("REASON"): lambda r: str(r.reason),
-    Column("BACKUP"): lambda r: timestamp(r.saved_at) if r.saved_at else None,
-    Column("MESSAGE"): lambda r: r.message,
-}
-_PARTITIONS: Mapping[Column, Callable[[tuple[str, PartitionResult]], Cell]] = {
-    Column("GROUP"): lambda r: r[0],
-    Column("TOPIC"): lambda r: r[1].partition.topic,
-    Column("PARTITION", number=True): lambda r: r[1].partition.partition,
-    Column("SAVED", number=True): lambda r: r[1].saved.offset,
-    Column("COMMIT", number=True): lambda r: r[1].commit.offset if r[1].commit else None,
-    Column("REASON"): lambda r: str(r[1].reason),
-    Column("MESSAGE"): lambda r: r[1].message or None,
-}
+_GROUPS = (
+    Column("GROUP"),
+    Column("RESULT", cell=lambda d: "-" if d["reason"] == reasons.WOULD_RESTORE else d["result"]),
+    Column("REASON"),
+    Column("BACKUP", "backupTime"),
+    Column("MESSAGE"),
+)
+_PARTITIONS = (
+    *map(Column, ("GROUP", "TOPIC")),
+    *(Column(title, number=True) for title in ("PARTITION", "SAVED", "COMMIT")),
+    Column("REASON"),
+    Column("MESSAGE", cell=lambda d: d["message"] or None),
+)
 
 
 def restore_groups(target: ChosenCluster, request: RestoreRequest, preview: bool, topic: str | None) -> Report:
@@ -41,12 +37,13 @@ def restore_groups(target: ChosenCluster, request: RestoreRequest, preview: bool
     failed = [
         f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not ResultKind.RESTORED
     ]
-    errors = [*failed]
-    if not results:
-        errors.append(f"the ledger has no backup of a group that {request.policy} deleted since then")
-    document = {"preview": preview, "groups": [_document(result) for result in results], "errors": errors}
-    partitions = [(result.group, partition) for result in results for partition in result.partitions]
-    tables = [Table.of(results, _GROUPS), Table.of(partitions, _PARTITIONS)]
+    errors = failed or (
+        [] if results else [f"the ledger has no backup of a group that {request.policy} deleted since then"]
+    )
+    groups = [_document(result) for result in results]
+    document = {"preview": preview, "groups": groups, "errors": errors}
+    partitions = [{"group": each["group"]} | partition for each in groups for partition in each["partitions"]]
+    tables = [Table.of(groups, _GROUPS), Table.of(partitions, _PARTITIONS)]
     restored = [r.group for r in results if r.kind is ResultKind.RESTORED]
     return Report(document, restored, tables, (), errors, in_rows=failed)
 

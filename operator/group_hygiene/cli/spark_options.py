@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import stat
 import sys
@@ -11,31 +10,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from group_hygiene.cli.options import Size
+from group_hygiene.cli.options import size, with_arguments, with_options
 from group_hygiene.errors import UsageError
 
-F = TypeVar("F", bound=Callable[..., Any])
+
+def _group(given: dict[str, Any]) -> None:
+    spark = {name: given.pop(name) for name in ("master", "jars", "memory", "log", "ui_port")}
+    given["spark"] = spark | {"log": spark["log"] or _log_file()}
 
 
-def spark_options(command: F) -> F:
-    """Add the options of all Spark jobs; the command gets it as `warehouse` and `spark`, for session.Options."""
-
-    @functools.wraps(command)
-    def wrapped(master: str | None, jars: Path | None, memory: str, log_file: Path | None, **others: Any) -> Any:
-        ui_port = others.pop("ui_port")
-        spark = {"master": master, "jars": jars, "memory": memory, "log": log_file or _log_file(), "ui_port": ui_port}
-        return command(spark=spark, **others)
-
-    for option in reversed(_SPARK_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]
-
-
-_SPARK_OPTIONS = (
+# Of all Spark jobs; the command gets them as `warehouse` and `spark`, for session.Options.
+spark_options = with_options(
     click.option(
         "--warehouse",
         metavar="URI",
@@ -55,14 +44,21 @@ _SPARK_OPTIONS = (
         help="Folder with Delta's jars. Without it, Spark downloads them from Maven Central.",
     ),
     click.option(
-        "--memory", type=Size(), default="2g", show_default=True, help="Memory of Spark's Java process: 4g, 800m."
+        "--memory",
+        type=size,
+        metavar="SIZE",
+        default="2g",
+        show_default=True,
+        help="Memory of Spark's Java process: 4g, 800m.",
     ),
     click.option(
         "--log-file",
+        "log",
         type=click.Path(path_type=Path, dir_okay=False),
         help="File for Spark's own log.  [default: group-hygiene-spark-<uid>.log in the folder of temporary files]",
     ),
     click.option("--ui-port", type=click.IntRange(1, 65535), help="Port of Spark's web UI.  [default: no web UI]"),
+    with_arguments(_group),
 )
 
 

@@ -1,9 +1,9 @@
-"""Connect a client to the cluster that the options specify."""
+"""Connect a client to the cluster that the options specify; the default namespace, by the kubeconfig."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -12,8 +12,12 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import yaml
+from msgspec import structs
+
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import note, working
+from group_hygiene.controller.objects import CONNECTIONS, Object
 from group_hygiene.errors import ApiError, Forbidden, NotAllowed, NotFound, SecretProblem, UsageError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
@@ -27,7 +31,6 @@ from group_hygiene.spec.client_properties import ClientProperties, parse_client_
 from group_hygiene.spec.connection import (
     ActivitySpec,
     Connection,
-    ReadSecretTexts,
     Settings,
     cluster_of,
     parse_connection,
@@ -38,15 +41,12 @@ from group_hygiene.spec.secret import SecretRef
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api
-from group_hygiene.controller.objects import CONNECTIONS, Object
 
 API_ADVICE = "check the kubeconfig, and whether the server can be reached: kubectl cluster-info"
 _SHOWN = 3
 _TIMEOUT = timedelta(seconds=30)
-
-
-def _no_change() -> Refusal | None:
-    return None
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_DEFAULT = "default"
 
 
 class OtherLedgers(NamedTuple):
@@ -61,34 +61,42 @@ class OtherLedgers(NamedTuple):
     unknown: Sequence[str] = ()
 
 
-def _no_ledgers(_: str | None) -> OtherLedgers:
-    return OtherLedgers()
-
-
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A connected cluster. `connection`: with its limits and protection; `claims`: see reconcile.Context.
+    """A connected cluster. connection: with its limits and protection.
 
-    in_kubernetes: whether objects that claim groups can be read. read_secret: for the connection's namespace.
-    read_change: reads the KafkaConnection again; returns a Refusal if it was edited, always None without Kubernetes.
-    known: the status of the KafkaConnection; empty without Kubernetes. other_ledgers: takes the id of the cluster, or
-    None if it is not known, and returns those of other KafkaConnections to it; a Refusal if they can't be listed.
+    api: where the KafkaConnection `obj` was read; None = without Kubernetes. with_claims: it reads objects that name
+    groups.
     """
 
     client: Client
     connection: Connection
-    claims: Callable[[], Claims | Refusal] = Claims
-    in_kubernetes: bool = False
-    read_secret: ReadSecretTexts | None = None
-    read_change: Callable[[], Refusal | None] = _no_change
-    known: Mapping[str, Any] = field(default_factory=dict)
-    other_ledgers: Callable[[str | None], OtherLedgers | Refusal] = _no_ledgers
+    api: Api | None = None
+    obj: Object = field(default_factory=dict)
+    with_claims: bool = False
     clock: SystemClock = field(default_factory=SystemClock)
+
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """The status of the KafkaConnection; empty without Kubernetes."""
+        return self.obj.get("status") or {}
 
     @property
     def cluster_id(self) -> str | None:
         """The id of the Kafka cluster that the connection must lead to; None = any."""
         return self.connection.cluster_id or self.known.get("clusterID")
+
+    def claims(self) -> Claims | Refusal:
+        """See reconcile.Context."""
+        return self.api.claimed_groups() if self.api is not None and self.with_claims else Claims()
+
+    def read_change(self) -> Refusal | None:
+        """Read the KafkaConnection again; a Refusal if it was edited, always None without Kubernetes."""
+        if self.api is None:
+            return None
+        from group_hygiene.controller.guard import read_change
+
+        return read_change(self.api, CONNECTIONS, self.obj)
 
     def deadline(self) -> Deadline:
         return Deadline(self.connection.timeout.total_seconds())
@@ -109,18 +117,11 @@ def open_session(target: ChosenCluster, document: Connection | None = None, clai
 
     `claims`: the session reads objects that name groups, if `target` is in Kubernetes. Raises HygieneError.
     """
-    read_claims: Callable[[], Claims | Refusal] = Claims
-    read_secret: ReadSecretTexts | None = None
-    read_change: Callable[[], Refusal | None] = _no_change
-    known: Mapping[str, Any] = {}
-    other_ledgers: Callable[[str | None], OtherLedgers | Refusal] = _no_ledgers
+    api: Api | None = None
+    obj: Object = {}
     if target.connection is not None:
         with working("reading the KafkaConnection"):
             api, obj, connection, settings = _from_kubernetes(target, target.connection)
-            read_claims = api.claimed_groups if claims else Claims
-            read_secret = partial(api.read_secret_texts, target.namespace)
-            read_change = _change_of(api, obj)
-            known, other_ledgers = obj.get("status") or {}, partial(_other_ledgers, api, obj)
         if document is not None:
             connection = replace(
                 connection,
@@ -141,16 +142,7 @@ def open_session(target: ChosenCluster, document: Connection | None = None, clai
     with working(f"connecting to {', '.join(settings.bootstrap_servers)}"):
         client = connect(settings)
     try:
-        yield Session(
-            client=client,
-            connection=connection,
-            claims=read_claims,
-            in_kubernetes=target.connection is not None,
-            read_secret=read_secret,
-            read_change=read_change,
-            known=known,
-            other_ledgers=other_ledgers,
-        )
+        yield Session(client, connection, api, obj, claims)
     finally:
         client.close()
 
@@ -175,13 +167,13 @@ def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Refusa
     """
     own = session.connection.activity
     if asked is not None:
-        return Tables(replace(asked, max_age=own.max_age) if own else asked)
+        return Tables(structs.replace(asked, max_age=own.max_age) if own else asked)
     if own is None:
         return None
-    if own.secret is None or session.read_secret is None:
+    if own.secret is None or session.api is None:
         return Tables(own)
     try:
-        return Tables(own, own.store(session.read_secret))
+        return Tables(own, own.store(partial(session.api.read_secret_texts, session.connection.namespace)))
     except SecretProblem as error:
         return Refusal(reasons.EVIDENCE_UNREADABLE, str(error))
 
@@ -265,13 +257,8 @@ def _no_secret(ref: SecretRef) -> str:
     )
 
 
-def _change_of(api: Api, connection: Object) -> Callable[[], Refusal | None]:
-    from group_hygiene.controller.guard import read_change
-
-    return partial(read_change, api, CONNECTIONS, connection)
-
-
-def _other_ledgers(api: Api, connection: Object, cluster: str | None) -> OtherLedgers | Refusal:
+def other_ledgers(api: Api, connection: Object, cluster: str | None) -> OtherLedgers | Refusal:
+    """Those of other KafkaConnections to the cluster with this id, None = not known; a Refusal = can't be listed."""
     try:
         found = api.list_all(CONNECTIONS)
     except ApiError as error:
@@ -357,3 +344,42 @@ def _from_kubernetes(target: ChosenCluster, name: str) -> tuple[Api, Object, Con
         message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names: {_WITHOUT_CONNECTION}"
         raise NotAllowed(message) from None
     return api, obj, connection, settings
+
+
+def current_namespace(context: str | None = None, file: Path | None = None) -> str:
+    """As kubectl: the namespace of the kubeconfig's context; else, in a pod, the pod's; else `default`.
+
+    context: its name; None = the current one. file: the kubeconfig; None = $KUBECONFIG, else that of the user.
+
+    Of several files, the first with a current context decides, and the first with a context of that name. Files that
+    can't be read are skipped here: the client reports them when it connects.
+    """
+    names = (os.environ.get("KUBECONFIG") or "~/.kube/config").split(os.pathsep) if file is None else [str(file)]
+    files = list(_kubeconfigs(filter(None, names)))
+    if not files:
+        return _read_text(_POD_NAMESPACE).strip() or _DEFAULT
+    current = context or next((each["current-context"] for each in files if each.get("current-context")), None)
+    for config in files:
+        for entry in config.get("contexts") or ():
+            if isinstance(entry, Mapping) and entry.get("name") == current:
+                found = entry.get("context")
+                return str((isinstance(found, Mapping) and found.get("namespace")) or _DEFAULT)
+    return _DEFAULT
+
+
+def _kubeconfigs(names: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    for name in names:
+        try:
+            config = yaml.safe_load(_read_text(Path(name).expanduser()))
+        # RuntimeError: in a container without HOME, whose user has no entry in /etc/passwd.
+        except (yaml.YAMLError, RuntimeError):
+            continue
+        if isinstance(config, Mapping):
+            yield config
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError):
+        return ""

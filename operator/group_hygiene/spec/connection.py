@@ -19,7 +19,7 @@ from group_hygiene.model import reasons
 from group_hygiene.spec.access import Access, AccessList, Grant, Right, parse_access
 from group_hygiene.spec.durations import Duration
 from group_hygiene.spec.fields import Decisive, SpecPart, Text, convert, require, require_between
-from group_hygiene.spec.msk import MskGrant, MskIam, MskIamSpec, granted
+from group_hygiene.spec.msk import Hosts, MskGrant, MskIam, MskIamSpec
 from group_hygiene.spec.owners import NO_OWNERS, KeepLink, OwnerList, Owners, check_owners
 from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
 from group_hygiene.spec.policy import FLOORS_OF_TENANTS, NO_FLOORS, Floors, Limits, MaxPercent, MaxPerRun, Policy
@@ -114,15 +114,16 @@ def with_granted_hosts(settings: Settings, namespace: str, grants: Iterable[MskG
     sasl = settings.sasl
     if sasl is None or sasl.msk is None:
         return settings
-    login = granted(grants, namespace, sasl.msk)
-    if login is None:
-        whose = "assume that role" if sasl.msk.role_arn else "use its own AWS identity"
+    login = sasl.msk
+    hosts = tuple(each.host for each in grants if (each.namespace, each.role_arn) == (namespace, login.role_arn))
+    if not hosts:
+        whose = "assume that role" if login.role_arn else "use its own AWS identity"
         message = (
             f"sasl.mechanism AWS_MSK_IAM: the operator may not {whose} for connections of namespace {namespace}: "
             "start it with --allow-msk-identity NAMESPACE=HOST[,ROLE_ARN]"
         )
         raise AuthenticationFailed(message, reasons.IDENTITY_NOT_ALLOWED)
-    return replace(settings, sasl=replace(sasl, msk=login))
+    return replace(settings, sasl=replace(sasl, msk=replace(login, hosts=Hosts(hosts))))
 
 
 class LedgerSpec(SpecPart, frozen=True):
@@ -136,17 +137,32 @@ class LedgerSpec(SpecPart, frozen=True):
         require(self.topic not in _NO_LEDGER, "topic must be the name of a topic that is not Kafka's own")
 
 
-@dataclass(frozen=True, slots=True)
-class ActivitySpec:
+class SecretName(SpecPart, frozen=True):
+    name: Text
+
+
+class ActivitySpec(SpecPart, frozen=True):
     """The location of a pipeline's tables of the cluster.
 
-    max_age: the largest accepted age of their data. secret: a Secret with the options of the object store
+    max_age: the largest accepted age of their data. secret_ref: a Secret with the options of the object store
     (STORAGE_OPTIONS); None = the process's own identity.
     """
 
     uri: str
-    max_age: timedelta = timedelta(hours=1)
-    secret: str | None = None
+    max_age: Duration = Duration(hours=1)
+    secret_ref: SecretName | None = None
+
+    def __post_init__(self) -> None:
+        require_between(self.max_age, "maxAge", _SECOND, timedelta(hours=720))
+        require(
+            is_location(self.uri),
+            "uri must be the address of a folder, like s3://bucket/kafka-main (or gs://, az://, abfss://), or an "
+            "absolute path",
+        )
+
+    @property
+    def secret(self) -> str | None:
+        return None if self.secret_ref is None else self.secret_ref.name
 
     @property
     def local(self) -> bool:
@@ -161,24 +177,6 @@ class ActivitySpec:
         if self.secret is None or self.local:
             return None
         return read_store(self.uri, self.secret, read_secret(self.secret, STORAGE_OPTIONS))
-
-
-class _SecretName(SpecPart, frozen=True):
-    name: Text
-
-
-class _Activity(SpecPart, frozen=True):
-    uri: str
-    max_age: Duration = Duration(hours=1)
-    secret_ref: _SecretName | None = None
-
-    def __post_init__(self) -> None:
-        require_between(self.max_age, "maxAge", _SECOND, timedelta(hours=720))
-        require(
-            is_location(self.uri),
-            "uri must be the address of a folder, like s3://bucket/kafka-main (or gs://, az://, abfss://), or an "
-            "absolute path",
-        )
 
 
 class TlsSpec(SpecPart, frozen=True, kw_only=True):
@@ -357,7 +355,7 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     limits: _Limits = _Limits()
     ledger: LedgerSpec = LedgerSpec()
     mirror_maker: _MirrorMaker | None = None
-    activity: _Activity | None = None
+    activity: ActivitySpec | None = None
     access: AccessList = ()
     receivers: Any = ()
     owners: OwnerList = ()
@@ -391,7 +389,7 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         ledger=spec.ledger,
         requests_per_second=spec.limits.requests_per_second,
         access=spec.access,
-        activity=None if spec.activity is None else _activity(spec.activity),
+        activity=spec.activity,
         receivers=receivers,
         checkpoint_topics=None if spec.mirror_maker is None else spec.mirror_maker.checkpoint_topics,
         role=spec.role,
@@ -428,11 +426,7 @@ def parse_access_only(obj: Mapping[str, Any]) -> Connection:
 
 def parse_activity(spec: Mapping[str, Any]) -> ActivitySpec:
     """`spec.activity` of a KafkaConnection. Raises SpecError."""
-    return _activity(convert(spec, _Activity, "spec.activity"))
-
-
-def _activity(spec: _Activity) -> ActivitySpec:
-    return ActivitySpec(spec.uri, spec.max_age, None if spec.secret_ref is None else spec.secret_ref.name)
+    return convert(spec, ActivitySpec, "spec.activity")
 
 
 def grant(connection: Connection, namespace: str, labels: Mapping[str, str] | None) -> Grant | None:

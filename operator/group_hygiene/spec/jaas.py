@@ -27,7 +27,6 @@ OLD_OAUTH_HANDLER = f"{_PACKAGE}.oauthbearer.secured.OAuthBearerLoginCallbackHan
 IAM_HANDLER = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
 IAM_OAUTH_HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
 
-_QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 _FLAGS = {"required", "requisite", "sufficient", "optional"}
 # As JaasConfig sets its StreamTokenizer: a word begins with a letter, `_`, `$` or a character from U+00A0 on, and may
 # also have digits, dots and hyphens. A number is no word. `/` begins a comment to the end of the line, `/*` one that
@@ -43,12 +42,6 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
 _ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-
-
-def format_jaas(mechanism: str, options: Mapping[str, str]) -> str:
-    """The options of the login module of a SASL mechanism, as text, including secret values."""
-    pairs = "".join(f' {name}="{value.translate(_QUOTED)}"' for name, value in options.items())
-    return f"{LOGIN_MODULES[mechanism]} required{pairs};"
 
 
 def parse_jaas(text: str, mechanism: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta, field
@@ -36,11 +36,9 @@ class Hosts:
 
     def include(self, host: str) -> bool:
         name = host.removesuffix(".").lower()
-        return _NAME.fullmatch(name) is not None and any(self._covers(each, name) for each in self.patterns)
-
-    @staticmethod
-    def _covers(pattern: str, name: str) -> bool:
-        return name.endswith(pattern[1:]) if pattern.startswith("*") else name == pattern
+        if _NAME.fullmatch(name) is None:
+            return False
+        return any(name.endswith(each[1:]) if each.startswith("*") else name == each for each in self.patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class MskIamSpec(SpecPart, frozen=True, kw_only=True):
     role_arn: Annotated[str, Meta(pattern=rf"^{_ROLE}\Z")] | None = field(name="roleARN", default=None)
 
     def login(self) -> MskIam:
-        """With the brokers that AWS runs, unless a caller replaces them (`granted`)."""
+        """With the brokers that AWS runs, unless a caller replaces them (`with_granted_hosts`)."""
         return MskIam(self.region, self.role_arn, run_by_aws(self.region))
 
 
@@ -115,9 +113,3 @@ def parse_msk_grant(entry: str) -> MskGrant:
             f"{entry!r} does not end with the ARN of a role, {example},arn:aws:iam::111122223333:role/kafka"
         )
     return MskGrant(namespace, host.lower(), role if comma else None)
-
-
-def granted(grants: Iterable[MskGrant], namespace: str, login: MskIam) -> MskIam | None:
-    """The login with the hosts that the operator's flags allow for it; None = they allow none."""
-    hosts = tuple(each.host for each in grants if (each.namespace, each.role_arn) == (namespace, login.role_arn))
-    return replace(login, hosts=Hosts(hosts)) if hosts else None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Self
+from typing import Self
 from urllib.parse import quote
 
 import msgspec
+
+from group_hygiene.spec.fields import Text
 
 # Of an error message of an object store.
 _LENGTH = 300
@@ -39,8 +41,8 @@ class Hidden(str):
 class SecretRef(msgspec.Struct, frozen=True):
     """One key of one Secret in the namespace of the object that names it."""
 
-    name: Annotated[str, msgspec.Meta(min_length=1)]
-    key: Annotated[str, msgspec.Meta(min_length=1)]
+    name: Text
+    key: Text
 
 
 def one_line(text: str, hidden: Iterable[Hidden] = ()) -> str:

@@ -158,7 +158,7 @@ def read_store(uri: str, secret: str, texts: Mapping[str, str]) -> Store:
 
 
 def _s3(secret: str, rest: str, values: Mapping[str, str]) -> Store:
-    _require(secret, values, _S3_KEYS, (_S3_KEYS,))
+    _require(secret, values, (_S3_KEYS,))
     bucket, region = rest.split("/", 1)[0], values.get("AWS_REGION", "us-east-1")
     endpoint = values.get("AWS_ENDPOINT_URL")
     chosen = endpoint is not None
@@ -174,7 +174,7 @@ def _s3(secret: str, rest: str, values: Mapping[str, str]) -> Store:
 
 
 def _google(secret: str, values: Mapping[str, str]) -> Store:
-    _require(secret, values, (_GOOGLE_KEY,), ((_GOOGLE_KEY,),))
+    _require(secret, values, ((_GOOGLE_KEY,),))
     try:
         key = json.loads(values[_GOOGLE_KEY])
     except (ValueError, RecursionError):
@@ -192,15 +192,13 @@ def _azure(secret: str, rest: str, values: Mapping[str, str]) -> Store:
         raise _problem(secret, "lacks AZURE_STORAGE_ACCOUNT_NAME", reasons.SECRET_KEY_MISSING)
     if named and account != named[1]:
         raise _problem(secret, "holds another AZURE_STORAGE_ACCOUNT_NAME than spec.activity.uri")
-    keys = _require(secret, values, sum(_AZURE_KEYS, ()), _AZURE_KEYS)
+    keys = _require(secret, values, _AZURE_KEYS)
     options = {"AZURE_STORAGE_ACCOUNT_NAME": account} | {key: values[key] for key in keys}
     hosts = f"{account}.blob.core.windows.net", f"{account}.dfs.core.windows.net", "login.microsoftonline.com"
     return Store(_hidden(options), frozenset(HostPort(host, 443) for host in hosts))
 
 
-def _require(
-    secret: str, values: Mapping[str, str], known: Collection[str], sets: Collection[tuple[str, ...]]
-) -> tuple[str, ...]:
+def _require(secret: str, values: Mapping[str, str], sets: Collection[tuple[str, ...]]) -> tuple[str, ...]:
     """The first complete one of several sets of keys."""
     for keys in sets:
         if all(values.get(key) for key in keys):
