@@ -80,10 +80,12 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
         )
     if served is None:
         errors.append(f"no operator has served {shown} yet: kubectl describe kgk {name} -n {namespace}")
-    elif not protected or served["reason"] == reasons.GROUP_UNKNOWN:
-        absent = protected and terms.ignore_not_found
+    else:
         text = f"{shown}: {served['reason']}: {served['message']}"
-        (notes if absent else errors).append(text if absent else f"{text}. It stays: {delete}")
+        if not protected:
+            errors.append(f"{text}. It stays: {delete}")
+        elif served["reason"] == reasons.GROUP_UNKNOWN:
+            notes.append(text)
     if before is None and served is not None:
         # By the clock of the operator, which agrees with the broker's.
         behind = datetime.fromisoformat(served["lastTransitionTime"]) - now - timedelta(seconds=_WAIT_S)
