@@ -318,7 +318,7 @@ def test_policy_defaults() -> None:
 def test_policy_all_fields() -> None:
     """Every field of the spec arrives where it belongs."""
     obj = policy_object(
-        when={"unchangedFor": "1h", "deletedTopics": "All", "committedOffsets": "Absent"},
+        when={"unchangedFor": "1h", "deletedTopics": "Some", "committedOffsets": "OutOfRange"},
         match={"states": ["Empty"], "types": ["Classic", "Share"], "unprotect": ["Connect", "Share"]},
         connectionRef={"name": "main", "namespace": "other"},
         interval="5s",
@@ -340,14 +340,22 @@ def test_policy_all_fields() -> None:
     assert policy.match.states == {GroupState.EMPTY}
     assert policy.match.types == {GroupType.CLASSIC, GroupType.SHARE}
     assert policy.match.unprotect == {Unprotect.CONNECT, Unprotect.SHARE}
-    assert (policy.when.deleted_topics, policy.when.committed_offsets) == (DeletedTopics.ALL, CommittedOffsets.ABSENT)
+    assert (policy.when.deleted_topics, policy.when.committed_offsets) == (
+        DeletedTopics.SOME,
+        CommittedOffsets.OUT_OF_RANGE,
+    )
     assert policy.limits == Limits(1, 100)
     assert (policy.grace_period, policy.backup_retention) == (timedelta(minutes=90), timedelta(hours=1))
 
 
-def test_alert_looks_at_all_states() -> None:
-    """An Alert policy without states looks at every state, also at those that a newer Kafka may bring."""
-    assert parse_policy(policy_object("Alert")).match.states == frozenset(GroupState)
+@pytest.mark.parametrize("match", [{}, {"states": [], "types": []}, {"unprotect": ["Share"]}])
+def test_alert_selects_all_states_and_types(match: dict[str, Any]) -> None:
+    """Without states an Alert policy selects every state, also those that a newer Kafka may bring; without types it
+    selects all of them.
+    """
+    found = parse_policy(policy_object("Alert", {}, match)).match
+    assert found.states == frozenset(GroupState)
+    assert found.types == frozenset(GroupType) - {GroupType.UNKNOWN}
 
 
 @pytest.mark.parametrize(
@@ -375,6 +383,47 @@ def test_alert_looks_at_all_states() -> None:
             {"match": {"groups": ["*"], "unprotect": ["Share"]}},
             "spec.match.types must hold Share where unprotect holds Share",
             id="share-groups-that-are-not-selected",
+        ),
+        pytest.param(
+            {"match": {"groups": ["*"], "types": ["Share", "Streams"]}},
+            "spec.match.unprotect must hold a type of match.types with action Delete",
+            id="protected-types-alone",
+        ),
+        pytest.param(
+            {"action": "DeleteOffsets", "when": {"idleFor": "1h"}, "match": {"groups": ["*"], "unprotect": ["Share"]}},
+            "spec.match.unprotect must not hold Share with action DeleteOffsets",
+            id="offsets-of-share-groups",
+        ),
+        pytest.param(
+            {"action": "Alert", "match": {"groups": ["*"], "types": ["Classic"], "unprotect": ["Share"]}},
+            "spec.match.types must hold Share where unprotect holds Share",
+            id="alert-without-share-groups",
+        ),
+        pytest.param(
+            {"action": "Alert", "match": {"groups": ["*"], "states": ["Dead", "Stable"]}},
+            "spec.match.states must hold Empty with when.unchangedFor",
+            id="unchanged-with-members",
+        ),
+        pytest.param(
+            {"action": "Alert", "when": {"idleFor": "1h"}, "match": {"groups": ["*"], "states": ["Dead"]}},
+            "spec.match.states must hold another state than Dead with when.idleFor",
+            id="idle-of-dead-alone",
+        ),
+        *(
+            pytest.param(
+                {"when": {"unchangedFor": "1h", "committedOffsets": "Absent", **more}},
+                "spec.when.committedOffsets must not be Absent with lag, deletedTopics or expiresWithin",
+                id=f"absent-and-{next(iter(more))}",
+            )
+            for more in ({"lag": {"atLeast": 1}}, {"deletedTopics": "Some"}, {"expiresWithin": "1h"})
+        ),
+        *(
+            pytest.param(
+                {"when": {"unchangedFor": "1h", "deletedTopics": "All", **more}},
+                "spec.when.deletedTopics must not be All with lag or with committedOffsets OutOfRange",
+                id=f"all-deleted-and-{next(iter(more))}",
+            )
+            for more in ({"lag": {"atLeast": 1}}, {"committedOffsets": "OutOfRange"})
         ),
         pytest.param(
             {"match": {"groups": ["*"], "states": ["empty"]}},
