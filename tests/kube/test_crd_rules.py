@@ -142,6 +142,8 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
     ),
     "must not be All with": ({"deletedTopics": "All"}, {"deletedTopics": "All", "lag": {"atLeast": 1}}),
     "must not be empty": ("a", ""),
+    "must not begin or end with a space": ("a b", "a "),
+    "must not begin with !": (r"\!a", "!a"),
     "must have one of * ": (r"a\*b\\c", r"a\b"),
     "must not be a regular expression": ("a-*", "[a-z]+b"),
     "must have no other name in braces": ("a-{uuid}", "a-{uid}"),

@@ -235,7 +235,7 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"match": {"groups": ["*"]}}, id="pattern-everything"),
         pytest.param({"match": {"groups": [r"a\*b"]}}, id="pattern-literal-star"),
         pytest.param({"match": {"groups": [r"a\\", r"\\*"]}}, id="pattern-literal-backslash"),
-        pytest.param({"match": {"groups": ["a.[b]$ (ü)\n"]}}, id="pattern-anything-else-is-literal"),
+        pytest.param({"match": {"groups": ["a.[b]$\n(ü)"]}}, id="pattern-anything-else-is-literal"),
         pytest.param({"interval": "5s"}, id="interval-shortest"),
         pytest.param({"interval": "24h"}, id="interval-longest"),
         pytest.param({"interval": "1h30m10s500ms"}, id="interval-all-units"),

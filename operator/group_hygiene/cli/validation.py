@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import jsonschema
 
 from group_hygiene.spec.crds import VERSION, fields_of_schema, load_crd
+from group_hygiene.spec.patterns import WHITE_SPACE
 
 _NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _METADATA_FIELDS = (
@@ -43,6 +44,7 @@ _Path = tuple[str | int, ...]
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "substring": lambda text, begin, end=None: text[begin:end],
     "indexOf": lambda text, part: text.find(part),
+    "trim": lambda text: text.strip(WHITE_SPACE),
     "replace": lambda text, old, new: text.replace(old, new),
     "getMilliseconds": lambda duration: int(duration.total_seconds() * 1000),
     "getHours": lambda moment, zone="UTC": _hour(moment, zone),
