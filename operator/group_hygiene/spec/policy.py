@@ -476,7 +476,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         limits=Limits(deletion.max_per_run, deletion.max_percent),
         grace_period=deletion.grace_period,
         backup_retention=deletion.backup_retention,
-        digest=_digest(obj["spec"], deletion if spec.action.changes else None),
+        digest=_digest(spec, namespace, deletion if spec.action.changes else None),
         alert=spec.notify,
         windows=deletion.windows,
     )
@@ -497,11 +497,33 @@ def _match(spec: _Spec, offsets: _DeleteOffsets) -> Match:
     )
 
 
-def _digest(spec: Mapping[str, Any], deletion: _Delete | None) -> str:
-    """A hash of the fields that decide which groups match and when they are deleted; not of mode and limits."""
-    decisive = {key: spec.get(key) for key in ("connectionRef", "match", "when", "action")}
+def _digest(spec: _Spec, namespace: str, deletion: _Delete | None) -> str:
+    """A hash of the fields that decide which groups match and when they are deleted; not of mode and limits.
+
+    The same for each spelling of a spec, like 3d and 72h. What is left out is no part of it: a later version with more
+    fields must not restart marks.
+    """
+    ref = spec.connection_ref
+    decisive: dict[str, Any] = {
+        "connection": [ref.namespace or namespace, ref.name],
+        "action": spec.action,
+        "match": _in_one_form(spec.match),
+        "when": _in_one_form(spec.when),
+    }
     if deletion is not None:
         decisive["gracePeriod"] = format_duration(deletion.grace_period)
     if isinstance(deletion, _DeleteOffsets):
-        decisive["topics"] = [deletion.topics.sources, deletion.exclude_topics.sources]
+        decisive["topics"] = [_in_one_form(deletion.topics), _in_one_form(deletion.exclude_topics)]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _in_one_form(value: Any) -> Any:
+    """A part of a spec without empty fields, with durations formatted and lists sorted: their order is no matter."""
+    if isinstance(value, SpecPart):
+        fields = {name: _in_one_form(field) for name, field in structs.asdict(value).items()}
+        return {name: form for name, form in fields.items() if form}
+    if isinstance(value, Patterns):
+        return sorted(set(value.sources))
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return format_duration(value) if isinstance(value, timedelta) else value
