@@ -806,6 +806,43 @@ def test_connection_is_refused(api: CustomObjectsApi, spec: Patch, complaint: st
     _assert_one(complaints(api, a_connection(spec)), complaint)
 
 
+def _with(obj: Object, **fields: Any) -> Object:
+    """With these fields in its spec, also if they are None."""
+    return {**obj, "spec": {**obj["spec"], **fields}}
+
+
+_ENTRY = access()["access"][0]
+# Objects with a field without a value, and the field if it must be left out instead.
+NULLS = [
+    pytest.param(_with(a_connection({}), tls=None), "spec.tls", id="mapping"),
+    pytest.param(_with(a_connection({}), protect=None), "spec.protect", id="list"),
+    pytest.param(_with(a_connection({}), clusterID=None), "spec.clusterID", id="text"),
+    pytest.param(_with(a_connection({}), role=None), "spec.role", id="enum"),
+    pytest.param(_with(a_connection({}), tls={"caSecretRef": None}), "spec.tls.caSecretRef", id="below"),
+    pytest.param(_with(a_connection({}), protect=[None]), "spec.protect[0]", id="item"),
+    pytest.param(
+        _with(a_connection({}), access=[{**_ENTRY, "unprotect": None}]), "spec.access[0].unprotect", id="in-an-item"
+    ),
+    pytest.param(_with(a_policy(DELETE), delete=None), "spec.delete", id="settings"),
+    pytest.param(_with(a_policy(DELETE), when={"unchangedFor": "1h", "lag": None}), "spec.when.lag", id="condition"),
+    pytest.param(_with(a_policy({}), interval=None, suspend=None), "", id="with-a-default"),
+    pytest.param(_with(a_connection({}), tls={"verifyHostname": None}), "", id="with-a-default-below"),
+    pytest.param({**a_policy({}), "status": None}, "", id="status"),
+]
+
+
+@pytest.mark.parametrize(("obj", "field"), NULLS)
+def test_nulls_in_a_server_side_apply(api: CustomObjectsApi, obj: Object, field: str) -> None:
+    """The API server takes only those with a default for left out."""
+    name = "applied-null"
+    obj = {**obj, "metadata": {**obj["metadata"], "name": name}}
+    place = ("grouphygiene.io", "v1alpha1", "kafka", PLURALS[obj["kind"]], name)
+    form: Object = {"field_manager": "git", "dry_run": "All", "_content_type": "application/apply-patch+yaml"}
+    said = _complaints(lambda: api.patch_namespaced_custom_object(*place, obj, **form))
+    # Of an enum it says two things.
+    assert {text.partition(": ")[0] for text in said} == ({field} if field else set()), said
+
+
 @pytest.mark.parametrize("kind", PLURALS)
 def test_object_without_spec_is_refused(api: CustomObjectsApi, kind: str) -> None:
     """An object that says nothing is a mistake."""
