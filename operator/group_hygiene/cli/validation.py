@@ -87,11 +87,10 @@ class Violation(NamedTuple):
 
 
 def without_nulls(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """Without fields that are null, as far as a server-side apply takes them for left out: of a spec, only
-    those with a default.
+    """Without those null fields that a server-side apply takes for left out: of a spec, only those with a default.
 
-    It refuses the others, which `kubectl create` prunes: `tls:` with nothing after it may be a mistake. Of those that
-    are required it says that they are missing.
+    It refuses the others, which `kubectl create` prunes: `tls:` with nothing after it may be a mistake. Required ones
+    are left out here, so that they are reported as missing.
     """
     spec = _validator(str(obj["kind"])).schema["properties"]["spec"]
     return {
