@@ -445,11 +445,11 @@ def test_a_secret_in_the_wrong_place_is_not_repeated(run: Run) -> None:
         assert "hunter2" not in (answer.out + answer.err).replace("key 'hunter2'", "")
 
 
-def test_nulls_are_left_out(tmp_path: Path) -> None:
-    """As the API server prunes them: `delete:` with nothing after it is no `delete`."""
-    obj = server.a_policy({}) | {"status": None}
-    obj["spec"] |= {"delete": None, "interval": None}
-    assert refused(tmp_path, obj) == ""
+@pytest.mark.parametrize(("obj", "field"), server.NULLS)
+def test_nulls_are_refused_as_by_the_api_server(tmp_path: Path, obj: Any, field: str) -> None:
+    """`tls:` with nothing after it may be a mistake: what is left out is a connection without TLS."""
+    said = refused(tmp_path, server.a_policy({}, name="another"), obj)
+    assert (said.count("\n"), f": {field}: must be " in said) == ((1, True) if field else (0, False)), said
 
 
 def test_dates_and_times_are_texts(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_the_picture_shows_the_story() -> None:
     text = (ROOT / "docs" / "architecture.svg").read_text()
     drawn = re.findall(r'class="name mono"[^>]*>([a-z][a-z_]+)<', text)
     line = (ROOT / "docs" / "architecture.md").read_text().partition("## The line")[2].partition("\n## ")[0]
-    page = re.findall(r"^\| `[a-z/]+\.([a-z_]+)` \|", line, re.MULTILINE)
+    page = re.findall(r"^\| `[a-z_/]+\.([a-z_]+)` \|", line, re.MULTILINE)
     assert drawn
     assert [step for step in page if step != "judge"] == drawn
     code = "\n".join(file.read_text() for file in (ROOT / "operator").rglob("*.py"))

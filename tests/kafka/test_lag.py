@@ -209,7 +209,7 @@ def test_only_who_would_match_else_is_asked_about(client: Client, make: Maker, t
     every = [
         policy(f"{make.tag}*", **when),
         alert(f"{make.tag}*", name="gone", deletedTopics="Some", **when),
-        alert(f"{make.tag}*", name="never", **{**when, "committedOffsets": "Absent"}),
+        alert(f"{make.tag}*", name="never", committedOffsets="Absent"),
         alert(make.name("nobody"), name="nobody", **when),
     ]
     mark = kafka.mark()

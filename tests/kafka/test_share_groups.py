@@ -113,7 +113,7 @@ def kind(client: Client, cluster: Cluster, group: str) -> str | None:
 
 def shares(*groups: str, unprotect: bool = True, **when: Any) -> Policy:
     """Delete share groups, as one that means to, or does not say so."""
-    return policy(*groups, match={"types": ["Share"], "unprotect": ["Share"] if unprotect else []}, **when)
+    return policy(*groups, match={"types": ["Classic", "Share"], "unprotect": ["Share"] if unprotect else []}, **when)
 
 
 def backups(scene: Scene, group: str) -> list[Backup]:

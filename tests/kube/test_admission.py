@@ -80,4 +80,7 @@ def test_only_who_is_granted_enforce_may_set_it(tenant: ApiServer) -> None:
         _NAMESPACE,
     )
     assert needs in _refused(tenant, mode="Enforce", when={"unchangedFor": "1s"})
+    # The emergency stop.
+    tenant.kubectl("patch", "kgp", "p", "--type=merge", "-p", '{"spec": {"suspend": true}}', *_WHO)
+    assert needs in _refused(tenant, mode="Enforce", suspend=False)
     assert not _refused(tenant, mode="DryRun", when={"unchangedFor": "1s"})

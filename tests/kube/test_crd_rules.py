@@ -136,7 +136,14 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
     "must be from 1h to 8760h": ("365d", "59m59s999ms"),
     "must be from 1s to 10m": ("10m", "11m"),
     "must be at least 1: every group": (1, 0),
+    "must not be Absent with": (
+        {"committedOffsets": "Absent"},
+        {"committedOffsets": "Absent", "deletedTopics": "Some"},
+    ),
+    "must not be All with": ({"deletedTopics": "All"}, {"deletedTopics": "All", "lag": {"atLeast": 1}}),
     "must not be empty": ("a", ""),
+    "must not begin or end with a space": ("a b", "a "),
+    "must not begin with !": (r"\!a", "!a"),
     "must have one of * ": (r"a\*b\\c", r"a\b"),
     "must not be a regular expression": ("a-*", "[a-z]+b"),
     "must have no other name in braces": ("a-{uuid}", "a-{uid}"),
@@ -183,6 +190,7 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
 }
 
 _DELETE, _OFFSETS = BASES["GroupPolicy"][1], BASES["GroupPolicy"][2]
+_WATCHED: Object = {**_POLICY, "action": "Alert", "when": {"idleFor": "1h"}}
 # The same of rules about a whole spec: two specs.
 SPECS: Mapping[str, tuple[Object, Object]] = {
     "must hold idleFor or unchangedFor with action Delete": (_DELETE, {**_DELETE, "when": {"lag": {"atLeast": 1}}}),
@@ -219,6 +227,22 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"], "types": ["Share"]}},
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"]}},
     ),
+    "must not hold Share with action DeleteOffsets": (
+        _OFFSETS,
+        {**_OFFSETS, "match": {"groups": ["a"], "unprotect": ["Share"]}},
+    ),
+    "must hold a type of match.types": (
+        {**_DELETE, "match": {"groups": ["a"], "types": ["Streams"], "unprotect": ["Streams"]}},
+        {**_DELETE, "match": {"groups": ["a"], "types": ["Streams"]}},
+    ),
+    "must hold Empty with when.unchangedFor": (
+        {**_WATCHED, "when": {"unchangedFor": "1h"}, "match": {"groups": ["a"], "states": ["Empty", "Stable"]}},
+        {**_WATCHED, "when": {"unchangedFor": "1h"}, "match": {"groups": ["a"], "states": ["Stable"]}},
+    ),
+    "must hold another state than Dead": (
+        {**_WATCHED, "match": {"groups": ["a"], "states": ["Dead", "Stable"]}},
+        {**_WATCHED, "match": {"groups": ["a"], "states": ["Dead"]}},
+    ),
     "must only be given with action Delete": (_DELETE, {**_POLICY, "action": "Alert", "delete": {}}),
     "each receiver of owners": (
         BASES["KafkaConnection"][0],
@@ -229,6 +253,10 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
         {**BASES["KafkaConnection"][1], "tls": {"verifyHostname": False}},
     ),
     "must have either groups or policyRef": (BASES["GroupRestore"][0], {"connectionRef": {"name": "main"}}),
+    "must not be before deletedAfter": (
+        {**BASES["GroupRestore"][1], "at": "2030-01-31T12:00:00Z"},
+        {**BASES["GroupRestore"][1], "at": "2030-01-31T11:59:59Z"},
+    ),
     "must be given with policyRef, and only with it": (
         BASES["GroupRestore"][1],
         {**BASES["GroupRestore"][0], "deletedAfter": "2030-01-31T12:00:00Z"},

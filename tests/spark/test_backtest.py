@@ -229,7 +229,7 @@ def random_policy(chance: random.Random, number: int, tag: str, longest: float) 
     if chance.random() < 0.4:
         # Around the moment at which each group's offsets expire.
         when["expiresWithin"] = format_duration(_RETENTION - timedelta(seconds=chance.uniform(0, longest)))
-    if chance.random() < 0.2:
+    if chance.random() < 0.2 and "expiresWithin" not in when:
         when["committedOffsets"] = "Absent"
     spec = {"connectionRef": {"name": "main"}, "match": match, "when": when, "action": action}
     if action == "Delete":

@@ -411,7 +411,7 @@ def test_messages_say_who_and_until_when() -> None:
 
 def test_first_check_decides() -> None:
     """Of a group that everything speaks for keeping, the reasons come in the order of the chain, one by one."""
-    policy = delete(committedOffsets="Absent", deletedTopics="All")
+    policy = delete(committedOffsets="Absent")
     everything = Protections(
         streams=frozenset({"connect-a"}),
         mirrored=frozenset({"connect-a"}),
@@ -440,7 +440,7 @@ def test_first_check_decides() -> None:
     look()
     steps = [["Connect"], ["Connect", "Streams"], ["Connect", "Streams", "StreamsState"]]
     for step in [*steps, ["Connect", "Streams", "StreamsState", "MirrorMaker"]]:
-        policy = delete({"unprotect": step}, committedOffsets="Absent", deletedTopics="All")
+        policy = delete({"unprotect": step}, committedOffsets="Absent")
         look()
     subject = replace(subject, type=GroupType.CLASSIC)
     look()
@@ -511,7 +511,7 @@ _PROTECTED = [
     case("streams", reasons.STREAMS, protections=Protections(streams=frozenset({"console-consumer-1"}))),
     case("topics-unread", reasons.STREAMS, protections=Protections(streams=None)),
     case("mirrored", reasons.MIRROR_MAKER, protections=Protections(mirrored=frozenset({"console-consumer-1"}))),
-    case("share", reasons.SHARE, delete({"types": ["Share"]}), _SHARE, offsets=OFFSETS),
+    case("share", reasons.SHARE, delete({"types": ["Classic", "Share"]}), _SHARE, offsets=OFFSETS),
 ]
 
 
@@ -567,7 +567,9 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
         for when in product(*asks.values())
         for unprotect in protections
         for more in also
-        if (action == "Alert" or when[0] or when[1]) and not (when[3] and "committedOffsets" in more)
+        if (action == "Alert" or when[0] or when[1])
+        and not (when[3] and (more or when[2]))
+        and not (when[2] == "All" and more)
     ]
 
 

@@ -24,7 +24,7 @@ UUID = "123e4567-e89b-12D3-a456-426614174000"
         pytest.param(r"a\*", ["a*"], ["a", "ab", r"a\*"], id="literal-star"),
         pytest.param(r"\{uuid}", ["{uuid}"], [UUID], id="literal-brace"),
         pytest.param("a}b", ["a}b"], ["a"], id="closing-brace"),
-        pytest.param(r"\^a\$b\(c|d)\[e]+\.*", ["^a$b(c|d)[e]+.", "^a$b(c|d)[e]+.f"], ["ab"], id="literal-others"),
+        pytest.param(r"\^a\$b\(c\|d)\[e]+\.*", ["^a$b(c|d)[e]+.", "^a$b(c|d)[e]+.f"], ["ab"], id="literal-others"),
         pytest.param("a-{uuid}", [f"a-{UUID}", f"a-{UUID.upper()}"], [f"a-{UUID}0", "a-", f"a-{UUID[1:]}"], id="uuid"),
         pytest.param("a-{uuid}-0", [f"a-{UUID}-0"], [f"a-{UUID}"], id="uuid-inside"),
         pytest.param("a{digits}", ["a0", "a0123"], ["a", "a0b", "a٣"], id="digits"),
@@ -169,7 +169,21 @@ def test_placeholders_cost_little() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@given(st.lists(st.text(string.punctuation + "a1\n\x00", max_size=8), max_size=5))
+@given(st.text("a1-.*+[09]^$", min_size=1, max_size=12))
+@settings(max_examples=1000)
+def test_a_suggested_pattern_is_accepted(pattern: str) -> None:
+    """Whatever it is suggested for."""
+    try:
+        Patterns([pattern])
+    except SpecError as error:
+        suggested = re.search(r"did you mean (.*)\?$", str(error), re.DOTALL)
+        if suggested:
+            Patterns([suggested[1]])
+
+
+@given(
+    st.lists(st.text(string.punctuation + "a1\n\x00", max_size=8).filter(lambda name: name == name.strip()), max_size=5)
+)
 def test_patterns_of_names_can_be_read_again(names: list[str]) -> None:
     """Names are data from Kafka: each is escaped so that it stands for itself only."""
     exact = Patterns.of_names(names)

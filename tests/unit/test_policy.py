@@ -11,11 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from group_hygiene.cli.validation import without_nulls
 from group_hygiene.errors import SpecError
 from group_hygiene.model.groups import GroupState, GroupType
 from group_hygiene.spec.durations import format_duration, parse_duration
-from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.patterns import WHITE_SPACE, Patterns
 from group_hygiene.spec.policy import (
     Action,
     CommittedOffsets,
@@ -63,10 +62,10 @@ from tests.unit.make import group, policy_object
         pytest.param("orders", "orders\n", False, id="newline-at-the-end"),
         pytest.param("*s", "orders\n", False, id="newline-at-the-end-after-star"),
         pytest.param("Orders", "orders", False, id="case"),
-        pytest.param("o.d+r[s]|(x)?^$a", "o.d+r[s]|(x)?^$a", True, id="regex-metacharacters-literal"),
+        pytest.param(r"o.d+r[s]\|(x)\?^$a!", "o.d+r[s]|(x)?^$a!", True, id="regex-metacharacters-literal"),
         pytest.param("a.c", "abc", False, id="dot-is-literal"),
         pytest.param("a*.x*c", "abxc", False, id="dot-between-stars-is-literal"),
-        pytest.param("a|b", "a", False, id="bar-is-literal"),
+        pytest.param(r"a\|b", "a", False, id="bar-is-literal"),
         pytest.param(r"\[ab]*", "a1", False, id="brackets-are-literal"),
         pytest.param("größe-*-日本", "größe-1-日本", True, id="unicode"),
         pytest.param("café", "cafe\u0301", False, id="unicode-is-not-normalized"),
@@ -77,13 +76,17 @@ def test_pattern(pattern: str, group_id: str, matches: bool) -> None:
     assert Patterns([pattern]).matches(group_id) is matches
 
 
-@given(text=st.text(min_size=1), other=st.text())
+# No pattern begins or ends with a space.
+_NAME = st.text(min_size=1).filter(lambda text: text == text.strip(WHITE_SPACE))
+
+
+@given(text=_NAME, other=st.text())
 @example(text="a", other="a\n")
 @example(text="*", other="x")
 @example(text="\\", other="\\\\")
 def test_escaped_pattern_matches_exactly_its_text(text: str, other: str) -> None:
     """A pattern made by escaping any text matches that text and no other."""
-    patterns = Patterns([text.replace("\\", "\\\\").replace("*", "\\*")])
+    patterns = Patterns([re.sub(r"[*\\{^$(\[.?|!]", r"\\\g<0>", text)])
     assert patterns.matches(text)
     assert patterns.matches(other) is (other == text)
 
@@ -95,7 +98,11 @@ def _as_regex(pattern: str) -> re.Pattern[str]:
 
 
 NIGHT = {"from": "22:00", "to": "04:00"}
-_PATTERN = st.lists(st.sampled_from(["a", "b", "\n", "*", "*", r"\*", r"\\"]), min_size=1, max_size=9).map("".join)
+_PATTERN = (
+    st.lists(st.sampled_from(["a", "b", "\n", "*", "*", r"\*", r"\\"]), min_size=1, max_size=9)
+    .map("".join)
+    .filter(lambda text: text == text.strip())
+)
 _TEXT = st.text(alphabet="ab\n*\\", max_size=12)
 
 
@@ -116,7 +123,7 @@ def test_patterns_of_any_characters_match_like_the_plain_regex(patterns: list[st
 _HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
-from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.patterns import WHITE_SPACE, Patterns
 patterns = Patterns(["*" + "a" * 240 + f"b{i}*" for i in range(64)])
 assert not any(patterns.matches("a" * (32_000 + i)) for i in range(100))
 patterns = Patterns(["*a" * 100 + f"*b{i}*c" for i in range(64)])
@@ -179,7 +186,7 @@ def test_pattern_refused(patterns: Any, problem: str) -> None:
         Patterns(patterns, "spec.x")
 
 
-@given(names=st.lists(st.text()), other=st.text())
+@given(names=st.lists(st.just("") | _NAME), other=st.text())
 @example(names=["", "*", "\\"], other="x")
 def test_patterns_of_names(names: list[str], other: str) -> None:
     """They match these names, of any characters, also the empty one, and no other."""
@@ -193,8 +200,8 @@ def test_patterns_of_names(names: list[str], other: str) -> None:
 
 def test_patterns_list() -> None:
     """A list matches what any of its patterns matches, tells the first that does, and nothing when empty."""
-    patterns = Patterns(["a*", "*b", "c|d"])
-    assert [patterns.matching(name) for name in ("ab", "xb", "c|d", "c")] == ["a*", "*b", "c|d", None]
+    patterns = Patterns(["a*", "*b", r"c\|d"])
+    assert [patterns.matching(name) for name in ("ab", "xb", "c|d", "c")] == ["a*", "*b", r"c\|d", None]
     assert not Patterns(["ab", "c"]).matches("abx")
     assert not Patterns([]).matches("")
     assert Patterns([]).matching("a") is None
@@ -318,7 +325,7 @@ def test_policy_defaults() -> None:
 def test_policy_all_fields() -> None:
     """Every field of the spec arrives where it belongs."""
     obj = policy_object(
-        when={"unchangedFor": "1h", "deletedTopics": "All", "committedOffsets": "Absent"},
+        when={"unchangedFor": "1h", "deletedTopics": "Some", "committedOffsets": "OutOfRange"},
         match={"states": ["Empty"], "types": ["Classic", "Share"], "unprotect": ["Connect", "Share"]},
         connectionRef={"name": "main", "namespace": "other"},
         interval="5s",
@@ -340,14 +347,22 @@ def test_policy_all_fields() -> None:
     assert policy.match.states == {GroupState.EMPTY}
     assert policy.match.types == {GroupType.CLASSIC, GroupType.SHARE}
     assert policy.match.unprotect == {Unprotect.CONNECT, Unprotect.SHARE}
-    assert (policy.when.deleted_topics, policy.when.committed_offsets) == (DeletedTopics.ALL, CommittedOffsets.ABSENT)
+    assert (policy.when.deleted_topics, policy.when.committed_offsets) == (
+        DeletedTopics.SOME,
+        CommittedOffsets.OUT_OF_RANGE,
+    )
     assert policy.limits == Limits(1, 100)
     assert (policy.grace_period, policy.backup_retention) == (timedelta(minutes=90), timedelta(hours=1))
 
 
-def test_alert_looks_at_all_states() -> None:
-    """An Alert policy without states looks at every state, also at those that a newer Kafka may bring."""
-    assert parse_policy(policy_object("Alert")).match.states == frozenset(GroupState)
+@pytest.mark.parametrize("match", [{}, {"states": [], "types": []}, {"unprotect": ["Share"]}])
+def test_alert_selects_all_states_and_types(match: dict[str, Any]) -> None:
+    """Without states an Alert policy selects every state, also those that a newer Kafka may bring; without types it
+    selects all of them.
+    """
+    found = parse_policy(policy_object("Alert", {}, match)).match
+    assert found.states == frozenset(GroupState)
+    assert found.types == frozenset(GroupType) - {GroupType.UNKNOWN}
 
 
 @pytest.mark.parametrize(
@@ -375,6 +390,47 @@ def test_alert_looks_at_all_states() -> None:
             {"match": {"groups": ["*"], "unprotect": ["Share"]}},
             "spec.match.types must hold Share where unprotect holds Share",
             id="share-groups-that-are-not-selected",
+        ),
+        pytest.param(
+            {"match": {"groups": ["*"], "types": ["Share", "Streams"]}},
+            "spec.match.unprotect must hold a type of match.types with action Delete",
+            id="protected-types-alone",
+        ),
+        pytest.param(
+            {"action": "DeleteOffsets", "when": {"idleFor": "1h"}, "match": {"groups": ["*"], "unprotect": ["Share"]}},
+            "spec.match.unprotect must not hold Share with action DeleteOffsets",
+            id="offsets-of-share-groups",
+        ),
+        pytest.param(
+            {"action": "Alert", "match": {"groups": ["*"], "types": ["Classic"], "unprotect": ["Share"]}},
+            "spec.match.types must hold Share where unprotect holds Share",
+            id="alert-without-share-groups",
+        ),
+        pytest.param(
+            {"action": "Alert", "match": {"groups": ["*"], "states": ["Dead", "Stable"]}},
+            "spec.match.states must hold Empty with when.unchangedFor",
+            id="unchanged-with-members",
+        ),
+        pytest.param(
+            {"action": "Alert", "when": {"idleFor": "1h"}, "match": {"groups": ["*"], "states": ["Dead"]}},
+            "spec.match.states must hold another state than Dead with when.idleFor",
+            id="idle-of-dead-alone",
+        ),
+        *(
+            pytest.param(
+                {"when": {"unchangedFor": "1h", "committedOffsets": "Absent", **more}},
+                "spec.when.committedOffsets must not be Absent with lag, deletedTopics or expiresWithin",
+                id=f"absent-and-{next(iter(more))}",
+            )
+            for more in ({"lag": {"atLeast": 1}}, {"deletedTopics": "Some"}, {"expiresWithin": "1h"})
+        ),
+        *(
+            pytest.param(
+                {"when": {"unchangedFor": "1h", "deletedTopics": "All", **more}},
+                "spec.when.deletedTopics must not be All with lag or with committedOffsets OutOfRange",
+                id=f"all-deleted-and-{next(iter(more))}",
+            )
+            for more in ({"lag": {"atLeast": 1}}, {"committedOffsets": "OutOfRange"})
         ),
         pytest.param(
             {"match": {"groups": ["*"], "states": ["empty"]}},
@@ -482,7 +538,7 @@ def test_alert_looks_at_all_states() -> None:
 def test_policy_refused(changes: dict[str, Any], problem: str) -> None:
     """A spec that the API server would refuse is refused here too, with a sentence that says what must be."""
     obj = policy_object()
-    obj["spec"] = without_nulls(obj["spec"] | changes)
+    obj["spec"] = {name: value for name, value in (obj["spec"] | changes).items() if value is not None}
     with pytest.raises(SpecError, match=problem) as caught:
         parse_policy(obj)
     assert caught.value.reason == "InvalidSpec"
@@ -558,11 +614,31 @@ def _policy(**changes: Any) -> Policy:
         pytest.param({"delete": {"gracePeriod": "23h60m"}}, id="grace-in-other-words"),
         pytest.param({"interval": "1h"}, id="interval"),
         pytest.param({"suspend": True}, id="suspend"),
+        pytest.param({"when": {"unchangedFor": "3d"}}, id="when-in-days"),
+        pytest.param({"when": {"unchangedFor": "72h", "lag": None}}, id="when-null"),
+        pytest.param({"match": {"groups": ["*", "*"], "exclude": [], "states": []}}, id="match-empty-lists"),
+        pytest.param({"connectionRef": {"name": "main", "namespace": "kafka"}}, id="connection-by-its-namespace"),
     ],
 )
 def test_digest_stays(changes: dict[str, Any]) -> None:
     """What does not decide which groups match leaves the digest, so that nothing is observed anew."""
     assert _policy(**changes).digest == _policy().digest
+
+
+def test_digest_does_not_depend_on_the_order_of_lists() -> None:
+    """A tool that formats or sorts YAML restarts nothing."""
+    lists = {
+        "groups": ["a-*", "b-*"],
+        "exclude": ["c", "d"],
+        "states": ["Empty", "Dead"],
+        "types": ["Classic", "Share"],
+        "unprotect": ["Connect", "Share"],
+    }
+    turned = {name: items[::-1] for name, items in lists.items()}
+    assert _policy(match=lists).digest == _policy(match=turned).digest
+    for name, items in lists.items():
+        fewer = {**lists, name: items[:1] if name != "types" else ["Share"]}
+        assert _policy(match=fewer).digest != _policy(match=lists).digest
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ _NONE: frozenset[str] = frozenset()
     ("policies", "states", "types"),
     [
         pytest.param([delete()], _EMPTY_DEAD, _DEFAULT_TYPES, id="delete"),
-        pytest.param([delete(), alert()], _NONE, _DEFAULT_TYPES, id="one-wants-every-state"),
+        pytest.param([delete(), alert()], _NONE, _NONE, id="one-wants-everything"),
         pytest.param(
-            [delete(), alert({"states": ["Stable"]})],
+            [delete(), alert({"states": ["Stable"], "types": ["Classic"]})],
             _EMPTY_DEAD | {GroupState.STABLE},
             _DEFAULT_TYPES,
             id="union-of-states",

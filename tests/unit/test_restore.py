@@ -447,6 +447,10 @@ def test_when_a_restore_is_deleted(spec: dict[str, Any], status: dict[str, Any] 
         pytest.param({}, id="neither"),
         pytest.param({"groups": ["a"], "policyRef": {"name": "l"}, "deletedAfter": "2026-03-01T12:00:00Z"}, id="both"),
         pytest.param({"policyRef": {"name": "l"}}, id="no-time"),
+        pytest.param(
+            {"policyRef": {"name": "l"}, "deletedAfter": "2026-03-01T12:00:00Z", "at": "2026-03-01T12:59:59+01:00"},
+            id="before-the-deletions",
+        ),
         pytest.param({"groups": ["a"], "at": "noon"}, id="noon"),
         pytest.param({"groups": ["a"], "at": "2026-03-01T12:00:00"}, id="no-zone"),
         pytest.param({"groups": ["a"], "outOfRangeOffsets": "Earliest"}, id="of-a-later-version"),

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import jsonschema
 
 from group_hygiene.spec.crds import VERSION, fields_of_schema, load_crd
+from group_hygiene.spec.patterns import WHITE_SPACE
 
 _NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _METADATA_FIELDS = (
@@ -43,6 +44,7 @@ _Path = tuple[str | int, ...]
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "substring": lambda text, begin, end=None: text[begin:end],
     "indexOf": lambda text, part: text.find(part),
+    "trim": lambda text: text.strip(WHITE_SPACE),
     "replace": lambda text, old, new: text.replace(old, new),
     "getMilliseconds": lambda duration: int(duration.total_seconds() * 1000),
     "getHours": lambda moment, zone="UTC": _hour(moment, zone),
@@ -84,11 +86,29 @@ class Violation(NamedTuple):
         return text.removeprefix(".")
 
 
-def without_nulls(value: Any) -> Any:
-    """Without fields that are null, as the API server prunes them."""
+def without_nulls(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those null fields that a server-side apply takes for left out: of a spec, only those with a default.
+
+    It refuses the others, which `kubectl create` prunes: `tls:` with nothing after it may be a mistake. Required ones
+    are left out here, so that they are reported as missing.
+    """
+    spec = _validator(str(obj["kind"])).schema["properties"]["spec"]
+    return {
+        name: _without_nulls(child, spec if name == "spec" else {}) for name, child in obj.items() if child is not None
+    }
+
+
+def _without_nulls(value: Any, schema: Mapping[str, Any]) -> Any:
     if isinstance(value, Mapping):
-        return {key: without_nulls(child) for key, child in value.items() if child is not None}
-    return [without_nulls(child) for child in value] if isinstance(value, list) else value
+        fields, required = schema.get("properties") or {}, schema.get("required") or ()
+        refused = {name for name, field in fields.items() if "default" not in field and name not in required}
+        return {
+            name: _without_nulls(child, fields.get(name) or {})
+            for name, child in value.items()
+            if child is not None or name in refused
+        }
+    items = schema.get("items") or {}
+    return [_without_nulls(child, items) for child in value] if isinstance(value, list) else value
 
 
 def violations(obj: Mapping[str, Any]) -> list[Violation]:
@@ -100,7 +120,13 @@ def violations(obj: Mapping[str, Any]) -> list[Violation]:
     kind = str(obj["kind"])
     validator = _validator(kind)
     filled = _with_defaults(obj, validator.schema)
-    found = [each for error in validator.iter_errors(filled) for each in _violations_of(kind, error)]
+    errors = (
+        error
+        for error in validator.iter_errors(filled)
+        # The type of a null is wrong, too.
+        if error.validator != "enum" or error.instance is not None
+    )
+    found = [each for error in errors for each in _violations_of(kind, error)]
     wrong = [violation.path for violation in found]
     found += _broken_rules(filled, validator.schema, wrong, ())
     return sorted(set(found), key=lambda violation: (violation.field, violation.message))
@@ -228,7 +254,8 @@ def _violations_of(kind: str, error: Any) -> Iterator[Violation]:
             missing = [name for name in wanted if name not in error.instance]
             yield from (Violation((*path, name), "must be given") for name in missing)
         case "type":
-            yield Violation(path, f"must be {_TYPES.get(wanted, wanted)}")
+            left_out = ", or be left out" if error.instance is None else ""
+            yield Violation(path, f"must be {_TYPES.get(wanted, wanted)}{left_out}")
         case "enum":
             yield Violation(path, f"must be one of {', '.join(map(str, wanted))}")
         case "minimum" | "maximum":

@@ -77,9 +77,10 @@ def patterned(groups: DataFrame) -> DataFrame:
     several = F.sum("groups").over(Window.partitionBy(pattern)) > 1
     masks = masks.select("_masked", F.when(several, pattern).alias("_pattern"))
     named = F.when(F.col("group") == "", "*").otherwise(F.coalesce("_pattern", _escaped(F.col("group"))))
-    # What a spec would refuse as a placeholder or a regular expression.
-    literal = F.regexp_replace(named, r"[{^$(\[]", r"\\$0")
-    literal = F.regexp_replace(literal, r"(?<![0-9A-Za-z}\x{80}-\x{10FFFF}])\.\*", r"\\.*")
+    # What a spec would refuse as a placeholder or a regular expression, or at the beginning or end of a pattern.
+    literal = F.regexp_replace(named, r"[{^$(\[?|!]", r"\\$0")
+    literal = F.regexp_replace(literal, r"^[\s\p{Z}\x{85}]+|[\s\p{Z}\x{85}]+$", "*")
+    literal = F.regexp_replace(literal, r"(?<![0-9A-Za-z}\x{80}-\x{10FFFF}])\.(?=\*)|\.(?=\+)", r"\\.")
     return rows.join(masks, "_masked", "left").withColumn("pattern", literal).drop("_masked", "_pattern")
 
 

@@ -569,8 +569,8 @@ def _filters(policies: Sequence[Policy]) -> tuple[frozenset[GroupState], frozens
     """The states and types that ListGroups must return for all policies; empty = all."""
     states = frozenset[GroupState]().union(*(policy.match.states for policy in policies))
     types = frozenset[GroupType]().union(*(policy.match.types for policy in policies))
-    every_state = states >= frozenset(GroupState)
-    return frozenset() if every_state else states, types
+    every_state, every_type = states >= frozenset(GroupState), types >= frozenset(GroupType) - {GroupType.UNKNOWN}
+    return frozenset() if every_state else states, frozenset() if every_type else types
 
 
 def _old_enough(policies: Sequence[Policy], retention: timedelta | None, now: datetime) -> datetime | None:

@@ -52,6 +52,8 @@ class _Spec(Decisive, frozen=True, kw_only=True):
         require(bool(self.groups) != (self.policy_ref is not None), "must have either groups or policyRef")
         both = (self.policy_ref is None) == (self.deleted_after is None)
         require(both, "deletedAfter must be given with policyRef, and only with it")
+        after = self.at is None or self.deleted_after is None or self.at >= self.deleted_after
+        require(after, "at must not be before deletedAfter: no backup of these deletions is that old")
 
 
 # For this long after it was deleted, an object that is created again with the same name and spec restores nothing.

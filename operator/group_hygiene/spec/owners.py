@@ -38,6 +38,7 @@ class GroupOwner(Decisive, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require(self.groups.sources, "groups must hold at least one pattern")
+        # Clients choose the ids of groups: with a receiver, each new name in one would add alerts to the ledger.
         each = self.name != _EACH or (self.receiver is None and all(_EACH in each for each in self.groups.sources))
         require(each, "must have {namespace} in each of groups, and no receiver, where name is {namespace}")
 

@@ -1,7 +1,7 @@
 r"""Patterns of names. No I/O.
 
 `*` matches any characters, also none; placeholders match what `PLACEHOLDERS` says. A backslash before one of
-`* \ { ^ $ ( [ .` makes it literal, and everything else matches itself; case matters. A pattern that reads like a
+`* \ { ^ $ ( [ . ? | !` makes it literal, and everything else matches itself; case matters. A pattern that reads like a
 regular expression is refused: it would match other names than its author means.
 """
 
@@ -32,15 +32,25 @@ _TOKEN = re.compile(r"\\(?P<escaped>.)|(?P<star>\*)|\{(?P<name>[a-z]+)\}|(?P<tex
 # In place of an escaped dot, and of another escaped character, for the checks: no pattern means these.
 _DOT, _OTHER = "\U0010fffe", "\U0010ffff"
 # The rules of the CRDs are the same, with the same messages, in expressions that take Python quadratic time.
-_ESCAPES = re.compile(r"(?:[^\\]|\\[*\\{^$(\[.])*+\Z")
-_DOT_STAR = re.compile(rf"(?:\A|[\x20-/:-@\[\]^_`{{|~{_DOT}{_OTHER}])\.\*")
-_CORRECTABLE = re.compile(r"\^?(?:[^\\()|?+^$\[\]{]|\[0-9\][+*])++\$?\Z")
+_ESCAPES = re.compile(r"(?:[^\\]|\\[*\\{^$(\[.?|!])*+\Z")
+_DOT_STAR = re.compile(rf"(?:\A|[\x20-/:-@\[\]^_`{{|~{_DOT}{_OTHER}])\.[*+]")
+_RANGE = re.compile("[0-9A-Za-z]-[0-9A-Za-z]")
+# Regular expressions for which a pattern can be suggested, but for those whose suggestion would be refused, or would
+# select less.
+_CORRECTABLE = re.compile(r"\^?(?:\.\+|[0-9A-Za-z._*/:@#-]|\[0-9\][+*])++\$?\Z")
+_DOUBTFUL = re.compile(r"[0-9]\[0-9\]\+|\[0-9\]\+(?:\[0-9\]\+|[0-9])|\.\.[*+]|(?:\A|[^0-9A-Za-z])\.\[0-9\]\*|\.\$?\Z")
+_CORRECTIONS = (
+    *((".*", "*"), (".+", "*"), ("[0-9]+", "{digits}"), ("[0-9]*", "*")),
+    *(("^", ""), ("$", ""), ("**", "*"), ("**", "*")),
+)
 _KNOWN = re.compile(r"(?:[^{]|\{(?:uuid|digits|hex|date)\})*+\Z")
 _KNOWN_TO_TENANTS = re.compile(r"(?:[^{]|\{(?:uuid|digits|hex|date|namespace)\})*+\Z")
 _FOLLOWED = re.compile(
     r"\{(?:digits|date)\}[0-9]|\{(?:hex|uuid)\}[0-9a-fA-F]|\{(?:uuid|digits|hex|date)\}\{(?:uuid|digits|hex|date|namespace)\}"
 )
 _BEHIND_A_STAR = re.compile(r"[0-9]\{digits\}|[0-9a-fA-F]\{hex\}")
+# Unicode's, as Go trims it: without four control characters that Python counts.
+WHITE_SPACE = "".join(c for c in map(chr, range(0x3001)) if c.isspace() and not "\x1c" <= c <= "\x1f")
 # Where `covers` searches a character that occurs in no pattern: from the first private use area to the last plane.
 _CANDIDATES = range(0xE000, 0x110000)
 
@@ -86,11 +96,15 @@ def _problem(pattern: str, of_tenants: bool) -> str | None:
     """What a pattern must be, as the CRDs say it; None = it is. Takes linear time: tenants write patterns."""
     if not pattern:
         return "not be empty"
+    if pattern != pattern.strip(WHITE_SPACE):
+        return "not begin or end with a space"
+    if pattern[0] == "!":
+        return r"not begin with ! (\! is literal): no pattern is negated"
     if not _ESCAPES.match(pattern):
-        return r"have one of * \ { ^ $ ( [ . after each backslash, which makes it literal: \* is a star"
+        return r"have one of * \ { ^ $ ( [ . ? | ! after each backslash, which makes it literal: \* is a star"
     masked = re.sub(r"\\(.)", lambda found: _DOT if found[1] == "." else _OTHER, pattern, flags=re.DOTALL)
-    if masked[0] == "^" or masked[-1] == "$" or _is_choice(masked) or _DOT_STAR.search(masked):
-        return rf"not be a regular expression (\. \^ \$ \( \[ are literal): {_advice(pattern, masked)}"
+    if masked[0] == "^" or masked[-1] == "$" or _has_choice(masked) or _DOT_STAR.search(masked):
+        return rf"not be a regular expression (\. \^ \$ \( \[ \? \| are literal): {_advice(pattern, masked)}"
     if not (_KNOWN_TO_TENANTS if of_tenants else _KNOWN).match(masked):
         names = "{uuid}, {digits}, {hex}, {date}" + (", {namespace}" if of_tenants else "")
         return rf"have no other name in braces than {names}; \{{ is a brace"
@@ -105,17 +119,15 @@ def _problem(pattern: str, of_tenants: bool) -> str | None:
     return None
 
 
-def _has_alternatives(masked: str) -> bool:
-    """Whether it has `(`, and then `|`, and then `)`."""
-    opened = masked.find("(")
-    bar = masked.find("|", opened + 1) if opened >= 0 else -1
-    return bar >= 0 and masked.find(")", bar + 1) >= 0
-
-
-def _is_choice(masked: str) -> bool:
-    """Whether it has alternatives in parentheses, or characters in brackets that are repeated."""
-    pairs = itertools.pairwise(masked.split("]"))
-    return _has_alternatives(masked) or any("[" in part[:-1] and after[:1] in ("+", "*") for part, after in pairs)
+def _has_choice(masked: str) -> bool:
+    """Whether it has alternatives, something optional, or brackets with a range of characters or that are repeated."""
+    for part, after in itertools.pairwise(masked.split("]")):
+        opened = part.find("[")
+        # Of what is repeated a number of times, the braces are refused.
+        ranged = opened >= 0 and _RANGE.search(part, opened) and not after.startswith("{")
+        if ranged or ("[" in part[:-1] and after[:1] in ("+", "*")):
+            return True
+    return "|" in masked or "?" in masked
 
 
 def _is_bounded(masked: str) -> bool:
@@ -131,14 +143,15 @@ def _is_bounded(masked: str) -> bool:
 
 def _advice(pattern: str, masked: str) -> str:
     """What to write in place of a regular expression."""
-    if _has_alternatives(masked):
+    if "|" in masked:
         return "write one pattern for each alternative"
-    if not _CORRECTABLE.match(pattern):
+    if not _CORRECTABLE.match(pattern) or _DOUBTFUL.search(pattern):
         return "* matches any characters"
-    corrected = (
-        pattern.replace("[0-9]+", "{digits}").replace("[0-9]*", "{digits}").replace(".*", "*").replace("**", "*")
-    )
-    return f"did you mean {corrected.replace('^', '').replace('$', '')}?"
+    from_start, to_end = pattern[0] == "^", pattern[-1] == "$"
+    wanted = f"{'*' if to_end and not from_start else ''}{pattern}{'*' if from_start and not to_end else ''}"
+    for part, instead in _CORRECTIONS:
+        wanted = wanted.replace(part, instead)
+    return f"did you mean {wanted}?"
 
 
 def _matches(pieces: tuple[_Piece, ...], text: str) -> bool:
@@ -229,7 +242,7 @@ class Patterns:
         """Matches only these names; also the empty one, which no pattern of a spec matches alone."""
         made = cls([])
         made._names = frozenset(names)
-        made.sources = tuple(re.sub(r"[*\\{^$(\[]", r"\\\g<0>", name) for name in sorted(made._names))
+        made.sources = tuple(re.sub(r"[*\\{^$(\[?|!]|\.(?=\+)", r"\\\g<0>", name) for name in sorted(made._names))
         return made
 
     @property

@@ -161,6 +161,12 @@ class When(Decisive, frozen=True, kw_only=True):
         require_between(self.unchanged_for, "unchangedFor", timedelta(seconds=1))
         require_between(self.idle_for, "idleFor", timedelta(seconds=1))
         require_between(self.expires_within, "expiresWithin", timedelta(seconds=1))
+        absent = self.without_offsets and (self.lag or self.deleted_topics or self.expires_within)
+        others = "with lag, deletedTopics or expiresWithin"
+        require(not absent, f"committedOffsets must not be Absent {others}: these need committed offsets")
+        deleted = self.deleted_topics is DeletedTopics.ALL and (self.lag or self.out_of_range)
+        others = "with lag or with committedOffsets OutOfRange"
+        require(not deleted, f"deletedTopics must not be All {others}: these need a topic that exists")
 
     @property
     def lag_at_least(self) -> int | None:
@@ -387,8 +393,12 @@ class _Spec(Decisive, frozen=True, kw_only=True):
         require(match.groups.sources, "match.groups must hold at least one pattern")
         # This version can't decide about types that later versions of Kafka add.
         require(GroupType.UNKNOWN not in match.types, "match.types must not hold Unknown")
-        share = Unprotect.SHARE not in match.unprotect or GroupType.SHARE in match.types
-        require(share, "match.types must hold Share where unprotect holds Share: by default no share group is selected")
+        share = Unprotect.SHARE not in match.unprotect or GroupType.SHARE in (
+            match.types or _DEFAULT_TYPES[self.action]
+        )
+        if self.action is Action.DELETE_OFFSETS:
+            require(share, "match.unprotect must not hold Share with action DeleteOffsets: it selects no share groups")
+        require(share, "match.types must hold Share where unprotect holds Share: else no share group is selected")
         streams = Unprotect.STREAMS in match.unprotect or Unprotect.STREAMS_STATE not in match.unprotect
         require(streams, "match.unprotect must hold Streams where it holds StreamsState")
         for action, settings in ((Action.DELETE, self.delete), (Action.DELETE_OFFSETS, self.delete_offsets)):
@@ -398,6 +408,18 @@ class _Spec(Decisive, frozen=True, kw_only=True):
             self._require_for_deletion()
         elif self.action is Action.DELETE_OFFSETS:
             self._require_for_offset_deletion()
+        else:
+            self._require_for_alert()
+
+    def _require_for_alert(self) -> None:
+        states = self.match.states or frozenset(GroupState)
+        unchanged = self.when.unchanged_for is None or GroupState.EMPTY in states
+        require(
+            unchanged,
+            "match.states must hold Empty with when.unchangedFor: a group in any other state is never unchanged",
+        )
+        idle = self.when.idle_for is None or states != {GroupState.DEAD}
+        require(idle, "match.states must hold another state than Dead with when.idleFor: a Dead group has no commits")
 
     def _require_for_deletion(self) -> None:
         idle = self.when.unchanged_for or self.when.idle_for
@@ -405,18 +427,25 @@ class _Spec(Decisive, frozen=True, kw_only=True):
         require(self.match.states <= _DELETABLE, "match.states must be only Empty and Dead with action Delete")
         gone = self.match.states == {GroupState.DEAD}
         require(not gone, "match.states must hold Empty with action Delete: a Dead group has nothing left to delete")
+        types = self.match.types or _DEFAULT_TYPES[Action.DELETE]
+        deletable = types & {*_DEFAULT_TYPES[Action.DELETE], *map(str, self.match.unprotect)}
+        why = "Share and Streams groups are protected"
+        require(deletable, f"match.unprotect must hold a type of match.types with action Delete: {why}")
 
     def _require_for_offset_deletion(self) -> None:
         alone = self.when.idle_for is not None and self.when == When(idle_for=self.when.idle_for)
         require(alone, "when must be idleFor and nothing else with action DeleteOffsets")
         require(self.match.states <= _STABLE, "match.states must be only Stable with action DeleteOffsets")
-        classic = self.match.types <= _DEFAULT_TYPES
+        classic = self.match.types <= _DEFAULT_TYPES[self.action]
         require(classic, "match.types must be only Classic and Consumer with action DeleteOffsets")
 
 
 # The states for Delete: groups in any other state have members.
 _DELETABLE = frozenset({GroupState.EMPTY, GroupState.DEAD})
-_DEFAULT_TYPES = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
+_DEFAULT_TYPES = {
+    **dict.fromkeys((Action.DELETE, Action.DELETE_OFFSETS), frozenset({GroupType.CLASSIC, GroupType.CONSUMER})),
+    Action.ALERT: frozenset(GroupType) - {GroupType.UNKNOWN},
+}
 # Brokers report subscriptions only of Stable groups.
 _STABLE = frozenset({GroupState.STABLE})
 # A rebalance passes, and ends no mark.
@@ -447,7 +476,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         limits=Limits(deletion.max_per_run, deletion.max_percent),
         grace_period=deletion.grace_period,
         backup_retention=deletion.backup_retention,
-        digest=_digest(obj["spec"], deletion if spec.action.changes else None),
+        digest=_digest(spec, namespace, deletion if spec.action.changes else None),
         alert=spec.notify,
         windows=deletion.windows,
     )
@@ -461,18 +490,40 @@ def _match(spec: _Spec, offsets: _DeleteOffsets) -> Match:
         **structs.asdict(given)
         | {
             "states": (given.states if spec.action is not Action.DELETE_OFFSETS else None) or states[spec.action],
-            "types": given.types or _DEFAULT_TYPES,
+            "types": given.types or _DEFAULT_TYPES[spec.action],
         },
         topics=offsets.topics if offsets.topics.sources else Patterns(["*"]),
         exclude_topics=offsets.exclude_topics,
     )
 
 
-def _digest(spec: Mapping[str, Any], deletion: _Delete | None) -> str:
-    """A hash of the fields that decide which groups match and when they are deleted; not of mode and limits."""
-    decisive = {key: spec.get(key) for key in ("connectionRef", "match", "when", "action")}
+def _digest(spec: _Spec, namespace: str, deletion: _Delete | None) -> str:
+    """A hash of the fields that decide which groups match and when they are deleted; not of mode and limits.
+
+    The same for each spelling of a spec, like 3d and 72h. What is left out is no part of it: a later version with more
+    fields must not restart marks.
+    """
+    ref = spec.connection_ref
+    decisive: dict[str, Any] = {
+        "connection": [ref.namespace or namespace, ref.name],
+        "action": spec.action,
+        "match": _in_one_form(spec.match),
+        "when": _in_one_form(spec.when),
+    }
     if deletion is not None:
         decisive["gracePeriod"] = format_duration(deletion.grace_period)
     if isinstance(deletion, _DeleteOffsets):
-        decisive["topics"] = [deletion.topics.sources, deletion.exclude_topics.sources]
+        decisive["topics"] = [_in_one_form(deletion.topics), _in_one_form(deletion.exclude_topics)]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _in_one_form(value: Any) -> Any:
+    """A part of a spec without empty fields, with durations formatted and lists sorted: their order is no matter."""
+    if isinstance(value, SpecPart):
+        fields = {name: _in_one_form(field) for name, field in structs.asdict(value).items()}
+        return {name: form for name, form in fields.items() if form}
+    if isinstance(value, Patterns):
+        return sorted(set(value.sources))
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return format_duration(value) if isinstance(value, timedelta) else value
