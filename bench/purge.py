@@ -42,6 +42,8 @@ TARGETS = {"rss_growth_percent": 10.0, "status_max_bytes": 19_999, "ledger_probl
 _TOPICS = 20
 _RECORDS = 50
 _BATCH = 1_000
+# After so many intervals, what the last run left must be gone.
+_SCANS = 3
 _HEAP = "1500m"
 _CONFIG = {
     "offsets.topic.num.partitions": "50",
@@ -141,7 +143,10 @@ def purge(options: Options) -> Purged:
             watched = stage.watch(options.groups, began, options.patience, _tell)
             waits = rounds(log)
         say("reading the ledger")
-        records = LedgerLog(servers, LEDGER).read()
+        # The next scan ends the counts of the groups that the last run deleted.
+        end = time.monotonic() + _SCANS * options.interval
+        while problems(records := LedgerLog(servers, LEDGER).read(), made) and time.monotonic() < end:
+            time.sleep(options.interval)
         batches = purge_waits.waits(records, purge_waits.deleted_at(servers))
         left = sorted(set(made) & Groups(servers).listed())
     idle, during = _between(waits, idle_from, idle_to), _between(waits, watched.began, watched.ended)
