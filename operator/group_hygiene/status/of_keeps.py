@@ -23,7 +23,7 @@ def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refus
     """The status of a GroupKeep after its requests were read back, or why they were not. obj: the current object.
 
     Kept and Ready are True if no policy and no command deletes any of its groups from now on. A group that does not
-    exist is most often a typing error, so it is not kept unless the object says so; one that the operator deleted needs
+    exist is most often a typing error, so Kept is False unless the object says so; one that the operator deleted needs
     a restore first. An object that is over is Ready, as nothing is wrong with it.
     """
     conditions = Conditions(obj.get("status") or {}, obj["metadata"]["generation"], now)
