@@ -36,7 +36,7 @@ from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.services import Services, Workers
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.controller.unserved import Unserved
-from group_hygiene.controller.watches import Watches
+from group_hygiene.controller.watches import DOWN_S, Watches
 from group_hygiene.errors import ApiError, HygieneError, NotFound
 from group_hygiene.network.egress import Egress
 from group_hygiene.process import memory
@@ -252,7 +252,8 @@ class Operator:
         """Raises HygieneError if this process can't do its work: the next leader may."""
         while True:
             await asyncio.sleep(_BEAT_S)
-            if not self._watches.served:
+            # While the API server does not answer at all, no other process can do better, and the Lease ends by itself.
+            if not self._watches.served and self._leader.answered_for >= DOWN_S:
                 raise HygieneError(f"gives up the lead: it sees no changes of objects: {self._watches.problems}")
             busy = [loop.busy_since for loop, task in self._loops.values() if not task.done()]
             since = min(filter(None, busy), default=None)

@@ -50,12 +50,18 @@ class Candidate:
         self._seen: dict[str, tuple[str, float]] = {}
         self._holder = ""
         self._problem = ""
+        self._answers_since = clock()
         # One thread, so that a request that timed out can't overtake the next.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease")
 
     def seconds_left(self) -> float:
         """Seconds for which this process is certain to lead; 0 = it must not act. Sends no request; thread-safe."""
         return max(0.0, self._until - self._clock())
+
+    @property
+    def answered_for(self) -> float:
+        """Seconds for which the API server has answered each request about the Lease; 0 = it does not answer now."""
+        return 0.0 if self._problem else self._clock() - self._answers_since
 
     def is_confirmed(self) -> bool:
         """Whether this process leads and still holds the Lease: one request. Thread-safe. Raises ApiError."""
@@ -118,7 +124,8 @@ class Candidate:
                 self._problem = str(error)
                 log.warning("Lease %s/%s: %s; trying again", self.namespace, NAME, error)
             return False
-        self._problem = ""
+        if self._problem:
+            self._problem, self._answers_since = "", self._clock()
         if lease is not None:
             self._lease, self._until = lease, asked + self._lead_seconds
         return self.seconds_left() > 0
