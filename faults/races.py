@@ -117,21 +117,20 @@ def window_closes_during_a_run(stage: Stage) -> None:
     """The policy's window closes while the first groups of a run are deleted: the others stay until one opens."""
     closes = (datetime.now(UTC) + timedelta(seconds=150)).replace(second=0, microsecond=0)
     window = {"from": f"{closes - timedelta(hours=2):%H:%M}", "to": f"{closes:%H:%M}"}
-    # A suspended policy's marks count anew: it resumes so that they are due some seconds before the window closes.
-    limits = {"gracePeriod": "20s", "maxPerRun": 100, "maxPercent": 100}
+    # So many are due that none is deleted, until an edit of the limit: to suspend the policy would end its marks.
+    limits = {"gracePeriod": "1s", "maxPerRun": 100, "maxPercent": 1}
 
     def close(_: Exchange) -> None:
         time.sleep(max(0.0, (closes - datetime.now(UTC)).total_seconds() + 0.2))
 
-    with stage.world(policy={"suspend": True, "delete": {**limits, "windows": [window]}}) as world:
+    with stage.world(policy={"delete": {**limits, "windows": [window]}}) as world:
         # More than the operator deletes at once.
         names = world.abandon(70)
-        time.sleep(max(0.0, (closes - datetime.now(UTC)).total_seconds() - 28))
-        world.kube.patch("GroupPolicy", world.name, "p", {"suspend": False})
         world.until_marked(names)
         # The ledger must answer before the operator stops waiting for it.
-        rule = world.at("outcome-end", When.BETWEEN, close)
         time.sleep(max(0.0, (closes - datetime.now(UTC)).total_seconds() - 6))
+        rule = world.at("outcome-end", When.BETWEEN, close)
+        world.kube.patch("GroupPolicy", world.name, "p", {"delete": {"maxPercent": 100}})
         world.run()
         rule.wait("the outcomes of the first groups are written")
         stage.tried += 1
