@@ -112,7 +112,7 @@ def test_a_team_keeps_its_group_after_the_mark(world: World, groups: Groups, top
     wait_for(lambda: world.get("kgp", OWNER, "after")["status"].get("groups", {}).get("marked") == 0)
     world.apply(group_keep("after", "keep-nothing"))
     status = kept(world, "after", "GroupUnknown")
-    assert (condition(status), status["results"][0]["exists"]) == ("True", False)
+    assert (condition(status), status["results"][0]["exists"]) == ("False", False)
     wait_for(lambda: world.get("kgp", OWNER, "after")["status"].get("groups", {}).get("marked") == 1)
 
 
