@@ -1,111 +1,41 @@
-"""Renewals of the Lease: when they start, and what the error says when they fail. More: tests/kube/test_leader.py."""
+"""For how long the API server answers the requests about the Lease, by a clock of the test."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from group_hygiene.controller.api import Api
 from group_hygiene.controller.leader import Candidate
-from group_hygiene.errors import ApiError, HygieneError, NotFound
-from group_hygiene.process.clock import elapsed
+from group_hygiene.errors import ApiError
 
-# A process leads for 4 s after a renewal, and renews after 1 s.
-DURATION = 6
-
-
-class _Api:
-    """Holds one Lease. problem: raised instead of an answer."""
-
-    def __init__(self) -> None:
-        self.lease: dict[str, Any] | None = None
-        self.renewals: list[float] = []
-        self.problem: ApiError | None = None
-
-    def get_lease(self, namespace: str, name: str, timeout: float) -> dict[str, Any]:
-        if self.lease is None:
-            raise NotFound("there is none")
-        return self.lease
-
-    def create_lease(self, namespace: str, body: dict[str, Any], timeout: float) -> dict[str, Any]:
-        self.lease = body
-        return body
-
-    def replace_lease(self, namespace: str, name: str, body: dict[str, Any], timeout: float) -> dict[str, Any]:
-        self.renewals.append(elapsed())
-        if self.problem is not None:
-            raise self.problem
-        self.lease = body
-        return body
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.skipped = 0.0
-
-    def __call__(self) -> float:
-        return elapsed() + self.skipped
-
-
-def _leader(api: _Api, clock: _Clock) -> Candidate:
-    return Candidate(cast(Api, api), "kafka", DURATION, clock)
+# The steps of this test ask nothing of it.
+NO_API: Any = None
 
 
 @pytest.mark.parametrize(
-    "idle", [pytest.param(0.0, id="at-once"), pytest.param(2.5, id="late"), pytest.param(3.5, id="nearly-too-late")]
+    ("failing", "at", "expected"),
+    [
+        pytest.param([], 90, 90, id="always"),
+        pytest.param([30], 90, 90, id="a-short-failure"),
+        pytest.param([30, 60, 90], 91, 91, id="one-of-many"),
+        pytest.param([30, 35, 40, 45], 90, 40, id="an-outage"),
+        pytest.param([75, 80, 85, 90], 90, 0, id="not-now"),
+        pytest.param([85, 90], 90, 90, id="a-failure-now"),
+    ],
 )
-def test_the_first_renewal_is_in_time(idle: float) -> None:
-    """`keep` renews before the lead ends, also if it is called late; it never renews in a busy loop."""
+def test_for_how_long_the_api_server_answers(failing: list[int], at: int, expected: float) -> None:
+    """Requests that fail now and then are no outage, for which a leader would be forgiven that it sees no changes."""
+    time = 0.0
+    candidate = Candidate(NO_API, "n", clock=lambda: time)
 
-    async def story() -> None:
-        api, clock = _Api(), _Clock()
-        leader = _leader(api, clock)
-        await leader.acquire()
-        clock.skipped = idle
-        keep = asyncio.create_task(leader.keep())
-        await asyncio.sleep(2.2)
-        assert not keep.done()
-        assert 1 <= len(api.renewals) <= 3
-        assert leader.seconds_left() > 2
-        keep.cancel()
+    def step() -> None:
+        if time in failing:
+            raise ApiError("no answer")
 
-    asyncio.run(story())
-
-
-def test_failing_renewals_are_the_reason() -> None:
-    """They are repeated with pauses until the lead ends."""
-
-    async def story() -> None:
-        api, clock = _Api(), _Clock()
-        leader = _leader(api, clock)
-        await leader.acquire()
-        api.problem = ApiError("the API server answers 503")
-        clock.skipped = 3.2
-        with pytest.raises(HygieneError, match="not renewed for 4 s: the API server answers 503"):
-            await leader.keep()
-        assert len(api.renewals) == 1
-
-    asyncio.run(story())
-
-
-def test_only_a_process_that_stood_still_is_called_suspended() -> None:
-    """A first renewal that comes too late has another cause than time that the process did not see pass."""
-
-    async def story() -> None:
-        clock = _Clock()
-        late = _leader(_Api(), clock)
-        await late.acquire()
-        clock.skipped = 5
-        with pytest.raises(HygieneError, match="the first renewal came too late"):
-            await late.keep()
-        suspended = _leader(_Api(), clock)
-        await suspended.acquire()
-        keep = asyncio.create_task(suspended.keep())
-        await asyncio.sleep(0.5)
-        clock.skipped += 60
-        with pytest.raises(HygieneError, match=r"did not run for (59|60) s: it was suspended, or had no CPU time"):
-            await keep
-
-    asyncio.run(story())
+    for second in range(0, at + 1, 5):
+        time = float(second)
+        asyncio.run(candidate._round(step))
+    time = float(at)
+    assert candidate.answered_for == expected

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import uuid
 from collections.abc import Callable
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 NAME = "group-hygiene"
 DURATION_S = 30
 _MAX_TRANSITIONS = 2**31 - 1
+# A single request may fail now and then; the API server is away if none succeeds for this long.
+_OUTAGE_S = 10.0
 
 
 class Candidate:
@@ -50,7 +53,8 @@ class Candidate:
         self._seen: dict[str, tuple[str, float]] = {}
         self._holder = ""
         self._problem = ""
-        self._answers_since = clock()
+        # Since when the API server answers, and since when it does not; a shorter outage than _OUTAGE_S is none.
+        self._answers_since, self._fails_since = clock(), math.inf
         # One thread, so that a request that timed out can't overtake the next.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease")
 
@@ -60,8 +64,9 @@ class Candidate:
 
     @property
     def answered_for(self) -> float:
-        """Seconds for which the API server has answered each request about the Lease; 0 = it does not answer now."""
-        return 0.0 if self._problem else self._clock() - self._answers_since
+        """Seconds since when the API server answers requests about the Lease; 0 = it has not answered for _OUTAGE_S."""
+        now = self._clock()
+        return 0.0 if now - self._fails_since >= _OUTAGE_S else now - self._answers_since
 
     def is_confirmed(self) -> bool:
         """Whether this process leads and still holds the Lease: one request. Thread-safe. Raises ApiError."""
@@ -120,12 +125,16 @@ class Candidate:
         try:
             lease = await self._ask(step)
         except ApiError as error:
+            self._fails_since = min(self._fails_since, asked)
             if str(error) != self._problem:
                 self._problem = str(error)
                 log.warning("Lease %s/%s: %s; trying again", self.namespace, NAME, error)
             return False
         if self._problem:
-            self._problem, self._answers_since = "", self._clock()
+            now = self._clock()
+            if now - self._fails_since >= _OUTAGE_S:
+                self._answers_since = now
+            self._problem, self._fails_since = "", math.inf
         if lease is not None:
             self._lease, self._until = lease, asked + self._lead_seconds
         return self.seconds_left() > 0
