@@ -164,13 +164,15 @@ class Outbox:
 
     def lanes(self, now: datetime) -> set[Lane]:
         """Those with a pending message."""
+        found: set[Lane] = set()
         with self._lock:
-            return {
-                Lane(name, _namespace(entry))
-                for name in self._places
-                for entry in self._entries.values()
-                if next(self._pending(entry, name, now), None) is not None
-            }
+            for name in self._places:
+                for entry in self._entries.values():
+                    lane = Lane(name, _namespace(entry))
+                    # One message is enough: there may be 100,000 entries, and others wait for the lock.
+                    if lane not in found and next(self._pending(entry, name, now), None) is not None:
+                        found.add(lane)
+        return found
 
     def message(self, lane: Lane, now: datetime, limit: int = MESSAGE_MAX) -> Message | None:
         """The next message, of at most `limit` bytes; None = none is pending, or the receiver's place is not known."""

@@ -307,11 +307,15 @@ def pending(
     if delivered.deleted is not None:
         at, total, groups = delivered.deleted
         # Also for a receiver that was unavailable for longer.
-        until, deleted = (
-            max(now, at) + _NOTICE_VALID,
-            partial(blank, status=Status.NOTICE, type=AlertType.GROUPS_DELETED),
+        yield blank(
+            status=Status.NOTICE,
+            type=AlertType.GROUPS_DELETED,
+            since=at,
+            until=max(now, at) + _NOTICE_VALID,
+            groups=groups,
+            total=total,
+            new=total,
         )
-        yield deleted(since=at, until=until, groups=groups, total=total, new=total)
 
 
 def received(before: Delivered, item: Item) -> Delivered:

@@ -3,7 +3,7 @@
 No other package may import kafka-python, except the ledger's `topic` and `writer`. Decides nothing and knows no policy.
 
     client          connects and sends requests
-    library         what is overridden of the library's private parts: limits for what brokers send
+    library         overrides of the library's private parts: limits for what brokers send
     login           the library's settings for a cluster: TLS and SASL
     protocol        requests that the library lacks, from `schemas`, and answers that it leaves undecoded
     schemas         message definitions, as JSON
@@ -15,7 +15,7 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     probe           finds out by plain sockets why a connection failed
     coordinators    requests about many groups or partitions: to the coordinators of groups, in chunks
     cluster         brokers, topics, and requests to the leaders of partitions
-    brokers         what brokers can do: their versions, and transactions
+    brokers         capabilities of brokers: their versions, and transactions
     permissions     what the operator's Kafka user may do (KIP-430)
     changes         deletes groups and offsets, commits offsets, creates topics: only for the executor
     growth          brokers that compute partitions of the offsets log from an old number of them

@@ -1,4 +1,4 @@
-"""Decodes the largest responses without the library's object per row and partition: for time, and for memory.
+"""Decodes the largest responses without the library's object per row and partition, to save time and memory.
 
 ListGroups v3 to v5 and OffsetFetch v8, whose rows are many, by positions in the bytes; Metadata v5 to v12 and
 DescribeLogDirs v1 to v5 field by field. By Apache Kafka's message definitions: a string or an array begins with its

@@ -1,4 +1,4 @@
-"""What brokers can do: the version of each, and transactions of a transactional id. Reads only."""
+"""Capabilities of brokers: the version of each, and transactions of a transactional id. Reads only."""
 
 from __future__ import annotations
 

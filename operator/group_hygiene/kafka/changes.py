@@ -147,12 +147,12 @@ def _send(
         if getattr(response, "error_code", 0):
             return {ids[0]: _fault(response, response)}
         # AlterShareGroupOffsets has other names for these.
-        topics = response.responses if hasattr(response, "responses") else response.topics
+        shares = hasattr(response, "responses")
         return {
             ids[0]: {
                 Partition(name, entry.partition_index): _fault(response, entry) if entry.error_code else None
-                for topic in topics
-                for name in [names[str(topic.topic_id)] if names else getattr(topic, "topic_name", None) or topic.name]
+                for topic in (response.responses if shares else response.topics)
+                for name in [names[str(topic.topic_id)] if names else topic.topic_name if shares else topic.name]
                 for entry in topic.partitions
             }
         }

@@ -268,7 +268,7 @@ _ADVICE = {
 
 
 class Results(dict[K, R | Fault]):
-    """For each group, partition or broker its result, or why there is none."""
+    """Maps each group, partition or broker to its result, or to the Fault that says why there is none."""
 
     @property
     def ok(self) -> dict[K, R]:

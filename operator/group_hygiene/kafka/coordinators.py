@@ -51,8 +51,8 @@ _SAMPLES_SHARE = 0.25
 class Question(Generic[K]):
     """A request about many groups, or about many partitions.
 
-    request: builds the request for these. answers: reads a result or a Fault for each of them from the response.
-    chunk: how many a request may have.
+    request: builds the request for some keys. answers: reads a result or a Fault for each of them from the response.
+    chunk: the most keys of a request.
     """
 
     request: Callable[[list[K]], Request]
@@ -70,7 +70,7 @@ def ask_brokers(
 ) -> Results[K, Any]:
     """Send `question` to the broker of each group or partition, None = any: a result for exactly these.
 
-    split: a request that fails as a whole is split in halves until what makes it fail is alone.
+    split: a request that fails as a whole is split in halves until the key that makes it fail is alone.
     """
     by_broker: dict[int | None, list[K]] = {}
     for key, broker in brokers.items():
@@ -137,7 +137,9 @@ def _ask_round(
     found = look_up(client, [group for group in groups if coordinators[group] is None], deadline)
     coordinators.update(found.ok)
     known = {group: coordinators[group] for group in groups if group not in found.faults}
-    return Results({**found.faults, **ask_brokers(client, known, question, deadline, split=split)})
+    results = ask_brokers(client, known, question, deadline, split=split)
+    results.update(found.faults)
+    return results
 
 
 def look_up(

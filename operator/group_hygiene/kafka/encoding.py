@@ -112,5 +112,5 @@ class Reader:
                     return value | byte << shift
                 value |= (byte & 0x7F) << shift
         except IndexError:
-            raise LayoutError(f"1 bytes should follow at {self.at} of {len(self.data)}") from None
+            raise LayoutError(f"a byte should follow at {self.at} of {len(self.data)}") from None
         raise LayoutError(f"a number of more than five bytes at {self.at}")

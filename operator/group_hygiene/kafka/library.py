@@ -1,4 +1,4 @@
-"""All that is overridden in private parts of kafka-python 3.0.12, each with its reason.
+"""Overrides of private parts of kafka-python 3.0.12, each with its reason.
 
 The library has almost no limits for what brokers send. Its next version is checked against this module, against
 `protocol.RawHeader`, which leaves answers undecoded, and by `tests/kafka/test_foreign_answers.py`.

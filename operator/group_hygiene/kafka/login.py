@@ -18,7 +18,7 @@ from group_hygiene.spec.msk import Hosts
 
 
 def library_config(settings: Settings, timeout: float, egress: Egress | None = None) -> dict[str, Any]:
-    """The library's settings for the cluster. timeout: seconds to get a token. egress: see `connect`.
+    """The library's settings for the cluster. timeout: seconds to get a token. egress: see `client.connect`.
 
     Raises SecretProblem for malformed PEM.
     """

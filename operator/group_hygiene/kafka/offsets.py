@@ -45,7 +45,7 @@ def committed_offsets(
     deadline: Deadline,
     partitions: Collection[Partition] | None = None,
     require_stable: bool = False,
-) -> dict[str, Offsets | Fault]:
+) -> Results[str, Offsets]:
     """The committed offsets of each group, of all its partitions or of `partitions`, without those that have none.
 
     `groups` maps id -> coordinator, None = look it up. Batched per coordinator from OffsetFetch v8 on; one request per

@@ -138,7 +138,7 @@ class Ledger:
         if topic is None:
             raise LedgerProblem(f"the topic {self._settings.topic} is gone", reasons.LEDGER_RESET)
         if self.contents.hidden:
-            # By one answer: another replica may lead, or brokers may have removed the records.
+            # Fetch the hidden records again, once: another replica may lead now, or brokers may have removed them.
             try:
                 next(self._fetches(min(self.contents.hidden), deadline))
             except _OutOfRange:

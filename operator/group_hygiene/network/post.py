@@ -46,7 +46,7 @@ class Gate(AbstractResolver):
         return allowed
 
     def socket(self, info: Any) -> socket.socket:
-        """A socket for an entry of `socket.getaddrinfo`. Raises Refused."""
+        """A socket for an entry of `socket.getaddrinfo`. Raises AddressRefused."""
         family, kind, proto, _, place = info
         refusal = self._egress.refusal(self._host, place[0])
         if refusal is not None:

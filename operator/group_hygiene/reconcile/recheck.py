@@ -21,7 +21,7 @@ from group_hygiene.kafka.offsets_log import StateRecord as GroupRecord
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
-from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.model.groups import Fault, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import (
@@ -124,6 +124,7 @@ def _read(
     started = context.clock.monotonic()
     types = {name: group.type for name, group in groups.items()}
     described = kafka_groups.describe_groups(client, types, coordinators, deadline)
+    offsets: Mapping[str, Offsets | Fault]
     if policy.by_topic and not isinstance(partitions, Fault):
         offsets = kafka_offsets.committed_offsets(client, coordinators, deadline, partitions, require_stable=True)
     else:
@@ -221,4 +222,4 @@ def pending_commits(
     if isinstance(partitions, Fault):
         return dict.fromkeys(groups, Refusal(reasons.OFFSETS_UNKNOWN, f"topics could not be read: {partitions}"))
     answers = kafka_offsets.committed_offsets(context.client, groups, deadline, partitions, require_stable=True)
-    return {name: unreadable(answer) for name, answer in answers.items() if isinstance(answer, Fault)}
+    return {name: unreadable(fault) for name, fault in answers.faults.items()}

@@ -95,8 +95,7 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
     # Once for each leader: records of an earlier one may have later times than its own.
     unknown = [i for i, offset in tail.positions.items() if offset and known.get(i, -1) < 0]
     asked = [Partition(OFFSETS_TOPIC, index) for index in unknown]
-    answers = latest_times(context.client, asked, deadline) if asked else {}
-    known |= {place.partition: at for place, at in answers.items() if not isinstance(at, Fault)}
+    known |= {place.partition: at for place, at in latest_times(context.client, asked, deadline).ok.items()}
     for index, at in known.items():
         tail.latest_ms[index] = max(at, tail.latest_ms.get(index, -1))
     memory.tail = tail
