@@ -42,7 +42,7 @@ TARGETS = {"rss_growth_percent": 10.0, "status_max_bytes": 19_999, "ledger_probl
 _TOPICS = 20
 _RECORDS = 50
 _BATCH = 1_000
-# After so many intervals, what the last run left must be gone.
+# After so many intervals, the counts of the groups that the last run deleted must be gone.
 _SCANS = 3
 _HEAP = "1500m"
 _CONFIG = {

@@ -22,7 +22,7 @@ end
 if status.observedGeneration ~= obj.metadata.generation or conditions.Ready == nil then
   return {status = "Progressing", message = "waits for the operator to look at it"}
 end
--- Only an edit, or for a GroupRestore a new object, can help.
+-- Only a user can help: by an edit, a restore or a new object.
 if is("Stalled", "True") then
   return health("Degraded", "Stalled")
 end

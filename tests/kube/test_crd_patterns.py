@@ -124,6 +124,8 @@ PATTERNS: list[tuple[str, str]] = [
     ("a(b|c", ONE_EACH),
     (r"a\(b|c)", ONE_EACH),
     ("team-[a-z]", STAR),
+    ("team-[0-9]{digits}", STAR),
+    ("[a-z]{uuid}", STAR),
     ("app-[0-9]", STAR),
     ("app-[0-9a-f]*-x", STAR),
     ("[^a-z]x", STAR),

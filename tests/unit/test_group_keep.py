@@ -114,8 +114,8 @@ OPEN = KeptGroup("o", False, reasons.BEING_DELETED, "begun", state="Empty")
         pytest.param([GOOD], "Ready True Kept|Kept True Kept", "1 of 1 groups", id="kept"),
         pytest.param(
             [GOOD, UNKNOWN],
-            "Ready False GroupUnknown|Kept False GroupUnknown|Stalled True GroupUnknown",
-            "of 1 of them there is no group, like 'u'. Correct its id, or set ignoreNotFound",
+            "Ready False GroupUnknown|Kept False GroupUnknown|Reconciling True GroupUnknown",
+            "1 of the ids are of no group, like 'u'. Correct its id, or set ignoreNotFound",
             id="unknown",
         ),
         pytest.param(

@@ -244,8 +244,12 @@ def test_incomplete_snapshot_is_not_ready() -> None:
     ],
 )
 def test_failures_are_not_ready(verdicts: list[Verdict], outcomes: list[Outcome], reason: str, text: str) -> None:
-    """If no group could be judged or deleted, Ready is False; a denied permission comes before all else."""
-    status = _status(delete(), [*verdicts, refused("fine", reasons.PROTECTED)], outcomes=outcomes)
+    """If no group could be judged or deleted, Ready is False; a denied permission comes before all else.
+
+    Other groups were refused by their names or states, before anything was read of them.
+    """
+    others = (reasons.PROTECTED, reasons.CONNECT, reasons.NOT_EMPTY, reasons.SIMPLE, reasons.OWN_GROUP)
+    status = _status(delete(), [*verdicts, *(refused(name, name) for name in others)], outcomes=outcomes)
     ready = _condition(status, "Ready")
     assert (ready["status"], ready["reason"]) == ("False", reason)
     assert text in ready["message"]
@@ -258,6 +262,7 @@ def test_failures_are_not_ready(verdicts: list[Verdict], outcomes: list[Outcome]
     [
         pytest.param([refused("evil", reasons.LAG_UNKNOWN), refused("fine")], [], id="judged"),
         pytest.param([refused("evil", reasons.DENIED), match("a")], [], id="a-match"),
+        pytest.param([match("evil"), match("a")], [_failed("evil", reasons.DENIED)], id="another-waits"),
         pytest.param([match("evil"), match("a")], [_failed("evil", reasons.DENIED), _kept("a")], id="deletion"),
         pytest.param(
             [match("evil"), match("a")],

@@ -72,7 +72,13 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
         while (served := _served(found)) is None and left.left > 0:
             time.sleep(_POLL_S)
             found = api.get(KEEPS, namespace, name)
-    protected = groups if served is not None and served["status"] == "True" else ()
+    counts = (found.get("status") or {}).get("counts") or {}
+    # Requests also protect groups that do not exist yet.
+    whole = served is not None and (
+        served["status"] == "True"
+        or (served["reason"] == reasons.GROUP_UNKNOWN and counts.get("protected") == len(groups))
+    )
+    protected = groups if whole else ()
     notes, errors = list[str](), list[str]()
     if protected:
         notes.append(
@@ -82,7 +88,7 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
         errors.append(f"no operator has served {shown} yet: kubectl describe kgk {name} -n {namespace}")
     else:
         text = f"{shown}: {served['reason']}: {served['message']}"
-        if not protected:
+        if served["status"] != "True":
             errors.append(f"{text}. It stays: {delete}")
         elif served["reason"] == reasons.GROUP_UNKNOWN:
             notes.append(text)

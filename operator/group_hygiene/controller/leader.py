@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 import uuid
 from collections.abc import Callable
@@ -28,8 +27,10 @@ log = logging.getLogger(__name__)
 NAME = "group-hygiene"
 DURATION_S = 30
 _MAX_TRANSITIONS = 2**31 - 1
-# A single request may fail now and then; the API server is away if none succeeds for this long.
-_OUTAGE_S = 10.0
+# Single requests may fail: the API server is away if none succeeds for this long, and for that of some requests.
+_OUTAGE_S, _OUTAGE_REQUESTS = 20.0, 2.5
+# How much later than planned the answer to a request may come.
+_LATE_S = 2.0
 
 
 class Candidate:
@@ -53,8 +54,8 @@ class Candidate:
         self._seen: dict[str, tuple[str, float]] = {}
         self._holder = ""
         self._problem = ""
-        # Since when the API server answers, and since when it does not; a shorter outage than _OUTAGE_S is none.
-        self._answers_since, self._fails_since = clock(), math.inf
+        # The last answer of the API server, and the first one after its last outage.
+        self._answered = self._answers_since = clock()
         # One thread, so that a request that timed out can't overtake the next.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease")
 
@@ -64,9 +65,9 @@ class Candidate:
 
     @property
     def answered_for(self) -> float:
-        """Seconds since when the API server answers requests about the Lease; 0 = it has not answered for _OUTAGE_S."""
-        now = self._clock()
-        return 0.0 if now - self._fails_since >= _OUTAGE_S else now - self._answers_since
+        """Seconds from the end of the API server's last outage to its last answer about the Lease; 0 = that is late."""
+        is_late = self._clock() - self._answered > self._retry + _LATE_S
+        return 0.0 if is_late else self._answered - self._answers_since
 
     def is_confirmed(self) -> bool:
         """Whether this process leads and still holds the Lease: one request. Thread-safe. Raises ApiError."""
@@ -125,16 +126,15 @@ class Candidate:
         try:
             lease = await self._ask(step)
         except ApiError as error:
-            self._fails_since = min(self._fails_since, asked)
             if str(error) != self._problem:
                 self._problem = str(error)
                 log.warning("Lease %s/%s: %s; trying again", self.namespace, NAME, error)
             return False
-        if self._problem:
-            now = self._clock()
-            if now - self._fails_since >= _OUTAGE_S:
-                self._answers_since = now
-            self._problem, self._fails_since = "", math.inf
+        self._problem = ""
+        now = self._clock()
+        if now - self._answered >= max(_OUTAGE_S, _OUTAGE_REQUESTS * self._retry):
+            self._answers_since = now
+        self._answered = now
         if lease is not None:
             self._lease, self._until = lease, asked + self._lead_seconds
         return self.seconds_left() > 0

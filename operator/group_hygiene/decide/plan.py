@@ -71,8 +71,8 @@ class Verdicts(dict[str, Verdict]):
     These are the verdicts of matches and of `wanted` groups, and of each reason those of the first SHOWN ids; if
     `whole`, all. The order in which they are added does not matter. names: all ids that were judged. by_reason: how
     many groups don't match, by reason. unknown: ids of the groups that could not be judged now (`not_known`).
-    general: why no group can match now, as something about the whole cluster is not known (`is_general`); None = some
-    can. evidenced: whether a pipeline's tables answer for any of them.
+    general: of the groups whose refusal applies to all groups that the policy could delete (`is_general`), one with
+    the first reason; None = there is none. evidenced: whether a pipeline's tables answer for any of them.
     """
 
     def __init__(self, wanted: Container[str] = (), whole: bool = False) -> None:
@@ -82,7 +82,7 @@ class Verdicts(dict[str, Verdict]):
         self.names: list[str] = []
         self.by_reason: Counter[str] = Counter()
         self.unknown: list[str] = []
-        self.general: Refusal | None = None
+        self.general: Verdict | None = None
         self.evidenced = False
 
     @classmethod
@@ -104,8 +104,8 @@ class Verdicts(dict[str, Verdict]):
         self.by_reason[reason] += 1
         if not_known(verdict):
             self.unknown.append(name)
-        if self.general is None and is_general(verdict):
-            self.general = verdict.refusal
+        if is_general(verdict):
+            self.general = min(filter(None, (self.general, verdict)), key=_reason)
         if self.whole or name in self._wanted:
             self[name] = verdict
             return
@@ -119,7 +119,7 @@ class Verdicts(dict[str, Verdict]):
     def changed(self, change: Callable[[Verdict], Verdict], groups: Container[str] | None = None) -> Verdicts:
         """The same with each verdict changed, which may not change its reason. groups: only these."""
         made = Verdicts()
-        made.evidenced, made.general = self.evidenced, self.general
+        made.evidenced, made.general = self.evidenced, None if self.general is None else change(self.general)
         made.update({name: change(each) for name, each in self.items() if groups is None or name in groups})
         made.names = self.names if groups is None else [name for name in self.names if name in groups]
         made.unknown = self.unknown if groups is None else [name for name in self.unknown if name in groups]
@@ -423,23 +423,25 @@ def _mark_refusal(policy: Policy, verdict: Verdict | None, conditions: RunCondit
     return None
 
 
+def _reason(verdict: Verdict) -> str:
+    return verdict.refusal.reason if verdict.refusal else ""
+
+
 def not_known(verdict: Verdict) -> bool:
     """Whether the group is not deleted only because something could not be read this time."""
-    reason = verdict.refusal.reason if verdict.refusal else None
+    reason = _reason(verdict)
     # A rebalance passes; a group that has lost its members is not selected any more.
     return reason in _NOT_KNOWN or reason == reasons.NOT_STABLE or _lacks_protections(verdict)
 
 
 def is_general(verdict: Verdict) -> bool:
-    """Whether what keeps this group keeps every group that the policy could delete, until it can be read again."""
-    reason = verdict.refusal.reason if verdict.refusal else None
-    return reason == reasons.FAILOVER_TARGET or _lacks_protections(verdict)
+    """Whether the refusal applies to every group that the policy could delete, until something can be read again."""
+    return _reason(verdict) == reasons.FAILOVER_TARGET or _lacks_protections(verdict)
 
 
 def _lacks_protections(verdict: Verdict) -> bool:
     """Whether the group stays only because a protection could not be read, which concerns all groups alike."""
-    reason = verdict.refusal.reason if verdict.refusal else None
-    known = verdict.evidence.protections
+    reason, known = _reason(verdict), verdict.evidence.protections
     return (
         (reason == reasons.CLAIMED and isinstance(known.claimed, Refusal))
         or (reason == reasons.MIRROR_MAKER and known.mirrored is None)

@@ -79,7 +79,9 @@ def patterned(groups: DataFrame) -> DataFrame:
     named = F.when(F.col("group") == "", "*").otherwise(F.coalesce("_pattern", _escaped(F.col("group"))))
     # What a spec would refuse as a placeholder or a regular expression, or at the beginning or end of a pattern.
     literal = F.regexp_replace(named, r"[{^$(\[?|!]", r"\\$0")
-    literal = F.regexp_replace(literal, r"^[\s\p{Z}\x{85}]+|[\s\p{Z}\x{85}]+$", "*")
+    # A name without similar ones stays alone.
+    trimmed = F.regexp_replace(literal, r"^[\s\p{Z}\x{85}]+|[\s\p{Z}\x{85}]+$", "*")
+    literal = F.when(F.col("_pattern").isNull(), literal).otherwise(trimmed)
     literal = F.regexp_replace(literal, r"(?<![0-9A-Za-z}\x{80}-\x{10FFFF}])\.(?=\*)|\.(?=\+)", r"\\.")
     return rows.join(masks, "_masked", "left").withColumn("pattern", literal).drop("_masked", "_pattern")
 

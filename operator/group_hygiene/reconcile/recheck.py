@@ -119,8 +119,7 @@ def _read(
     if isinstance(log_ends, Refusal):
         return log_ends
     pending = pending_commits(context, dict.fromkeys(groups), partitions, deadline)
-    found = look_up(client, list(groups), deadline)
-    coordinators = {name: None if isinstance(broker, Fault) else broker for name, broker in found.items()}
+    coordinators = {**dict.fromkeys(groups), **look_up(client, list(groups), deadline).ok}
     started = context.clock.monotonic()
     types = {name: group.type for name, group in groups.items()}
     described = kafka_groups.describe_groups(client, types, coordinators, deadline)

@@ -35,8 +35,8 @@ _DOT, _OTHER = "\U0010fffe", "\U0010ffff"
 _ESCAPES = re.compile(r"(?:[^\\]|\\[*\\{^$(\[.?|!])*+\Z")
 _DOT_STAR = re.compile(rf"(?:\A|[\x20-/:-@\[\]^_`{{|~{_DOT}{_OTHER}])\.[*+]")
 _RANGE = re.compile("[0-9A-Za-z]-[0-9A-Za-z]")
-# Regular expressions for which a pattern can be suggested, but for those whose suggestion would be refused, or would
-# select less.
+_REPEATED = re.compile(r"\{[0-9]")
+# Regular expressions with a suggestion (_CORRECTABLE), unless that would be refused or select less (_DOUBTFUL).
 _CORRECTABLE = re.compile(r"\^?(?:\.\+|[0-9A-Za-z._*/:@#-]|\[0-9\][+*])++\$?\Z")
 _DOUBTFUL = re.compile(r"[0-9]\[0-9\]\+|\[0-9\]\+(?:\[0-9\]\+|[0-9])|\.\.[*+]|(?:\A|[^0-9A-Za-z])\.\[0-9\]\*|\.\$?\Z")
 _CORRECTIONS = (
@@ -49,7 +49,7 @@ _FOLLOWED = re.compile(
     r"\{(?:digits|date)\}[0-9]|\{(?:hex|uuid)\}[0-9a-fA-F]|\{(?:uuid|digits|hex|date)\}\{(?:uuid|digits|hex|date|namespace)\}"
 )
 _BEHIND_A_STAR = re.compile(r"[0-9]\{digits\}|[0-9a-fA-F]\{hex\}")
-# Unicode's, as Go trims it: without four control characters that Python counts.
+# White space as Go's TrimSpace defines it: without four control characters that Python counts.
 WHITE_SPACE = "".join(c for c in map(chr, range(0x3001)) if c.isspace() and not "\x1c" <= c <= "\x1f")
 # Where `covers` searches a character that occurs in no pattern: from the first private use area to the last plane.
 _CANDIDATES = range(0xE000, 0x110000)
@@ -121,10 +121,12 @@ def _problem(pattern: str, of_tenants: bool) -> str | None:
 
 def _has_choice(masked: str) -> bool:
     """Whether it has alternatives, something optional, or brackets with a range of characters or that are repeated."""
-    for part, after in itertools.pairwise(masked.split("]")):
+    parts = masked.split("]")
+    for number, (part, after) in enumerate(itertools.pairwise(parts), start=2):
         opened = part.find("[")
-        # Of what is repeated a number of times, the braces are refused.
-        ranged = opened >= 0 and _RANGE.search(part, opened) and not after.startswith("{")
+        # Another rule refuses the braces of `[a-z]{4}`.
+        is_repeated = _REPEATED.match(after) or (after == "{" and number == len(parts))
+        ranged = opened >= 0 and _RANGE.search(part, opened) and not is_repeated
         if ranged or ("[" in part[:-1] and after[:1] in ("+", "*")):
             return True
     return "|" in masked or "?" in masked

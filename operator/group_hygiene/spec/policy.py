@@ -418,8 +418,12 @@ class _Spec(Decisive, frozen=True, kw_only=True):
             unchanged,
             "match.states must hold Empty with when.unchangedFor: a group in any other state is never unchanged",
         )
-        idle = self.when.idle_for is None or states != {GroupState.DEAD}
-        require(idle, "match.states must hold another state than Dead with when.idleFor: a Dead group has no commits")
+        asks_commits = self.when.idle_for is not None or self.when.expires_within is not None
+        require(
+            not asks_commits or states != {GroupState.DEAD},
+            "match.states must hold another state than Dead with when.idleFor or expiresWithin: a Dead group has no "
+            "commits",
+        )
 
     def _require_for_deletion(self) -> None:
         idle = self.when.unchanged_for or self.when.idle_for
@@ -500,28 +504,32 @@ def _match(spec: _Spec, offsets: _DeleteOffsets) -> Match:
 def _digest(spec: _Spec, namespace: str, deletion: _Delete | None) -> str:
     """A hash of the fields that decide which groups match and when they are deleted; not of mode and limits.
 
-    The same for each spelling of a spec, like 3d and 72h. What is left out is no part of it: a later version with more
-    fields must not restart marks.
+    The same for each spelling of a spec, like 3d and 72h, and for a default that is given. Omitted fields without a
+    default are not part of it: a later version with more fields must not restart marks.
     """
-    ref = spec.connection_ref
+    ref, given = spec.connection_ref, spec.match
+    states = given.states or (_DELETABLE if spec.action is Action.DELETE else frozenset())
+    match = structs.replace(given, states=states, types=given.types or _DEFAULT_TYPES[spec.action])
     decisive: dict[str, Any] = {
         "connection": [ref.namespace or namespace, ref.name],
         "action": spec.action,
-        "match": _in_one_form(spec.match),
+        "match": _in_one_form(match),
         "when": _in_one_form(spec.when),
     }
     if deletion is not None:
         decisive["gracePeriod"] = format_duration(deletion.grace_period)
     if isinstance(deletion, _DeleteOffsets):
-        decisive["topics"] = [_in_one_form(deletion.topics), _in_one_form(deletion.exclude_topics)]
+        decisive["topics"] = [_in_one_form(deletion.topics) or ["*"], _in_one_form(deletion.exclude_topics)]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _in_one_form(value: Any) -> Any:
-    """A part of a spec without empty fields, with durations formatted and lists sorted: their order is no matter."""
+    """A part of a spec without omitted fields, with durations formatted, and with lists sorted, whose order does not
+    matter.
+    """
     if isinstance(value, SpecPart):
         fields = {name: _in_one_form(field) for name, field in structs.asdict(value).items()}
-        return {name: form for name, form in fields.items() if form}
+        return {name: form for name, form in fields.items() if form not in (None, [], {})}
     if isinstance(value, Patterns):
         return sorted(set(value.sources))
     if isinstance(value, frozenset):

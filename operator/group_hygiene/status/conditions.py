@@ -87,7 +87,7 @@ class Conditions:
         self.set("Ready", True, reason, message)
 
     def not_ready(self, why: Refusal, stalled: bool = False) -> None:
-        """stalled: only an edit can help, even if `is_stalled` of the reason is False."""
+        """stalled: only a user can help, even if `is_stalled` of the reason is False."""
         self.set("Ready", False, why.reason, why.message)
         self.set("Stalled" if stalled or is_stalled(why) else "Reconciling", True, why.reason, why.message)
 

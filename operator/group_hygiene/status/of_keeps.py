@@ -13,10 +13,8 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.status.conditions import Conditions, Status
 
-# Only a user can help: a restore, a grant, another id.
-_FOR_USERS = frozenset(
-    {reasons.ALREADY_DELETED, reasons.ACTION_NOT_GRANTED, reasons.GROUP_UNKNOWN, reasons.TOO_MANY_KEEPS}
-)
+# Only a user can help, by a restore, a grant or fewer groups.
+_FOR_USERS = frozenset({reasons.ALREADY_DELETED, reasons.ACTION_NOT_GRANTED, reasons.TOO_MANY_KEEPS})
 
 
 def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refusal, now: datetime) -> Status:
@@ -36,7 +34,7 @@ def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refus
         message = f"{len(found) - len(lost)} of {len(found)} groups are protected"
         bad = Refusal(lost[0].reason, f"{message}; group {lost[0].group!r}: {lost[0].message}") if lost else None
         if absent:
-            message += f"; of {len(absent)} of them there is no group, like {absent[0].group!r}"
+            message += f"; {len(absent)} of the ids are of no group, like {absent[0].group!r}"
         reason, protected = reasons.GROUP_UNKNOWN if absent else reasons.KEPT, message
         if absent and bad is None and not obj["spec"].get("ignoreNotFound"):
             bad = Refusal(reason, f"{message}. Correct its id, or set ignoreNotFound if it is yet to appear")
@@ -51,7 +49,8 @@ def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refus
         if bad.reason == reasons.KEEP_ENDED:
             conditions.ready(bad.reason, bad.message)
         else:
-            conditions.not_ready(bad, stalled=bad.reason in _FOR_USERS)
+            # What refuses the whole object may end by an edit of the connection.
+            conditions.not_ready(bad, stalled=not isinstance(found, Refusal) and bad.reason in _FOR_USERS)
         conditions.set("Kept", False, bad.reason, bad.message)
     return status | {"conditions": conditions.result()}
 

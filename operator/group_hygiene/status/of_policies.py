@@ -34,6 +34,14 @@ PASSING = frozenset(
         reasons.EVIDENCE_WENT_BACK,
     }
 )
+# The reasons of groups whose use and offsets were read: they may match later.
+_JUDGED = frozenset(
+    {
+        *(reasons.TOO_RECENT, reasons.EXPIRES_FIRST, reasons.EXPIRES_LATER, reasons.CAUGHT_UP, reasons.LAG_BELOW),
+        *(reasons.IN_RANGE, reasons.HAS_OFFSETS, reasons.NO_OFFSETS, reasons.TOPICS_EXIST),
+        *(reasons.NOT_STABLE, reasons.SUBSCRIBED),
+    }
+)
 
 
 def build_status(
@@ -53,8 +61,9 @@ def build_status(
     counts = plan.counts(outcomes)
     failed = sum(count for reason, count in plan.verdicts.by_reason.items() if reason in FAILURES)
     failed_outcomes = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.FAILED]
-    failure = _first_failure(plan, failed, failed_outcomes)
-    inability = _inability(plan, failed, outcomes)
+    unjudged = {name: v.refusal for name, v in plan.verdicts.items() if v.refusal and v.refusal.reason in FAILURES}
+    failure = _first({**unjudged, **_whys(failed_outcomes)}, failed + len(failed_outcomes))
+    inability = _inability(plan, unjudged, failed, outcomes)
     conditions = Conditions(previous, policy.generation, now)
     blocked = plan.refusal if policy.enforced else None
     lacking = lacking_evidence(plan, snapshot)
@@ -68,7 +77,7 @@ def build_status(
     elif lacking is not None and lacking.of_all:
         conditions.not_ready(lacking.why, stalled=lacking.why.reason not in PASSING)
     else:
-        reason, message = _success(plan, outcomes, snapshot)
+        reason, message = _success(plan, outcomes, snapshot, counts)
         conditions.ready(reason, message if failure is None else f"{message}; {failure.message}")
     if policy.action.changes:
         # To wait for a window is no problem.
@@ -207,7 +216,7 @@ def _last_marked(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
     return {"lastMarkedTime": timestamp(date), "lastMarkedConnection": plan.policy.connection_key}
 
 
-def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> tuple[str, str]:
+def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot, counts: Mapping[str, int]) -> tuple[str, str]:
     """Reason and message of a successful run: its counts, and limits that the policy's own spec causes."""
     beyond, match = "", plan.policy.match
     if match.ungranted:
@@ -218,11 +227,10 @@ def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> tup
         )
     stricter, late = plan.policy.stricter_note, warns_late(plan, snapshot)
     reason = reasons.ACCESS_LIMITED if beyond or stricter else reasons.MAY_WARN_LATE if late else reasons.SUCCEEDED
-    return reason, "; ".join(filter(None, (_summary(plan, outcomes), beyond, stricter, late)))
+    return reason, "; ".join(filter(None, (_summary(plan, outcomes, counts), beyond, stricter, late)))
 
 
-def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
-    counts = plan.counts(outcomes)
+def _summary(plan: Plan, outcomes: Sequence[Outcome], counts: Mapping[str, int]) -> str:
     text = f"{counts['matched']} of {len(plan.verdicts.names)} groups match"
     if plan.policy.action is Action.ALERT or not counts["matched"]:
         return text
@@ -251,36 +259,38 @@ def _next_due(plan: Plan) -> datetime | None:
     return min(filter(None, map(plan.due_time, (*plan.marks, *plan.marking))), default=None)
 
 
-def _inability(plan: Plan, failed: int, outcomes: Sequence[Outcome]) -> Refusal | None:
-    """Why the policy can do nothing now: a single group, which any client of Kafka can make, is no such reason.
+def _inability(plan: Plan, unjudged: Mapping[str, Refusal], failed: int, outcomes: Sequence[Outcome]) -> Refusal | None:
+    """Why the policy can do nothing now; None = it can delete or report some group, or there is none.
 
-    failed: how many groups could not be judged. None = it can delete or report some group.
+    unjudged: the first groups that could not be judged; failed: how many these are. Any client of Kafka can make one
+    such group, or one that can't be deleted, beside others.
     """
     verdicts = plan.verdicts
     if outcomes:
-        unable = [each for each in outcomes if each.kind is OutcomeKind.FAILED or each.reason in FAILURES | EVIDENCE]
-        return _first_failure(plan, failed, unable) if len(unable) == len(outcomes) else None
+        unable = [each for each in outcomes if each.reason in FAILURES | EVIDENCE]
+        single = len(unable) == 1 and unable[0].reason in FAILURES and len(plan.matched) > 1
+        return None if single or len(unable) < len(outcomes) else _first(_whys(unable), len(unable) + failed)
     if plan.matched:
         return None
     if verdicts.general is not None:
-        return verdicts.general
-    named = sum(verdicts.by_reason[reason] for reason in (reasons.PROTECTED, reasons.KEEP_REQUESTED))
-    return _first_failure(plan, failed, ()) if failed + named == len(verdicts.names) else None
+        return verdicts.general.refusal
+    return None if any(verdicts.by_reason[reason] for reason in _JUDGED) else _first(unjudged, failed)
 
 
-def _first_failure(plan: Plan, failed: int, outcomes: Sequence[Outcome]) -> Refusal | None:
+def _whys(outcomes: Sequence[Outcome]) -> dict[str, Refusal]:
+    return {outcome.group: Refusal(outcome.reason, outcome.message) for outcome in outcomes}
+
+
+def _first(failures: Mapping[str, Refusal], total: int) -> Refusal | None:
     """The most urgent failure: a denied permission, which a user must grant, comes before failures that may pass.
 
-    failed: how many groups could not be judged. outcomes: those of groups that could not be deleted.
+    total: of how many groups these are the first ones. None = there are none.
     """
-    if not failed and not outcomes:
+    if not failures:
         return None
-    refusals = {name: v.refusal for name, v in plan.verdicts.items() if v.refusal and v.refusal.reason in FAILURES}
-    failures = [(refusal.reason, name, refusal.message) for name, refusal in refusals.items()]
-    failures += [(outcome.reason, outcome.group, outcome.message) for outcome in outcomes]
-    reason, name, message = min(failures, key=lambda failure: (failure[0] != reasons.DENIED, failure[1]))
-    others = failed + len(outcomes) - 1
-    return Refusal(reason, f"group {name!r}: {message}" + (f" (and {others} more groups)" if others else ""))
+    name, why = min(failures.items(), key=lambda one: (one[1].reason != reasons.DENIED, one[0]))
+    others = f" (and {total - 1} more groups)" if total > 1 else ""
+    return Refusal(why.reason, f"group {name!r}: {why.message}{others}")
 
 
 def _sample(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:

@@ -35,7 +35,8 @@ OWN = frozenset(
 )
 _TEXTS = {
     reasons.PROTECTED: "the connection protects it",
-    reasons.CLAIMED: "a Kubernetes object names it",
+    reasons.CLAIMED: "a Kubernetes object names it, or such objects could not be read",
+    reasons.FAILOVER_TARGET: "the connection's role is FailoverTarget: a failover may need any group",
     reasons.REAPPEARED: "it was deleted before, and exists again: not deleted until its backup expires",
     reasons.SNAPSHOT_INCOMPLETE: "groups may be missing from the answers of the brokers",
     reasons.OFFSETS_TOPIC_GROWN: "the topic __consumer_offsets has more partitions than when brokers started: "
