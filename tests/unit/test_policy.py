@@ -617,6 +617,8 @@ def _policy(**changes: Any) -> Policy:
         pytest.param({"when": {"unchangedFor": "3d"}}, id="when-in-days"),
         pytest.param({"when": {"unchangedFor": "72h", "lag": None}}, id="when-null"),
         pytest.param({"match": {"groups": ["*", "*"], "exclude": [], "states": []}}, id="match-empty-lists"),
+        pytest.param({"match": {"groups": ["*"], "types": ["Consumer", "Classic"]}}, id="types-as-by-default"),
+        pytest.param({"match": {"groups": ["*"], "states": ["Dead", "Empty"]}}, id="states-as-by-default"),
         pytest.param({"connectionRef": {"name": "main", "namespace": "kafka"}}, id="connection-by-its-namespace"),
     ],
 )
