@@ -12,7 +12,7 @@ from confluent_kafka import Consumer
 
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
-from group_hygiene.kafka.client import Client, connect
+from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
@@ -272,6 +272,7 @@ def test_cluster_without_ledger(run: Run, kafka: KafkaCluster, make: Maker, argu
         pytest.param("keep", ("--remove",), id="keep-remove"),
         pytest.param("restore", (), id="restore"),
         pytest.param("delete", ("--yes", "--force", "--without-connection"), id="delete"),
+        pytest.param("delete-offsets", ("--yes", "--force", "--without-connection"), id="delete-offsets"),
     ],
 )
 def test_a_ledger_whose_settings_are_wrong(
@@ -281,21 +282,25 @@ def test_a_ledger_whose_settings_are_wrong(
     topic, group, wanted, gone = make.topic(records=5), make.name("old"), make.name("wanted"), make.name("gone")
     make.abandoned(group, topic)
     asked = KeepRequest(group=wanted, until=LATER, why="needed", by="ann", at=NOW)
+    if command == "delete-offsets":
+        # They are of a topic that no member reads.
+        make.join(group, make.topic(records=1))
     ledger.write([*deleted(client, gone, topic), asked])
-    name = {"keep": wanted, "restore": gone, "delete": group}[command]
-    before = make.groups().keys() & {group, wanted, gone}
-    arguments = (*options, *(["--ignore-not-found", "--replace"] if "--why" in options else []))
+    name = {"keep": wanted, "restore": gone}.get(command, group)
+    before = kafka_offsets.committed_offsets(client, {group: None, wanted: None, gone: None}, Deadline(60))
+    more = ["--ignore-not-found", "--replace"] if "--why" in options else []
+    arguments = (*options, *(["--topic", topic] if command == "delete-offsets" else more))
     configured(make, ledger.topic, {"cleanup.policy": "delete"})
     answer = on_ledger(command, name, *arguments)
     assert answer.code == 1
     assert "cleanup.policy must be compact, not delete" in answer.err
     assert keeps(ledger) == {wanted: asked}
-    assert make.groups().keys() & {group, wanted, gone} == before == {group}
+    assert kafka_offsets.committed_offsets(client, {group: None, wanted: None, gone: None}, Deadline(60)) == before
     configured(make, ledger.topic, {"cleanup.policy": "compact"})
     answer = on_ledger(command, name, *arguments)
     assert answer.code == 0, answer.err
-    there = make.groups().keys() & {group, wanted, gone}
-    assert (keeps(ledger) != {wanted: asked}, there != before) == (command == "keep", command != "keep")
+    after = kafka_offsets.committed_offsets(client, {group: None, wanted: None, gone: None}, Deadline(60))
+    assert (keeps(ledger) != {wanted: asked}, after != before) == (command == "keep", command != "keep")
 
 
 @pytest.mark.slow

@@ -102,6 +102,23 @@ def test_a_team_keeps_its_group_before_the_mark(world: World, groups: Groups, to
     wait_for(lambda: "keep-before" not in groups.names())
 
 
+def test_one_that_is_being_deleted_keeps_nothing(world: World, groups: Groups, topic: str) -> None:
+    """A finalizer of another program may keep the object there for long: its user no longer wants it."""
+    unused(groups, "keep-deleted", topic)
+    made = group_keep("deleted", "keep-deleted")
+    made["metadata"]["finalizers"] = ["example.org/another-program"]
+    world.apply(made)
+    kept(world, "deleted", "Kept")
+    world.apply(deleting("deleted", "keep-deleted"))
+    world.server.kubectl("delete", "kgk", "deleted", "-n", TEAM, "--wait=false")
+    try:
+        wait_for(lambda: "keep-deleted" not in groups.names())
+        world.wait_ready("kgk", TEAM, "deleted", "Terminating")
+    finally:
+        release = ("--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+        world.server.kubectl("patch", "kgk", "deleted", "-n", TEAM, *release)
+
+
 def test_a_team_keeps_its_group_after_the_mark(world: World, groups: Groups, topic: str) -> None:
     """The mark ends; an edit that no longer lists the group ends its request."""
     unused(groups, "keep-after", topic)

@@ -9,10 +9,10 @@ server again. The modules app, api, objects, watches, unserved, recorder, health
     loop           one loop per connection, and `run_due`, one round of it
     policies       runs the due policies of one connection: observe, decide, execute, publish
     isolation      an internal error ends one piece of work and not that of others
-    schedule       when each policy is due, and when each restore and keep has its turn
+    schedule       when each policy is due, and when each GroupRestore and GroupKeep has its turn
     services       shared by the loops of all connections: also their threads, with a limit for each namespace
     link           the open clients of one connection, and what it remembers between runs
-    binding        which policies, restores and keeps a connection admits
+    binding        which policies, GroupRestores and GroupKeeps a connection admits
     guard          checks right before each change whether the run may still make it
     keeps          the GroupKeeps of one connection
     restores       the GroupRestores of one connection

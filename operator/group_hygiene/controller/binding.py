@@ -25,7 +25,7 @@ R = TypeVar("R", RestoreRequest, GroupKeep)
 
 @dataclass(frozen=True)
 class Admitted(Generic[S]):
-    """A policy, restore or keep that the connection admits. spec: narrowed to what it grants to the namespace."""
+    """A policy, GroupRestore or GroupKeep that the connection admits. spec: narrowed to what its namespace may use."""
 
     obj: Object
     spec: S
@@ -75,7 +75,7 @@ def bind(services: Services, connection: Connection) -> tuple[list[Policy], list
 def admitted(
     grants: Grants, connection: Connection, obj: Object, right: Right, parse: Callable[[Object], R]
 ) -> Admitted[R] | Refusal:
-    """A restore or keep, narrowed to the groups that the connection grants; a Refusal = it does not run.
+    """A GroupRestore or GroupKeep, narrowed to the groups that the connection grants; a Refusal = it does not run.
 
     Raises ApiError.
     """

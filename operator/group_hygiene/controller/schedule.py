@@ -1,4 +1,4 @@
-"""When each policy is due, and when each restore and keep has its turn. Depends only on a clock."""
+"""When each policy is due, and when each GroupRestore and GroupKeep has its turn."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class _Next(NamedTuple):
 
 
 class Turns:
-    """The turns of the restores or keeps of one connection.
+    """The turns of the GroupRestores or GroupKeeps of one connection.
 
     Namespaces take turns, and in each of them the object that was tried longest ago comes first.
     """

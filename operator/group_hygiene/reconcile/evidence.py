@@ -1,4 +1,4 @@
-"""Reads the pipeline's tables once for some groups, and asks the brokers whether they are of the log as it is now."""
+"""Reads the pipeline's tables once for some groups, and checks that they describe the log as it is now."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _target_topics(context: Context, plan: Plan, name: str) -> frozenset[str] | 
 def _read_tables(
     context: Context, plan: Plan, cluster: Cluster, targets: Mapping[str, frozenset[str] | None], deadline: Deadline
 ) -> tuple[dict[str, Activity | Refusal], Tail | None]:
-    """What the pipeline's tables know, and the offsets log from their end on, read for the first time."""
+    """What the pipeline's tables know of the groups, and the reader of the offsets log from their end on."""
     if not plan.policy.when.asks_evidence:
         return {}, None
     older = context.clock.now() if plan.policy.by_topic else None
