@@ -24,8 +24,8 @@ from tests.kube.access import wait_until_allowed
 pytestmark = pytest.mark.usefixtures("operator")
 
 OWNER, TEAM, STRANGER = "keep-owner", "keep-team", "keep-stranger"
-# Of the race of a GroupKeep with the operator's deletion.
-ROUNDS = int(os.environ.get("GROUP_HYGIENE_KEEP_ROUNDS", "3"))
+# Of the races of ten GroupKeeps each with a deletion of their groups.
+ROUNDS = int(os.environ.get("GROUP_HYGIENE_KEEP_ROUNDS", "1"))
 GRANT = {"namespaces": {"names": [TEAM]}, "groups": ["keep-*"], "actions": ["Keep", "Alert", "Delete"]}
 
 
@@ -319,44 +319,59 @@ def _decided(world: World, name: str) -> dict[str, Any] | None:
     return dict(status) if found and found[0] in ("Kept", "AlreadyDeleted") else None
 
 
+def _race(world: World, names: list[str], since: float, until: float) -> None:
+    """Ask to keep each of the groups, by an object of its name, at a random moment this many seconds from now."""
+    start = time.monotonic()
+    for moment, name in sorted((random.uniform(since, until), name) for name in names):
+        time.sleep(max(0.0, start + moment - time.monotonic()))
+        world.apply(group_keep(name, name))
+
+
+def _never_both(world: World, groups: Groups, names: list[str], context: object = "") -> None:
+    """A group is there if its GroupKeep says that it is kept, and gone if that says that it was deleted."""
+    found = {name: condition(dict(wait_for(partial(_decided, world, name)) or {})) == "True" for name in names}
+    there = groups.names()
+    assert found == {name: name in there for name in names}, context
+    world.server.kubectl("delete", "kgk", *names, "-n", TEAM)
+
+
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_never_kept_and_deleted(world: World, groups: Groups, topic: str, number: int) -> None:
-    """A GroupKeep and the policy that deletes its group, at the same moment."""
-    name = f"keep-race-{number}"
-    unused(groups, name, topic)
-    # It deletes the group about 5 to 10 seconds from now.
-    world.apply(deleting(f"race-{number}", name))
-    time.sleep(random.uniform(4, 11))
-    world.apply(group_keep(f"race-{number}", name))
-
-    status = dict(wait_for(partial(_decided, world, f"race-{number}")) or {})
+    """GroupKeeps of ten groups and the policy that deletes these, at the same moment."""
+    names = [f"keep-race-{number}-{each}" for each in range(10)]
+    for name in names:
+        groups.abandoned(name, topic)
+    groups.produce(topic)
+    world.apply(deleting(f"race-{number}", f"keep-race-{number}-*"))
+    wait_for(lambda: world.get("kgp", OWNER, f"race-{number}")["status"].get("groups", {}).get("marked") == len(names))
+    # It deletes the groups in its next run, at a multiple of its interval.
+    due = 5 - time.time() % 5
+    _race(world, names, due - 1, due + 2)
 
     def judged() -> bool:
-        """Whether the policy has met the request, or has deleted the group."""
-        found = world.get("kgp", OWNER, f"race-{number}")["status"]
-        refused = {each["reason"] for each in found.get("groupsByReason", ())}
-        return reasons.KEEP_REQUESTED in refused or found.get("totals", {}).get("deleted") == 1
+        """Whether the policy has met each request, or has deleted the group."""
+        status = world.get("kgp", OWNER, f"race-{number}")["status"]
+        refused = {each["reason"]: each["count"] for each in status.get("groupsByReason", ())}
+        return refused.get(reasons.KEEP_REQUESTED, 0) + status.get("totals", {}).get("deleted", 0) == len(names)
 
     wait_for(judged)
-    assert (condition(status) == "True") == (name in groups.names())
+    _never_both(world, groups, names)
     world.server.kubectl("delete", "kgp", f"race-{number}", "-n", OWNER)
-    world.server.kubectl("delete", "kgk", f"race-{number}", "-n", TEAM)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_never_kept_and_deleted_by_a_command(world: World, groups: Groups, topic: str, number: int) -> None:
-    """A GroupKeep and `delete`, which another process runs, at the same moment."""
-    name = f"keep-command-{number}"
-    unused(groups, name, topic)
-    command = (sys.executable, "-m", "group_hygiene.cli", "delete", name, "--connection", "main", "-n", OWNER)
+    """GroupKeeps of ten groups and `delete`, which another process runs, at the same moment."""
+    names = [f"keep-command-{number}-{each}" for each in range(10)]
+    for name in names:
+        groups.abandoned(name, topic)
+    groups.produce(topic)
+    command = (sys.executable, "-m", "group_hygiene.cli", "delete", *names, "--connection", "main", "-n", OWNER)
     environment = os.environ | {"KUBECONFIG": str(world.server.kubeconfig)}
     with subprocess.Popen(
         [*command, "--force", "--yes", "-o", "json"], env=environment, stdout=subprocess.PIPE
     ) as delete:
         # Its start takes about 2 seconds.
-        time.sleep(random.uniform(0, 4))
-        world.apply(group_keep(f"command-{number}", name))
+        _race(world, names, 0, 4)
         answer, _ = delete.communicate(timeout=PATIENCE)
-    status = dict(wait_for(partial(_decided, world, f"command-{number}")) or {})
-    assert (condition(status) == "True") == (name in groups.names()), answer
-    world.server.kubectl("delete", "kgk", f"command-{number}", "-n", TEAM)
+    _never_both(world, groups, names, answer)
