@@ -1,6 +1,7 @@
 """The plan: marks, grace, order, pace, limits that abort."""
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,48 @@ def test_a_mark_that_was_never_shown_is_made_again(
     assert (result.due, result.actions) == (actions, actions)
     assert result.marking == set(marking)
     assert {name: result.due_time(name) for name in marking} == dict.fromkeys(marking, NOW + policy.grace_period)
+
+
+_OFFSETS = parse_policy(policy_object("DeleteOffsets", {"idleFor": "72h"}, mode="Enforce"))
+
+
+@pytest.mark.parametrize("topics", [pytest.param((), id="groups"), pytest.param(("orders",), id="offsets")])
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        pytest.param(refused("unseen", reasons.EVIDENCE_STALE), reasons.EVIDENCE_STALE, id="not-judged"),
+        pytest.param(None, reasons.SNAPSHOT_INCOMPLETE, id="not-listed"),
+    ],
+)
+def test_a_mark_that_was_never_shown_ends_if_its_group_is_not_judged(
+    topics: tuple[str, ...], verdict: Verdict | None, reason: str
+) -> None:
+    """Else the next announcement, of other groups, would cover it, and its old date would have come at once."""
+    policy = _OFFSETS if topics else delete(enforce=True)
+    since = NOW - timedelta(hours=50)
+    marks = {"unseen": mark(policy, "unseen", since, topics=dict.fromkeys(topics, since))}
+    verdicts = [*filter(None, [verdict]), replace(match("other"), topics=frozenset(topics))]
+    result = plan(policy, verdicts, marks, announced=since - timedelta(hours=1), complete=False)
+    assert {name: refusal.reason for name, refusal in result.unmarking.items()} == {"unseen": reason}
+    assert (result.marking, result.marks, result.newest_mark) == ({"other"}, {}, NOW)
+
+
+def test_topics_of_a_mark_that_were_never_shown_are_left_out() -> None:
+    """Of a group that can't be judged now; what users could see stays, with its date."""
+    shown, unseen = NOW - timedelta(hours=60), NOW - timedelta(hours=50)
+    marks = {"a": mark(_OFFSETS, "a", shown, topics={"seen": shown, "unseen": unseen})}
+    result = plan(_OFFSETS, [refused("a", reasons.NOT_STABLE)], marks, announced=shown)
+    assert result.marks["a"].topics == {"seen": shown}
+    assert (result.marks["a"].due, result.newest_mark) == (shown + _OFFSETS.grace_period, shown)
+
+
+def test_topics_that_could_not_be_marked_are_not_announced() -> None:
+    """The ledger refused their marks: those of the time before stay the newest."""
+    shown = NOW - timedelta(hours=1)
+    marks = {"a": mark(_OFFSETS, "a", shown, topics={"old": shown})}
+    result = plan(_OFFSETS, [replace(match("a"), topics=frozenset({"old", "new"}))], marks, announced=shown)
+    assert result.newest_mark == NOW
+    assert result.halted(Refusal(reasons.LEDGER_UNAVAILABLE, "why")).newest_mark == shown
 
 
 def test_max_per_run_paces() -> None:

@@ -176,9 +176,13 @@ class Plan:
 
     @property
     def newest_mark(self) -> datetime | None:
-        """The date of the newest mark after this run; None = no group is marked."""
-        dates = [mark.newest for mark in self.marks.values()]
-        return max([*dates, self.at] if self.marking else dates, default=None)
+        """The date of the newest mark after this run; None = no group is marked.
+
+        Topics have the date of this run in marks that could not be written.
+        """
+        dates = [date for mark in self.marks.values() for date in mark.topics.values() or (mark.since,)]
+        old = [date for date in dates if date != self.at]
+        return max([*old, self.at] if self.marking else old, default=None)
 
     def counts(self, outcomes: Sequence[Outcome]) -> dict[str, int]:
         """The numbers of groups that statuses and metrics show after this run.
@@ -275,18 +279,20 @@ def make_plan(
     """
     ending = {name: _mark_refusal(policy, verdicts.get(name), conditions, mark) for name, mark in marks.items()}
     unmarking = {name: refusal for name, refusal in ending.items() if refusal is not None}
-    # Without new marks nothing is deleted either, and the dates stay. A mark that was never shown is not shown now, by
-    # its old date: a later run makes it again.
+    # Without new marks nothing is deleted either, and the dates stay.
     new = now if conditions.may_mark else None
-    valid_marks = {
+    standing = {
         name: _updated_mark(policy, mark, verdicts.get(name), new, conditions)
         for name, mark in marks.items()
         if policy.enforced and mark.digest == policy.digest and name not in unmarking
         if not is_outdated(policy, mark, verdicts.get(name))
-        if (policy.by_topic and new is not None)
-        # Users could see a part of it.
-        or any(map(conditions.has_shown, mark.topics.values() if policy.by_topic else (mark.since,)))
     }
+    valid_marks = {name: mark for name, mark in standing.items() if mark is not None}
+    marking = _marking(policy, verdicts, conditions, marks, valid_marks)
+    if new is not None:
+        # The next announcement, of other groups, would cover these marks with dates that nobody could see.
+        unseen = standing.keys() - valid_marks.keys() - marking
+        unmarking |= {name: _never_shown(verdicts.get(name)) for name in unseen}
     due = due_groups(policy, verdicts, valid_marks, now)
     limits = policy.limits
     vetoes = (veto(limits, due, conditions) for veto in VETOES if due)
@@ -299,7 +305,7 @@ def make_plan(
         due=due,
         actions=tuple(due[: max_deletions(limits, conditions)]) if may_delete else (),
         refusal=refusal,
-        marking=_marking(policy, verdicts, conditions, marks, valid_marks),
+        marking=marking,
         unmarking=unmarking,
         marks=valid_marks,
         at=now,
@@ -327,23 +333,33 @@ def _marking(
 
 def _updated_mark(
     policy: Policy, mark: Mark, verdict: Verdict | None, new: datetime | None, conditions: RunConditions
-) -> Mark:
-    """The mark after this run. A topic that no longer matches, for which the group committed after it was marked, or
-    whose mark was never shown, is removed; if it matches, it gets a new date.
+) -> Mark | None:
+    """The mark after this run; None = it was never shown. A topic that no longer matches, for which the group committed
+    after it was marked, or whose mark was never shown, is removed; if it matches, it gets a new date.
 
     new: the date of newly matching topics; None = none may be marked.
     """
-    if not policy.by_topic or verdict is None or not verdict.matches:
-        return mark
-    topics = {
-        topic: since
-        for topic, since in mark.topics.items()
-        if _topic_stands(verdict, topic, since) and conditions.has_shown(since)
-    }
-    if new is not None:
-        topics |= dict.fromkeys(verdict.topics.difference(topics), new)
-    since = min(topics.values(), default=mark.since)
+    if not policy.by_topic:
+        return mark if conditions.has_shown(mark.since) else None
+    topics = {topic: since for topic, since in mark.topics.items() if conditions.has_shown(since)}
+    if verdict is not None and verdict.matches:
+        topics = {topic: since for topic, since in topics.items() if _topic_stands(verdict, topic, since)}
+        if new is not None:
+            topics |= dict.fromkeys(verdict.topics.difference(topics), new)
+    if not topics:
+        return None
+    since = min(topics.values())
     return structs.replace(mark, topics=topics, since=since, due=since + _announced_delay(policy, mark))
+
+
+def _never_shown(verdict: Verdict | None) -> Refusal:
+    """Why a mark ends that no status and no Event has shown, of a group that can't be judged now."""
+    refusal = verdict.refusal if verdict is not None else None
+    reason = reasons.SNAPSHOT_INCOMPLETE if refusal is None else refusal.reason
+    unknown = "the list of groups is incomplete" if refusal is None else refusal.message
+    return Refusal(
+        reason, f"no status and no Event has shown its mark; it is marked again once it can be judged: {unknown}"
+    )
 
 
 def due_topics(policy: Policy, mark: Mark, verdict: Verdict, now: datetime) -> frozenset[str]:
