@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from group_hygiene.kafka import mirror
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics, is_checkpoints
+from group_hygiene.kafka.partition import Batch, PartitionLeader, fetch
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.snapshot import Cluster
@@ -134,6 +138,33 @@ def test_a_read_that_takes_too_long_is_a_fault(client: Client, make: Maker, new_
     make.checkpoints(topic, ["orders"])
     assert isinstance(checkpoints.read(client, [topic], Deadline(0)), Fault)
     assert checkpoints.read(client, [topic], soon()) == frozenset({"orders"})
+
+
+def test_a_large_topic_is_read_on_by_the_next_read(
+    client: Client, make: Maker, new_topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the time runs out, each read begins where the one before ended, and names the place."""
+    topic, checkpoints = new_topic(), Checkpoints()
+    names = [f"orders-{number}".ljust(400, "x") for number in range(30_000)]
+    make.checkpoints(topic, names)
+    positions = []
+
+    def fetch_once(leader: PartitionLeader, position: int, deadline: Deadline, known: Batch | None) -> Any:
+        positions.append(position)
+        late = len(positions) % 2 == 0
+        return Fault("REQUEST_TIMED_OUT", "no answer in time") if late else fetch(leader, position, deadline, known)
+
+    monkeypatch.setattr(mirror, "fetch", fetch_once)
+    faults = list(itertools.takewhile(lambda found: isinstance(found, Fault), _reads(checkpoints, client, topic)))
+    assert faults
+    assert f"partition 0 of topic {topic} is read to offset {positions[1]} of {len(names)}" in str(faults[0])
+    assert (checkpoints.problem, positions[:3]) == (None, [0, positions[1], positions[1]])
+    assert checkpoints.read(client, [topic], soon()) == frozenset(names)
+
+
+def _reads(checkpoints: Checkpoints, client: Client, topic: str) -> Iterator[frozenset[str] | Fault]:
+    while True:
+        yield checkpoints.read(client, [topic], soon())
 
 
 def test_more_ids_than_there_is_room_for_are_a_fault(client: Client, make: Maker, new_topic: Topic) -> None:

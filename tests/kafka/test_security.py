@@ -663,7 +663,7 @@ def test_a_mirror_target_needs_its_checkpoints(login: Login, inside: Maker) -> N
         assert plan.actions == ()
         refusal = observation.verdicts[tidy.key][other].refusal
         assert refusal is not None
-        assert "checkpoints could not be read" in refusal.message
+        assert "checkpoints could not be read to their end" in refusal.message
         scene = Scene(login("mirror"))
         observation, plan = scene.plan(tidy)
         assert verdicts(observation, tidy) == {mirrored: reasons.MIRROR_MAKER, other: "Match"}

@@ -12,6 +12,7 @@ from kafka.protocol.metadata import MetadataRequest
 from group_hygiene.kafka.client import Call, Client, Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.spec.connection import Settings
@@ -79,6 +80,21 @@ def test_a_deadline_ends_the_wait_for_a_turn(paced: Client) -> None:
     assert 1 <= sum(not isinstance(answer, Fault) for answer in answers.values()) <= 2.0 * RATE + 1
     assert not isinstance(read_cluster(paced, Deadline(60)), Fault)
     assert time.monotonic() - started < len(calls) / RATE / 2
+
+
+def test_claims_that_take_long_leave_the_scan_its_time(client: Client, make: Maker) -> None:
+    """They have a limit of their own, and an API server that is slow says nothing about brokers."""
+    group = make.abandoned(make.name("old"), make.topic(partitions=1, records=1))
+    tidy, scene = policy(group), Scene(client, timeout="3s")
+
+    def claims() -> Claims:
+        time.sleep(4)
+        return Claims()
+
+    scene.context = replace(scene.context, claims=claims, recent_claims=claims)
+    observation, plan = scene.plan(tidy)
+    assert observation.snapshot.complete, observation.snapshot.incomplete
+    assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED]
 
 
 def test_a_burst_is_paid_for(paced: Client) -> None:

@@ -324,7 +324,7 @@ def protection_errors(protections: Protections, skipped: Collection[str]) -> lis
     if protections.mirrored is None and reasons.MIRROR_MAKER in skipped:
         errors.append(
             "every group that MirrorMaker 2 may write is skipped: its checkpoints could not be read: "
-            "needs READ on each topic *.checkpoints.internal"
+            "needs READ on each topic *.checkpoints.internal, and time for large ones (mirrorMaker.checkpointTopics)"
         )
     return errors
 

@@ -66,6 +66,15 @@ class Deadline:
     def left(self) -> float:
         return max(0.0, self._at - elapsed())
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What runs in this context has a time limit of its own, and takes nothing of the scan's time."""
+        began = elapsed()
+        try:
+            yield
+        finally:
+            self._at += elapsed() - began
+
 
 class Client:
     """A connection to one Kafka cluster, for one thread at a time. `connect` creates it, `close` ends it."""

@@ -36,7 +36,8 @@ def checkpoint_topics(topics: Iterable[str], named: Collection[str] | None) -> l
 
 
 class Checkpoints:
-    """Remembers the groups that it has read, so that each call of `read` reads new records only.
+    """Remembers the groups that it has read, so that each call of `read` reads new records only, and one that runs out
+    of time leaves the rest to the next.
 
     Ids are never dropped, up to `most_bytes`: a client that may write to such a topic can invent any number.
     """
@@ -47,10 +48,16 @@ class Checkpoints:
         # another batch before that position.
         self._positions: dict[tuple[str, Partition], tuple[int, Batch | None]] = {}
         self._groups: set[str] = set()
+        self.problem: Fault | None = None
         self._bytes = 0
 
     def read(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
-        """All group ids in checkpoints up to the topics' ends, or the Fault of the read."""
+        """All group ids in checkpoints up to the topics' ends, or the Fault of this read, which `problem` shows."""
+        found = self._read_all(client, topics, deadline)
+        self.problem = found if isinstance(found, Fault) else None
+        return found
+
+    def _read_all(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
         wanted = sorted(set(topics))
         ids, counts = topic_ids(client, wanted, deadline), partition_counts(client, wanted, deadline)
         for topic in wanted:
@@ -63,7 +70,8 @@ class Checkpoints:
             for place, end in end_offsets(client, places, deadline).items():
                 fault = end if isinstance(end, Fault) else self._read(client, (id_, place), end, deadline)
                 if fault is not None:
-                    return fault
+                    reached, _ = self._positions.get((id_, place), (0, None))
+                    return fault.at(f"partition {place.partition} of topic {topic} is read to offset {reached} of {end}")
         return frozenset(self._groups)
 
     def _read(self, client: Client, key: tuple[str, Partition], end: int, deadline: Deadline) -> Fault | None:
@@ -90,7 +98,8 @@ class Checkpoints:
             if answer.position == position and answer.stable < end:
                 return Fault("UNSTABLE_OFFSET_COMMIT", f"a transaction is open in topic {place.topic}")
             position, last = (answer.position, answer.last) if answer.position > position else (end, last)
-        self._positions[key] = position, last
+            # Also before the end: a large topic takes several scans.
+            self._positions[key] = position, last
         return None
 
     def _remember(self, groups: Iterable[str]) -> None:

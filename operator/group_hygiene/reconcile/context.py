@@ -250,9 +250,11 @@ def read_protections(
     if not isinstance(topics, Fault):
         streams = _applications(topics, groups)
         checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
-        found = context.memory.checkpoints.read(context.client, checkpoints, deadline)
+        # Another program may write as many as it likes: the rest of the scan has its time.
+        found = context.memory.checkpoints.read(context.client, checkpoints, Deadline(deadline.left / 4))
         mirrored = None if isinstance(found, Fault) else found
-    claimed = claims()
+    with deadline.paused():
+        claimed = claims()
     if isinstance(claimed, Claims) and context.connection.role is Role.PRIMARY:
         # Without those of ShadowLinks, which don't name their target.
         claimed = Claims(claimed.named)

@@ -446,7 +446,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     if incomplete and grown is not None:
         # It is the cause: brokers disagree about the coordinators of groups.
         incomplete = (grown.message, *incomplete)
-    notes = (*listing.notes, *_undescribed(listing.group_faults))
+    notes = (*listing.notes, *_undescribed(listing.group_faults), *_mirror_notes(memory.checkpoints.problem))
     snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, notes, clock.now(), scan.coverage)
     scan.end_scans(policies, snapshot, types if not states or GroupState.EMPTY in states else None)
     scan.note()
@@ -599,6 +599,13 @@ def _undescribed(faults: Mapping[str, Fault]) -> tuple[str, ...]:
         return ()
     name, fault = min(faults.items())
     return (f"the states of {len(faults)} groups are not known, so none of them is deleted: {name}: {fault}",)
+
+
+def _mirror_notes(problem: Fault | None) -> tuple[str, ...]:
+    """A note about checkpoints that could not be read to their end: any group may be mirrored."""
+    if problem is None:
+        return ()
+    return (f"which groups MirrorMaker 2 mirrors is not known (mirrorMaker.checkpointTopics): {problem}",)
 
 
 def _held(verdicts: Verdicts) -> int:

@@ -175,7 +175,7 @@ def mirror_maker(policy: Policy, group: Group, evidence: Evidence, now: datetime
     if mirrored is None:
         return Refusal(
             reasons.MIRROR_MAKER,
-            "a MirrorMaker 2 target whose checkpoints could not be read: any group may be mirrored",
+            "a MirrorMaker 2 target whose checkpoints could not be read to their end: any group may be mirrored",
         )
     if group.id in mirrored:
         return Refusal(reasons.MIRROR_MAKER, "mirrored by MirrorMaker 2 (match.unprotect: [MirrorMaker] to include)")
