@@ -157,7 +157,7 @@ def test_a_large_topic_is_read_on_by_the_next_read(
     monkeypatch.setattr(mirror, "fetch", fetch_once)
     faults = list(itertools.takewhile(lambda found: isinstance(found, Fault), _reads(checkpoints, client, topic)))
     assert faults
-    assert f"partition 0 of topic {topic} is read to offset {positions[1]} of {len(names)}" in str(faults[0])
+    assert f"partition 0 of {topic} is read to offset {positions[1]} of {len(names)}" in str(faults[0])
     assert (checkpoints.problem, positions[:3]) == (None, [0, positions[1], positions[1]])
     assert checkpoints.read(client, [topic], soon()) == frozenset(names)
 

@@ -71,7 +71,7 @@ class Checkpoints:
                 fault = end if isinstance(end, Fault) else self._read(client, (id_, place), end, deadline)
                 if fault is not None:
                     reached, _ = self._positions.get((id_, place), (0, None))
-                    return fault.at(f"partition {place.partition} of topic {topic} is read to offset {reached} of {end}")
+                    return fault.at(f"partition {place.partition} of {topic} is read to offset {reached} of {end}")
         return frozenset(self._groups)
 
     def _read(self, client: Client, key: tuple[str, Partition], end: int, deadline: Deadline) -> Fault | None:
