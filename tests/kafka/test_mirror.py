@@ -159,6 +159,7 @@ def test_a_large_topic_is_read_on_by_the_next_read(
     assert faults
     assert f"partition 0 of {topic} is read to offset {positions[1]} of {len(names)}" in str(faults[0])
     assert (checkpoints.problem, positions[:3]) == (None, [0, positions[1], positions[1]])
+    monkeypatch.undo()
     assert checkpoints.read(client, [topic], soon()) == frozenset(names)
 
 
