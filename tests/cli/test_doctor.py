@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,18 @@ def test_a_broker_whose_clock_is_behind(client: Client, make: Maker) -> None:
     assert clock.result is CheckResult.FAILED
     assert clock.found.startswith("broker 1 has just written records with times before ")
     assert "its clock is behind, or this machine's is ahead" in clock.found
+
+
+def test_checkpoints_that_can_not_be_read(client: Client) -> None:
+    """Any group may be mirrored, so no policy deletes one: the topic and the cause are named."""
+    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
+    connection = replace(connection, checkpoint_topics=frozenset({"gone.checkpoints.internal"}))
+    session = Session(client, connection, clock=SystemClock())
+    findings = list(examine_kafka(session, CheckedCluster(connection, client.settings)))
+    (mirror,) = [each for each in findings if each.check == "MirrorMaker 2"]
+    assert mirror.result is CheckResult.FAILED
+    assert "MirrorMakerTarget: " in mirror.found
+    assert "topic gone.checkpoints.internal: " in mirror.found
 
 
 @pytest.mark.slow

@@ -352,7 +352,8 @@ def test_never_kept_and_deleted(world: World, groups: Groups, topic: str, number
         """Whether the policy has met each request, or has deleted the group."""
         status = world.get("kgp", OWNER, f"race-{number}")["status"]
         refused = {each["reason"]: each["count"] for each in status.get("groupsByReason", ())}
-        return refused.get(reasons.KEEP_REQUESTED, 0) + status.get("totals", {}).get("deleted", 0) == len(names)
+        deleted = status.get("totals", {}).get("deleted", 0)
+        return bool(refused.get(reasons.KEEP_REQUESTED, 0) + deleted == len(names))
 
     wait_for(judged)
     _never_both(world, groups, names)

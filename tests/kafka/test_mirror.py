@@ -163,6 +163,16 @@ def test_a_large_topic_is_read_on_by_the_next_read(
     assert checkpoints.read(client, [topic], soon()) == frozenset(names)
 
 
+def test_only_topics_that_are_asked_for_count(client: Client, make: Maker, new_topic: Topic) -> None:
+    """Others are forgotten: a user names the real ones if somebody invents ids, which is no matter of a restart."""
+    forged, real, checkpoints = new_topic(), new_topic(), Checkpoints(most_bytes=1_000)
+    make.checkpoints(forged, [f"made-up-{number}" for number in range(20)])
+    make.checkpoints(real, ["orders"])
+    assert isinstance(checkpoints.read(client, [forged, real], soon()), Fault)
+    assert checkpoints.read(client, [real], soon()) == frozenset({"orders"})
+    assert checkpoints.read(client, [], soon()) == frozenset()
+
+
 def _reads(checkpoints: Checkpoints, client: Client, topic: str) -> Iterator[frozenset[str] | Fault]:
     while True:
         yield checkpoints.read(client, [topic], soon())

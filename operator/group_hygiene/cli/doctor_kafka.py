@@ -420,6 +420,13 @@ def _scan(session: Session, cluster: CheckedCluster) -> Iterator[Finding]:
         yield failed(_KAFKA, "scan", f"{refusal.reason}: {refusal.message}", f"docs/reasons.md, {refusal.reason}")
     if not forbidden:
         yield ok(_KAFKA, "scan", "every broker listed its groups: nothing forbids deletions")
+    topics = kafka_cluster.read_topics(session.client, session.deadline())
+    if not isinstance(topics, Fault):
+        checkpoints = checkpoint_topics(topics, cluster.connection.checkpoint_topics)
+        mirrored = memory.checkpoints.read(session.client, checkpoints, session.deadline())
+        if isinstance(mirrored, Fault):
+            found = f"{reasons.MIRROR_MAKER}: which groups MirrorMaker 2 mirrors is not known: {mirrored}"
+            yield failed(_KAFKA, "MirrorMaker 2", found, f"docs/reasons.md, {reasons.MIRROR_MAKER}")
     if observation.all_groups is not None and observation.snapshot.complete:
         policies = cluster.known.policies if cluster.known else ()
         for line in note_lines(pattern_notes(cluster.connection, policies, observation.all_groups)):

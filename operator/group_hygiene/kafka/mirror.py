@@ -39,7 +39,8 @@ class Checkpoints:
     """Remembers the groups that it has read, so that each call of `read` reads new records only, and one that runs out
     of time leaves the rest to the next.
 
-    Ids are never dropped, up to `most_bytes`: a client that may write to such a topic can invent any number.
+    Ids stay as long as their topic is asked for, up to `most_bytes`: a client that may write to such a topic can invent
+    any number.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
@@ -47,9 +48,9 @@ class Checkpoints:
         # By topic id, as a recreated topic is unread. Below 2.8, without ids, an end before our position shows it, or
         # another batch before that position.
         self._positions: dict[tuple[str, Partition], tuple[int, Batch | None]] = {}
-        self._groups: set[str] = set()
+        # Topic -> the groups that it names.
+        self._groups: dict[str, set[str]] = {}
         self.problem: Fault | None = None
-        self._bytes = 0
 
     def read(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
         """All group ids in checkpoints up to the topics' ends, or the Fault of this read, which `problem` shows."""
@@ -59,6 +60,8 @@ class Checkpoints:
 
     def _read_all(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
         wanted = sorted(set(topics))
+        self._positions = {key: value for key, value in self._positions.items() if key[1].topic in wanted}
+        self._groups = {topic: self._groups.get(topic, set()) for topic in wanted}
         ids, counts = topic_ids(client, wanted, deadline), partition_counts(client, wanted, deadline)
         for topic in wanted:
             id_, count = ids[topic], counts[topic]
@@ -72,7 +75,7 @@ class Checkpoints:
                 if fault is not None:
                     reached, _ = self._positions.get((id_, place), (0, None))
                     return fault.at(f"partition {place.partition} of {topic} is read to offset {reached} of {end}")
-        return frozenset(self._groups)
+        return frozenset().union(*self._groups.values())
 
     def _read(self, client: Client, key: tuple[str, Partition], end: int, deadline: Deadline) -> Fault | None:
         _, place = key
@@ -92,8 +95,9 @@ class Checkpoints:
             if isinstance(answer, Fault):
                 return answer
             known = None
-            self._remember(group for record in answer.records if (group := _group_of(record.key)) is not None)
-            if self._bytes > self._most_bytes:
+            groups = self._groups[place.topic]
+            groups.update(group for record in answer.records if (group := _group_of(record.key)) is not None)
+            if sum(_OBJECT_BYTES + len(group) for of in self._groups.values() for group in of) > self._most_bytes:
                 return Fault(TOO_MUCH, f"checkpoints name more groups than {self._most_bytes} bytes hold")
             if answer.position == position and answer.stable < end:
                 return Fault("UNSTABLE_OFFSET_COMMIT", f"a transaction is open in topic {place.topic}")
@@ -101,12 +105,6 @@ class Checkpoints:
             # Also before the end: a large topic takes several scans.
             self._positions[key] = position, last
         return None
-
-    def _remember(self, groups: Iterable[str]) -> None:
-        for group in groups:
-            if group not in self._groups and self._bytes <= self._most_bytes:
-                self._groups.add(group)
-                self._bytes += _OBJECT_BYTES + len(group)
 
 
 def _group_of(key: bytes | None) -> str | None:
