@@ -290,7 +290,7 @@ def make_plan(
     valid_marks = {name: mark for name, mark in standing.items() if mark is not None}
     marking = _marking(policy, verdicts, conditions, marks, valid_marks)
     if new is not None:
-        # The next announcement, of other groups, would cover these marks with dates that nobody could see.
+        # The next announcement, of other groups, would cover these marks, whose dates no user could see.
         unseen = standing.keys() - valid_marks.keys() - marking
         unmarking |= {name: _never_shown(verdicts.get(name)) for name in unseen}
     due = due_groups(policy, verdicts, valid_marks, now)

@@ -32,7 +32,8 @@ from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Unprotect
 
 _HINT = " (match.unprotect: [UnreadableOffsetsLog] to trust scans alone)"
-_LOST = "OFFSET_OUT_OF_RANGE"
+_LATE = " (there may be more new records than scan.timeout has time for: a shorter interval leaves fewer)"
+_LOST, _TIMED_OUT = "OFFSET_OUT_OF_RANGE", "REQUEST_TIMED_OUT"
 # No broker is back so soon. Threads of one broker may append records in another order than that of their times.
 _RESTART_MS = 1000
 
@@ -237,7 +238,7 @@ class Uses:
             return recently_active(answer, self._again, self._wait)
         if answer is None or (answer.code == TOPIC_DENIED and self._trusts_scans):
             return None
-        hint = self._hint if answer.code == TOPIC_DENIED else ""
+        hint = self._hint if answer.code == TOPIC_DENIED else _LATE if answer.code == _TIMED_OUT else ""
         return Refusal(
             reasons.EVIDENCE_INCOMPLETE if answer.code == _LOST else reasons.EVIDENCE_UNREADABLE,
             f"whether it was used {self._unread}: {answer}{hint}",
