@@ -39,6 +39,7 @@ from group_hygiene.spec.policy import Limits
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.cli.conftest import Answer, Run
+from tests.kafka.books import configured
 from tests.kafka.makers import Maker, at, soon
 
 # kafka-python's consumers leave sockets for the garbage collector to close.
@@ -106,28 +107,46 @@ def test_a_group_that_a_user_asked_to_keep_is_refused(on_ledger: Run, make: Make
     assert (answer.code, results(answer)) == (1, {group: "KeepRequested"})
 
 
-def test_a_commit_after_the_first_read_is_found(
-    kafka: KafkaCluster, client: Client, make: Maker, ledger: Ledger
+def command_on(client: Client, ledger: Ledger, writer: str) -> Executor:
+    """A command that writes the ledger, and has opened it."""
+    settings = LedgerSettings(installation=None, writer=f"{COMMAND_WRITER}{writer}", topic=ledger._settings.topic)
+    own = open_ledger(client, settings, soon(), create=False, claim=True)
+    assert own is not None
+    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
+    memory = Memory(contents=own.contents, ledger=own)
+    journal = Journal(own, own.contents, memory.unwritten, writable=True)
+    context = Context(client, connection, memory, SystemClock(), journal)
+    return Executor(context, CommandGuard(Session(client, connection)))
+
+
+def test_a_setting_of_the_ledger_that_is_changed_while_the_user_thinks(
+    client: Client, make: Maker, ledger: Ledger
 ) -> None:
+    topic, group = make.topic(records=3), make.name()
+    make.simple(group, at(topic, 2))
+    executor = command_on(client, ledger, group)
+    judged = judge_requested(executor.context, DeletionRequest((group,), "me", None, timedelta(days=1)))
+    configured(make, ledger.topic, {"cleanup.policy": "delete"})
+    stop, outcomes = delete_requested(executor, judged)
+    configured(make, ledger.topic, {"cleanup.policy": "compact"})
+    assert stop is not None
+    assert (stop.reason, outcomes) == ("LedgerUnavailable", [])
+    assert group in make.groups()
+
+
+def test_a_commit_after_the_first_read_is_found(client: Client, make: Maker, ledger: Ledger) -> None:
     """Of the same offset, while the command waits for its user: the log is read again right before the request."""
     topic, used, unused = make.topic(records=3), make.name(), make.name()
     for name in (used, unused):
         make.simple(name, at(topic, 2))
-    settings = LedgerSettings(installation=None, writer=f"{COMMAND_WRITER}{used}", topic=ledger._settings.topic)
-    own = open_ledger(client, settings, soon(), create=False, claim=True)
-    assert own is not None
-    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
-    memory = Memory(contents=own.contents)
-    journal = Journal(own, own.contents, memory.unwritten, writable=True)
-    context = Context(client, connection, memory, SystemClock(), journal)
+    executor = command_on(client, ledger, used)
     request = DeletionRequest((used, unused), "me", timedelta(seconds=2), timedelta(days=1))
     # Longer ago than that, by the broker's clock.
     time.sleep(4)
-    judged = judge_requested(context, request)
+    judged = judge_requested(executor.context, request)
     assert {name for name, verdict in judged.verdicts.items() if verdict.matches} == {used, unused}
     make.simple(used, at(topic, 2))
-    guard = CommandGuard(Session(client, connection))
-    stop, outcomes = delete_requested(Executor(context, guard), judged)
+    stop, outcomes = delete_requested(executor, judged)
     assert stop is None
     assert {each.group: each.reason for each in outcomes} == {used: "RecentlyActive", unused: "Deleted"}
 

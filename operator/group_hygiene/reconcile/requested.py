@@ -32,6 +32,7 @@ from group_hygiene.reconcile.delete_requests import not_deleted
 from group_hygiene.reconcile.deletion import apply
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.marks import note_marks
+from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.scan import observe
 from group_hygiene.reconcile.uses import Since, Uses, read_ends
 from group_hygiene.spec.durations import format_duration
@@ -103,7 +104,9 @@ def delete_requested(executor: Executor, judged: Judged) -> tuple[Refusal | None
     The marks are in the ledger, as evidence of the request, and are removed at the end.
     """
     context, policy, contents = executor.context, judged.policy, executor.context.journal.contents
-    problem = judged.stop or note_marks(context, _plan(context, judged))
+    # The user may have thought for hours.
+    unproved = executor.refusal(context.deadline(), Moment.OPENED)
+    problem = judged.stop or unproved or note_marks(context, _plan(context, judged))
     if problem is not None:
         return problem, []
     try:
