@@ -27,7 +27,9 @@ from group_hygiene.spec.msk import Hosts
 if TYPE_CHECKING:
     from group_hygiene.kafka.client import Deadline
 
-_SCRAM_ITERATIONS_MIN = 4096
+# The least that Kafka's clients accept, and three times the most that a cluster's administrator may set
+# (ScramMechanism): each login takes some 30 ms of CPU then, and there may be one for each of 1,000 brokers.
+_SCRAM_ITERATIONS_MIN, _SCRAM_ITERATIONS_MAX = 4096, 50_000
 _UNSEEN_BYTES = 256 << 10
 _AT_ONCE = 1 << 16
 _FLOOD = Fault(TOO_MUCH, f"the brokers' answers together are larger than {ANSWER_BYTES} bytes")
@@ -83,15 +85,16 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
 
 
 class WeakScram(kafka_errors.SaslAuthenticationFailedError):  # type: ignore[misc]
-    """A broker asks for a proof of the password from which others could guess it. It got none."""
+    """A broker asks for a proof of the password from which others could guess it, or that takes long. It got none."""
 
 
 class _ScramClient(ScramClient):  # type: ignore[misc]
-    """The library's exchange, with the least number of iterations that Kafka's clients accept (ScramMechanism)."""
+    """The library's exchange, with limits for the number of iterations."""
 
     def create_salted_password(self, salt: bytes, iterations: int) -> None:
-        if iterations < _SCRAM_ITERATIONS_MIN:
-            raise WeakScram(f"it asks for SCRAM with {iterations} iterations, less than {_SCRAM_ITERATIONS_MIN}")
+        if not _SCRAM_ITERATIONS_MIN <= iterations <= _SCRAM_ITERATIONS_MAX:
+            limits = f"{_SCRAM_ITERATIONS_MIN} to {_SCRAM_ITERATIONS_MAX} are accepted"
+            raise WeakScram(f"it asks for SCRAM with {iterations} iterations: {limits}")
         super().create_salted_password(salt, iterations)
 
 
