@@ -325,6 +325,100 @@ def test_what_is_committed_between_two_tries_of_an_overwrite_stays(
     assert tried(9) == [(7, reasons.ALREADY_COMMITTED), (1, reasons.VERIFIED), (8, reasons.ALREADY_COMMITTED)]
 
 
+def dies() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("committed_first", [1, 0, None], ids=["waits-amid", "waits-before-the-first", "process-died"])
+def test_what_is_committed_after_a_try_that_replaced_nothing_stays(
+    client: Client, ledger: Ledger, make: Maker, monkeypatch: pytest.MonkeyPatch, committed_first: int | None
+) -> None:
+    """The group was gone at the first try, so no later one replaces anything, however the first one ended."""
+    monkeypatch.setattr(restoration, "_COMMIT_CHUNK", 1)
+    topic, group = make.topic(partitions=2, records=9), make.name()
+    make.produce(topic, [(None, b"x")] * 9, 1)
+    ledger.write([saved(client, group, at(topic, 1) | at(topic, 1, 1))])
+
+    def tried(chunks: int) -> list[str]:
+        answers = iter([None] * (chunks + 1))
+        guard = Guard(stop=lambda: next(answers, STOPPED))
+        return [p.reason for p in restored(client, ledger, group, guard=guard, overwrite_later=True).partitions]
+
+    if committed_first is None:
+        with pytest.raises(KeyboardInterrupt):
+            restored(client, ledger, group, guard=Guard(at_lease=dies, nth=2), overwrite_later=True)
+    else:
+        tried(committed_first)
+    make.simple(group, at(topic, 7))
+    assert tried(0) == [reasons.ALREADY_COMMITTED, reasons.STOPPING]
+    make.simple(group, at(topic, 8, 1))
+    assert tried(9) == [reasons.ALREADY_COMMITTED, reasons.ALREADY_COMMITTED]
+    assert committed(client, group) == at(topic, 7) | at(topic, 8, 1)
+
+
+def test_what_is_committed_amid_the_first_try_stays_at_the_next(client: Client, ledger: Ledger, make: Maker) -> None:
+    """A refused group is tried again as long as another group of its request waits."""
+    topic, group = make.topic(records=9), make.name()
+    ledger.write([saved(client, group, at(topic, 1))])
+
+    def goes_on() -> None:
+        make.simple(group, at(topic, 7))
+
+    for guard in (Guard(stop=goes_on), Guard()):
+        result = restored(client, ledger, group, guard=guard, overwrite_later=True)
+        assert (result.kind, result.reason) == (ResultKind.REFUSED, reasons.ALREADY_COMMITTED)
+    assert committed(client, group) == at(topic, 7)
+
+
+def test_a_try_that_changed_nothing_prevents_no_later_object(client: Client, ledger: Ledger, make: Maker) -> None:
+    """The entry of its start stays for its next try, with the reason, and ends with the request."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+    for number in (1, 2):
+        answers = iter([None])
+        guard = Guard(stop=lambda answers=answers: next(answers, STOPPED))  # type: ignore[misc]
+        result = restored(client, ledger, group, guard=guard, overwrite_later=True, id=f"o.{number}", origin="o.")
+        assert (result.kind, result.reason) == (ResultKind.WAITING, reasons.STOPPING)
+    assert [(o.id, o.what, o.reason) for o in outcomes(ledger)] == [
+        ("o.1", OutcomeType.FAILED, reasons.STOPPING),
+        ("o.2", OutcomeType.FAILED, reasons.STOPPING),
+    ]
+    assert restored(client, ledger, group, overwrite_later=True, id="o.2", origin="o.").reason == reasons.RESTORED
+    assert [(o.id, o.what) for o in outcomes(ledger)] == [("o.1", OutcomeType.FAILED), ("o.2", OutcomeType.RESTORED)]
+
+
+def test_only_offsets_of_the_last_deletion_replace_later_ones(client: Client, ledger: Ledger, make: Maker) -> None:
+    """The group went on with a topic whose offsets an earlier deletion took."""
+    early, last, group = make.topic(records=9), make.topic(records=9), make.name()
+    old = saved(client, group, at(early, 1), id="id-0", at=NOW - timedelta(days=1), partial=True)
+    ledger.write([old, saved(client, group, at(last, 1), partial=True)])
+    make.simple(group, at(early, 7) | at(last, 8))
+    result = restored(client, ledger, group, overwrite_later=True)
+    assert {p.partition.topic: p.reason for p in result.partitions} == {
+        early: reasons.ALREADY_COMMITTED,
+        last: reasons.VERIFIED,
+    }
+    assert committed(client, group) == at(early, 7) | at(last, 1)
+
+
+def test_a_later_try_does_not_undo_the_first(
+    client: Client, ledger: Ledger, make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offsets that the first try replaced are newer than the backup, and not newer than `at`."""
+    monkeypatch.setattr(restoration, "_COMMIT_CHUNK", 1)
+    topic, group = make.topic(partitions=2, records=9), make.name()
+    make.produce(topic, [(None, b"x")] * 9, 1)
+    ledger.write([saved(client, group, at(topic, 1) | at(topic, 1, 1))])
+    make.simple(group, at(topic, 4) | at(topic, 4, 1))
+    options: dict[str, Any] = {"overwrite_later": True, "at": datetime.now(UTC) + timedelta(hours=1)}
+    answers = iter([None] * 2)
+    first = restored(client, ledger, group, guard=Guard(stop=lambda: next(answers, STOPPED)), **options)
+    assert [p.reason for p in first.partitions] == [reasons.VERIFIED, reasons.STOPPING]
+    second = restored(client, ledger, group, **options)
+    assert [p.reason for p in second.partitions] == [reasons.ALREADY_THERE, reasons.VERIFIED]
+    assert committed(client, group) == at(topic, 1) | at(topic, 1, 1)
+
+
 def test_a_wrong_clock_loses_no_replaced_offset(client: Client, ledger: Ledger, make: Maker) -> None:
     """Its backup would expire at once, or never."""
     topic, group = make.topic(records=5), make.name()
@@ -409,10 +503,6 @@ def test_an_interrupted_restore_is_reported_and_runs_again(client: Client, ledge
     """Who dies amid a restore leaves word that it began; the same request is not done, and ends that."""
     topic, group = make.topic(records=5), make.name()
     ledger.write([saved(client, group, at(topic, 3))])
-
-    def dies() -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         restored(client, ledger, group, guard=Guard(at_lease=dies, nth=2))
     assert [(o.what, o.reason) for o in outcomes(ledger)] == [(OutcomeType.FAILED, reasons.INTERRUPTED)]

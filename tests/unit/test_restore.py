@@ -125,9 +125,8 @@ def test_partition_is_decided(changes: dict[str, Any], reason: str, commit: Comm
         overwrite_later=case["overwrite"],
     )
     now = {PLACE: case["now"]} if "now" in case else {}
-    (result,) = decide(
-        backup(topic_ids={"orders": case["saved_id"]}), now, {"orders": case["id"]}, {PLACE: case["range"]}, request
-    )
+    saved, ids = backup(topic_ids={"orders": case["saved_id"]}), {"orders": case["id"]}
+    (result,) = decide(saved, now, ids, {PLACE: case["range"]}, request, {PLACE})
     assert (result.partition, result.reason, result.commit) == (PLACE, reason, commit)
     assert result.present == (now.get(PLACE) if commit or reason == reasons.ALREADY_COMMITTED else None)
 
@@ -247,6 +246,36 @@ def test_what_a_restore_replaced_was_deleted_by_no_policy() -> None:
     assert not concerns(dataclasses.replace(by_policy, deleted_after=NOW + timedelta(minutes=1)), backups)
     by_name = RestoreRequest(id="r", groups=("billing",), at=at, overwrite_later=True)
     assert choose(by_name, "billing", backups) == replaced_
+
+
+def test_a_request_never_chooses_what_it_replaced_itself() -> None:
+    """Its later tries would undo the first one; another request may."""
+    deleted = rows_of({"orders": 5}, id=NEW)
+    replaced_ = rows_of({"orders": 9}, id=LATER, at=NOW + timedelta(hours=1), replaced=True, continues="r")
+    backups = {NEW: [deleted], LATER: [replaced_]}
+    own = RestoreRequest(id="r", groups=("billing",), at=NOW + timedelta(hours=2), overwrite_later=True)
+    assert choose(own, "billing", backups) == deleted
+    assert choose(dataclasses.replace(own, id="s"), "billing", backups) == replaced_
+
+
+def test_offsets_of_an_earlier_deletion_replace_none() -> None:
+    """The group goes on with a topic since: only offsets that the last deletion took replace later ones."""
+    backups = {
+        OLD: [rows_of({"orders": 100, "users": 7}, id=OLD, at=NOW - DAY, partial=True)],
+        NEW: [rows_of({"payments": 50}, id=NEW, partial=True)],
+    }
+    request = RestoreRequest(id="r", groups=("billing",), overwrite_later=True)
+    found = choose(request, "billing", backups)
+    assert isinstance(found, Backup)
+    orders, payments, users = (Partition(topic, 0) for topic in ("orders", "payments", "users"))
+    bounds = dict.fromkeys((orders, payments, users), Bounds(0, 9_000))
+    now = {orders: CommittedOffset(5_000), payments: CommittedOffset(60)}
+    results = decide(found, now, found.topic_ids, bounds, request, {payments})
+    assert {r.partition: (r.reason, r.commit) for r in results} == {
+        orders: (reasons.ALREADY_COMMITTED, None),
+        payments: (reasons.WOULD_RESTORE, CommittedOffset(50)),
+        users: (reasons.WOULD_RESTORE, CommittedOffset(7)),
+    }
 
 
 def test_the_later_backup_of_one_second() -> None:

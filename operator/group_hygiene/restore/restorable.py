@@ -218,10 +218,14 @@ def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequenc
 
 
 def _allowed(request: RestoreRequest, backups: Saved) -> Saved:
-    """Offsets that a restore replaced are none that a policy deleted: only a request for groups at a time has them."""
+    """What a restore replaced was deleted by no policy: only another request for groups at a time may choose it."""
     at = request.at
-    if at is None or not request.overwrite_later or request.policy is not None:
-        backups = {id_: parts for id_, parts in backups.items() if not any(part and part.replaced for part in parts)}
+    undoes = at is not None and request.overwrite_later and request.policy is None
+    backups = {
+        id_: parts
+        for id_, parts in backups.items()
+        if not any(part and part.replaced and (not undoes or part.continues == request.id) for part in parts)
+    }
     return backups if at is None else {id_: parts for id_, parts in backups.items() if _taken(id_, parts) <= at}
 
 
@@ -247,14 +251,17 @@ def decide(
     ids: Mapping[str, str | Fault],
     bounds: Mapping[Partition, Bounds | Fault],
     request: RestoreRequest,
+    own: Collection[Partition],
 ) -> list[PartitionResult]:
     """For each partition of a backup: WouldRestore with the offset to commit, or why it is left alone. Pure.
 
     now: the offsets that are committed now. ids: the topics' current ids. bounds: of partitions of existing topics.
+    own: the partitions that the backup had itself; offsets that earlier deletions took replace none.
     """
 
-    def replaces(offset: int, present: CommittedOffset) -> bool:
-        return request.overwrite_later and (offset < present.offset or (backup.replaced and offset != present.offset))
+    def replaces(place: Partition, offset: int, present: CommittedOffset) -> bool:
+        is_other = offset < present.offset or (backup.replaced and offset != present.offset)
+        return request.overwrite_later and place in own and is_other
 
     results: list[PartitionResult] = []
     for place, saved in sorted(saved_offsets(backup).items()):
@@ -263,13 +270,13 @@ def decide(
         doubt = _another_topic(backup.topic_ids.get(place.topic, ""), ids[place.topic], request)
         if doubt is not None:
             results.append(PartitionResult(place, saved, *doubt))
-        elif present is not None and not replaces(saved.offset, present):
+        elif present is not None and not replaces(place, saved.offset, present):
             results.append(held(place, saved, present))
         else:
             reason, message, commit = _in_range(saved, bounds[place], request.out_of_range)
             found = PartitionResult(place, saved, reason, message, commit)
             if present is not None and commit is not None:
-                is_other = replaces(commit.offset, present)
+                is_other = replaces(place, commit.offset, present)
                 found = _replacing(found, commit, present) if is_other else held(place, saved, present)
             results.append(found)
     return results

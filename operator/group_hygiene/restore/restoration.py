@@ -63,13 +63,14 @@ class SavedEntries:
     """The ledger's entries for some requests. backups: group -> id -> parts, None = an unreadable part.
 
     done: (id of the request, group) -> outcome. earlier: the same of earlier objects (`RestoreRequest.follows`), None =
-    unreadable. ends: group -> the `ends` of `choose`. stop: why none of these requests can be met now; an empty list =
-    not asked yet.
+    unreadable. begun: like done, of requests that began to restore the group, done or not. ends: group -> the `ends` of
+    `choose`. stop: why none of these requests can be met now; an empty list = not asked yet.
     """
 
     backups: dict[str, dict[str, list[Backup | None]]] = field(default_factory=dict)
     done: dict[tuple[str, str], HistoryEntry] = field(default_factory=dict)
     earlier: dict[tuple[str, str], HistoryEntry | None] = field(default_factory=dict)
+    begun: set[tuple[str, str]] = field(default_factory=set)
     ends: dict[str, dict[str, set[OutcomeType]]] = field(default_factory=dict)
     stop: list[Refusal | None] = field(default_factory=list)
 
@@ -89,11 +90,9 @@ def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: D
             return False
         if key[0] == "outcome" and (len(key) < 4 or key[3] not in _ENDS):
             what = key[3] if len(key) > 3 else ""
-            # Of an earlier object, a start without an end counts, too.
+            # A start without an end counts, too.
             return what in (OutcomeType.RESTORED, OutcomeType.FAILED) and any(
-                each.follows(key[2]) or (each.id == key[2] and what == OutcomeType.RESTORED)
-                for each in requests
-                if each.asks_for(group)
+                each.id == key[2] or each.follows(key[2]) for each in requests if each.asks_for(group)
             )
         return any(each.granted(group) for each in (*by_name.get(group, ()), *by_policy))
 
@@ -107,10 +106,14 @@ def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: D
         elif key[3] in _ENDS:
             saved.ends.setdefault(key[1], {}).setdefault(key[2], set()).add(OutcomeType(key[3]))
         elif key[2] not in ids:
-            if key[3] == OutcomeType.RESTORED or (key[2], key[1]) not in saved.earlier:
+            # A start's entry with another reason: nothing was changed.
+            ended = isinstance(entry, HistoryEntry) and entry.reason != reasons.INTERRUPTED
+            if key[3] == OutcomeType.RESTORED or (not ended and (key[2], key[1]) not in saved.earlier):
                 saved.earlier[key[2], key[1]] = entry if isinstance(entry, HistoryEntry) else None
-        elif isinstance(entry, HistoryEntry) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
-            saved.done[key[2], entry.group] = entry
+        else:
+            saved.begun.add((key[2], key[1]))
+            if isinstance(entry, HistoryEntry) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
+                saved.done[key[2], entry.group] = entry
     return saved
 
 
@@ -221,12 +224,9 @@ def _restore_group(
     state = _state(executor, backup)
     if isinstance(state, GroupResult):
         return state
-    # What an earlier try of this request was about to replace: what was committed since then stays.
-    replaced = [p for parts in backups.values() for p in parts if p and p.replaced and p.continues == request.id]
-    first: dict[Partition, CommittedOffset | None] = {
-        place: offset for part in replaced for place, offset in saved_offsets(part).items()
-    }
-    found = _read(executor, request, backup, first or None)
+    first = _there_at_first(request, name, saved)
+    parts = [part for part in backups[backup.id] if part is not None]
+    found = _read(executor, request, backup, parts, first)
     if isinstance(found, GroupResult):
         return replace(found, saved_at=backup.at)
     if preview:
@@ -239,18 +239,29 @@ def _restore_group(
         stop = executor.refusal(executor.context.deadline(), Moment.REQUEST) or executor.record(entries)
         if stop is not None:
             return GroupResult(name, ResultKind.WAITING, stop.reason, stop.message, backup.at)
-        before = first or {partition.partition: partition.present for partition in found.decided}
-        found = _read(executor, request, backup, before)
+        # Whatever was committed since the first try stays.
+        before = {p.partition: p.present for p in found.decided} if first is None else first
+        found = _read(executor, request, backup, parts, before)
     if isinstance(found, GroupResult):
         result, was_there = replace(found, saved_at=backup.at), True
     else:
         result = warned(summed(name, backup, _commit(executor, backup, found.decided), preview), state)
         was_there = found.is_there
     outcome = _outcome(executor, request, backup, OutcomeType.RESTORED, result.reason, result.message)
-    parts = [part for part in backups[backup.id] if part is not None]
     if proves_deletion(backup, parts, result, was_there):
         outcome = structs.replace(outcome, backup=backup.id)
-    return _noted(executor, outcome, result, begun)
+    return _noted(executor, request, outcome, result, begun)
+
+
+def _there_at_first(
+    request: RestoreRequest, name: str, saved: SavedEntries
+) -> Mapping[Partition, CommittedOffset | None] | None:
+    """The offsets that this request may replace, as an earlier try of it has saved them; None = there was none."""
+    parts = [part for parts in saved.backups.get(name, {}).values() for part in parts if part is not None]
+    replaced = [part for part in parts if part.replaced and part.continues == request.id]
+    if not replaced and (request.id, name) not in saved.begun:
+        return None
+    return {place: offset for part in replaced for place, offset in saved_offsets(part).items()}
 
 
 def proves_deletion(backup: Backup, parts: Sequence[Backup], result: GroupResult, was_there: bool) -> bool:
@@ -277,10 +288,12 @@ def _read(
     executor: Executor,
     request: RestoreRequest,
     backup: Backup,
+    parts: Sequence[Backup],
     before: Mapping[Partition, CommittedOffset | None] | None = None,
 ) -> _Found | GroupResult:
     """Read the evidence, and decide what may be committed now; a GroupResult if nothing may.
 
+    parts: of this very backup, without offsets that earlier deletions took.
     before: the present offsets by an earlier read, as far as they matter. Another one was committed since, and stays.
     """
     client, deadline, saved = executor.context.client, executor.context.deadline(), saved_offsets(backup)
@@ -293,7 +306,8 @@ def _read(
     now = current_offsets(client, backup.type, {backup.group: None}, list(saved), deadline)
     if isinstance(now, Fault):
         return unreadable(backup.group, now)
-    decided = decide(backup, now, ids, bounds, request)
+    own = {place for part in parts for place in saved_offsets(part)}
+    decided = decide(backup, now, ids, bounds, request, own)
     if before is not None:
         decided = [
             held(p.partition, p.saved, p.present) if p.present not in (None, before.get(p.partition)) else p
@@ -422,14 +436,20 @@ def _replaced(
     return in_parts(structs.replace(backup, **changes))
 
 
-def _noted(executor: Executor, outcome: HistoryEntry, result: GroupResult, begun: HistoryEntry | None) -> GroupResult:
-    """Write the outcome into the ledger, and remove the entry of the start; returns the result."""
+def _noted(
+    executor: Executor, request: RestoreRequest, outcome: HistoryEntry, result: GroupResult, begun: HistoryEntry | None
+) -> GroupResult:
+    """Write the outcome into the ledger, and remove the entry of the start; returns the result.
+
+    If there is no outcome, a later try that may replace offsets needs the entry of the start (`SavedEntries.begun`).
+    """
     # With an unfinished deletion, only a commit proves that the group was gone.
     proven = result.restored and (begun is not None or outcome.group not in executor.context.journal.contents.intents)
     changes: list[Change] = [outcome] if proven else []
     unsure = any(p.commit is not None and p.reason == reasons.OFFSETS_UNKNOWN for p in result.partitions)
     if begun is not None and not unsure:
-        changes.append(Removal(begun.key))
+        failed = structs.replace(begun, reason=result.reason, message=result.message)
+        changes.append(failed if request.overwrite_later and not proven else Removal(begun.key))
     problem = executor.record(changes) if changes else None
     if problem is not None:
         return replace(result, message=f"{result.message}; not written into the ledger: {problem.reason}")
