@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from group_hygiene import reconcile
+from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import topic_ids
 from group_hygiene.ledger.codec import group_of
@@ -89,6 +90,19 @@ def test_it_is_settled_whatever_became_of_its_policy(client: Client, scene: Scen
     assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED]
     # And from then on it writes no more than any dry run.
     assert not successor.open().journal.writable
+
+
+def test_a_group_that_a_new_coordinator_does_not_show_yet_was_not_deleted(
+    scene: Scene, make: Maker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DescribeGroups answers as for a group that does not exist; its committed offsets tell that it does."""
+    deletion = scene.intent(make.abandoned(make.name("old"), topic), TIDY)
+    monkeypatch.setattr(kafka_groups, "find_groups", lambda client, names, deadline: dict.fromkeys(names))
+    remains = recovery.read_remains(scene.context, [deletion], Deadline(60))
+    assert remains[deletion.group].found is Presence.UNKNOWN
+    make.delete_group(deletion.group)
+    remains = recovery.read_remains(scene.context, [deletion], Deadline(60))
+    assert remains[deletion.group].found is Presence.GONE
 
 
 def test_what_was_restored_had_been_deleted(scene: Scene, make: Maker, topic: str) -> None:

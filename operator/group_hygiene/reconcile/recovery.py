@@ -298,6 +298,9 @@ def read_remains(
     """
     groups = [each.group for each in deletions if not each.topics]
     existing = kafka_groups.find_groups(context.client, groups, deadline)
+    # For a moment, a new coordinator does not show a group whose last records it has not committed: here it says so.
+    absent = dict.fromkeys(name for name, answer in existing.items() if answer is None)
+    left = kafka_offsets.committed_offsets(context.client, absent, deadline, require_stable=True)
     in_use = dict.fromkeys(each.group for each in deletions if each.topics)
     committed = kafka_offsets.committed_offsets(context.client, in_use, deadline)
     hidden = _hidden(context, in_use, {topic for each in deletions for topic in each.topics}, deadline)
@@ -313,7 +316,7 @@ def read_remains(
             return Remains(Presence.GONE if gone == topics else some, gone)
         answer = existing[deletion.group]
         if answer is None or isinstance(answer, Fault):
-            return Remains(Presence.GONE if answer is None else Presence.UNKNOWN)
+            return Remains(Presence.GONE if left.get(deletion.group) == {} else Presence.UNKNOWN)
         if parts and deletion.partitions:
             return _of_large_group(context, deletion, answer.group)
         return Remains(Presence.THERE)
