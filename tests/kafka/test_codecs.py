@@ -12,7 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from kafka.protocol.consumer import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse
+from kafka.protocol.consumer.group import LeaveGroupRequest, LeaveGroupResponse
 
+from faults.groups import _Brokers
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
@@ -195,6 +198,56 @@ def test_evidence_by_the_codec_of_the_offsets_topic(codec: int) -> None:
         assert outcomes[unused] == reasons.DELETED
         assert outcomes[used] != reasons.DELETED
         assert set(make.groups()) >= {used, other}
+        client.close()
+        make.close()
+
+
+def _join(bootstrap: str, group: str, size: int) -> None:
+    """A member whose subscription has so many bytes joins, and leaves."""
+    user_data = size.to_bytes(4, "big") + bytes(size)
+    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(6) + user_data)
+    times = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000}
+    named = {"group_id": group, "protocol_type": "consumer", "protocols": [protocol], "version": 3}
+    with _Brokers(bootstrap) as brokers:
+        joined = brokers.ask(group, JoinGroupRequest(member_id="", **times, **named), JoinGroupResponse)
+        member = joined.member_id
+        assigned = [SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=b"")]
+        sync = SyncGroupRequest(
+            group_id=group, generation_id=joined.generation_id, member_id=member, assignments=assigned, version=2
+        )
+        assert brokers.ask(group, sync, SyncGroupResponse).error_code == 0
+        leave = LeaveGroupRequest(group_id=group, member_id=member, version=2)
+        assert brokers.ask(group, leave, LeaveGroupResponse).error_code == 0
+
+
+@pytest.mark.parametrize("codec", [pytest.param(n, id=name) for n, name in enumerate(CODECS) if n])
+def test_a_large_record_of_a_group_is_a_use_of_that_group(codec: int) -> None:
+    """Its metadata have 17 MB, which brokers compress. Another group of its partition is deleted, that one is not."""
+    config = {
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.compression.codec": str(codec),
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    with KafkaCluster(config=config) as kafka:
+        make, client = Maker(kafka.plaintext_bootstrap), connect(Settings((kafka.bootstrap_servers,)))
+        topic = make.topic(records=5)
+        unused, large = (make.abandoned(make.name(), topic, "classic") for _ in range(2))
+        scene, tidy = Scene(client, timeout="20s"), policy(unused, large)
+        observation, plan = scene.plan(tidy)
+        assert set(plan.actions) == {unused, large}
+        place = Partition(OFFSETS_TOPIC, 0)
+        before = end_offsets(client, [place], soon())[place]
+        assert isinstance(before, int)
+        _join(kafka.plaintext_bootstrap, large, 17_000_000)
+        tail = Tail(client, seen(client).leaders, {0: before})
+        tail.read_on({large, unused}.__contains__, soon())
+        use = tail.answer(large, {})
+        assert isinstance(use, Found)
+        assert tail.answer(unused, {}) is None
+        outcomes = {o.group: o.reason for o in scene.apply(plan, observation)}
+        assert outcomes[unused] == reasons.DELETED
+        assert outcomes[large] == reasons.RECENTLY_ACTIVE
+        assert large in make.groups()
         client.close()
         make.close()
 

@@ -1,4 +1,4 @@
-"""One unpacker for all of Kafka's codecs: the whole records or an error, in a bounded amount of memory."""
+"""Unpacking by all of Kafka's codecs: the whole records, a stream of them, or an error, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.kafka.codecs import unpack
+from group_hygiene.kafka.codecs import unpack, unpack_parts, window_bytes
 from group_hygiene.process.memory import TooMuch
 from tests.packing import CODECS, XERIAL_HEADER
 
 _PARTIAL = re.compile("damaged|not one whole|longer than")
+_UNPACKED = pytest.param(0, bytes, id="none")
 BODY = b"".join(b"record %d " % number for number in range(3_000))
 _MiB = 1 << 20
 
@@ -43,6 +44,32 @@ def test_a_part_is_no_whole(codec: int, compress: Callable[[bytes], bytes], cut:
         unpack(codec, packed[: cut if cut < 100 else len(packed) - cut], _MiB)
     with pytest.raises(ValueError, match=_PARTIAL):
         unpack(codec, packed + b"?" * (cut + 1), _MiB)
+
+
+@pytest.mark.parametrize(("codec", "compress"), [_UNPACKED, *CODECS])
+@pytest.mark.parametrize("body", [BODY, bytes(3 * _MiB)], ids=["text", "many-blocks"])
+def test_the_parts_are_the_whole(codec: int, compress: Callable[[bytes], bytes], body: bytes) -> None:
+    """In this order, and none is large. A reader may stop after the first one."""
+    parts = list(unpack_parts(codec, memoryview(compress(body)), 3 * _MiB))
+    assert b"".join(parts) == body
+    assert all(0 < len(part) <= 3 * _MiB for part in parts)
+    assert body.startswith(next(unpack_parts(codec, compress(body), 3 * _MiB)))
+
+
+@pytest.mark.parametrize(("codec", "compress"), CODECS)
+@pytest.mark.parametrize("cut", [0, 1, 3, 10, 100, 1_000])
+def test_a_stream_that_is_damaged(codec: int, compress: Callable[[bytes], bytes], cut: int) -> None:
+    """Bytes that end early, or go on behind the end, are an error at the end of the parts."""
+    packed = compress(BODY)
+    for damaged in (packed[: cut if cut < 100 else len(packed) - cut], packed + b"?" * (cut + 1)):
+        with pytest.raises(ValueError, match=_PARTIAL):
+            list(unpack_parts(codec, damaged, _MiB))
+
+
+def test_a_block_that_is_too_large() -> None:
+    """A bare block of snappy has no parts."""
+    with pytest.raises(TooMuch):
+        list(unpack_parts(2, bytes(cramjam.snappy.compress_raw(bytes(_MiB + 1))), _MiB))
 
 
 @given(st.integers(0, 6), st.binary(max_size=300))
@@ -115,16 +142,68 @@ def test_hostile_bytes_take_bounded_memory(codec: int, packed: str, result: str)
 
     The time is that of the CPU: a busy machine takes longer.
     """
+    found, seconds, peak = _measured(f"packed = {packed}", f"len(unpack({codec}, packed, 16 << 20))")
+    assert found == result
+    assert seconds < 10
+    assert peak < 40 * _MiB
+
+
+@pytest.mark.parametrize(
+    ("codec", "pack"),
+    [
+        pytest.param(0, "body", id="none"),
+        pytest.param(1, "gzip.compress(body, 1)", id="gzip"),
+        pytest.param(2, "xerial_blocks(body)", id="snappy"),
+        pytest.param(3, "bytes(cramjam.lz4.compress(body))", id="lz4"),
+        pytest.param(4, "bytes(cramjam.zstd.compress(body))", id="zstd"),
+    ],
+)
+def test_a_large_batch_takes_bounded_memory(codec: int, pack: str) -> None:
+    """All keys around a value of 200 MB are read; neither its bytes nor the unpacked ones are held."""
+    prepared = f"""
+    from tests.packing import body_of, xerial_blocks
+    keys = [b"group-%d" % number for number in range(10_001)]
+    body = body_of([(key, bytes(200_000_000) if key == b"group-5000" else b"value") for key in keys])
+    packed = {pack}
+    del body
+    """
+    parts = f"unpack_parts({codec}, packed, 16 << 20)"
+    found, seconds, peak = _measured(
+        prepared, f"[row.key for row in read_rows({parts}, len(keys), 16 << 20, Deadline(60))] == keys"
+    )
+    assert found == "True"
+    assert seconds < 10
+    assert peak < 20 * _MiB
+
+
+@pytest.mark.parametrize(
+    ("frame", "result"),
+    [
+        pytest.param(_zstd_frame(27, b""), "ValueError", id="as-large-as-may-be"),
+        pytest.param(_zstd_frame(28, b""), "ValueError", id="too-large"),
+    ],
+)
+def test_a_window_has_a_limit(frame: bytes, result: str) -> None:
+    """Of a stream, too, which fills it: 1 GB without an end."""
+    found, _, peak = _measured(f"packed = {frame!r} + {_RLE!r} * 8_000", "sum(map(len, unpack_parts(4, packed, 1)))")
+    assert found == result
+    assert peak < window_bytes(4) + 20 * _MiB
+
+
+def _measured(prepared: str, expression: str) -> tuple[str, float, int]:
+    """What an expression is in another process, or its error; its seconds of CPU, and the bytes of memory it takes."""
     program = f"""
     import gzip, resource, time, cramjam
+    from group_hygiene.kafka.client import Deadline
+    from group_hygiene.kafka.codecs import unpack, unpack_parts
+    from group_hygiene.kafka.large_batch import read_rows
     from group_hygiene.process.memory import TooMuch
-    from group_hygiene.kafka.codecs import unpack
-    packed = {packed}
+    {prepared.strip()}
     with open("/proc/self/clear_refs", "w") as peak:
         peak.write("5")
     before, begun = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize(), time.process_time()
     try:
-        print(len(unpack({codec}, packed, 16 << 20)))
+        print({expression})
     except (TooMuch, ValueError) as error:
         print(type(error).__name__)
     print(time.process_time() - begun)
@@ -135,6 +214,4 @@ def test_hostile_bytes_take_bounded_memory(codec: int, packed: str, result: str)
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True, timeout=120
     )
     found, seconds, peak = done.stdout.split()
-    assert found == result
-    assert float(seconds) < 10
-    assert int(peak) < 40 * _MiB
+    return found, float(seconds), int(peak)

@@ -25,6 +25,7 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     share_offsets   start offsets of share groups
     mirror          groups that MirrorMaker 2 writes into this cluster
     partition       the log of one partition, and its open transactions
+    large_batch     reads the keys of a batch that is too large to be held
     codecs          unpacks batches of records; imported by Spark's workers
     record_batches  parses record batches by numpy, for Spark's workers
     record_columns  many records at once, a column for each field; pure, imported by Spark's workers

@@ -1,14 +1,16 @@
-"""Unpacks the records of a batch, by each of Kafka's codecs and within a limit of bytes.
+"""Unpacks the records of a batch, by each of Kafka's codecs: as a whole within a limit of bytes, or as a stream.
 
 Brokers compress again what producers send (`compression.type`, `offsets.topic.compression.codec`), so any batch may
-have any codec. The library unpacks without a limit. No I/O; imports no client library.
+have any codec. The library unpacks without a limit. No I/O but a pipe; imports no client library.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from mmap import mmap
 
 import cramjam
@@ -19,6 +21,8 @@ from group_hygiene.process.memory import TooMuch
 _GZIP, _SNAPPY, _LZ4, _ZSTD = 1, 2, 3, 4
 # snappy-java's framing (SnappyCodec): a header, then blocks behind their lengths. Other clients send one bare block.
 _XERIAL, _XERIAL_HEADER, _BLOCK = b"\x82SNAPPY\0", 16, struct.Struct(">i")
+# Bytes of a part of a stream. The largest window of Zstandard's decoder (ZSTD_WINDOWLOG_LIMIT_DEFAULT).
+_PART_BYTES, _ZSTD_WINDOW = 64 << 10, 128 << 20
 # cramjam's error if the output does not fit into the memory it was given.
 _FULL = "failed to write whole buffer"
 
@@ -44,6 +48,52 @@ def unpack(codec: int, packed: bytes | memoryview, most: int) -> bytes:
         raise ValueError(f"their compressed bytes are damaged: {error}") from error
 
 
+def unpack_parts(codec: int, packed: bytes | memoryview, most: int) -> Iterator[bytes | memoryview]:
+    """The unpacked records in parts of at most `most` bytes, of any sum. Takes memory for a part and `window_bytes`.
+
+    codec: as in `unpack`, or 0: they are not compressed. Raises TooMuch for a larger block of snappy, OSError if there
+    is no pipe, and ValueError, perhaps after some parts, if the rest can't be unpacked.
+    """
+    try:
+        if not codec:
+            yield from (packed[at : at + _PART_BYTES] for at in range(0, len(packed), _PART_BYTES))
+        elif codec == _SNAPPY:
+            for block in _snappy_blocks(packed):
+                if cramjam.snappy.decompress_raw_len(block) > most:
+                    raise _too_much(most)
+                yield bytes(cramjam.snappy.decompress_raw(block))
+        elif codec in _STREAMED:
+            yield from _piped(_STREAMED[codec], packed)
+        else:
+            raise ValueError(f"they are compressed by an unknown codec ({codec})")
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"their compressed bytes are damaged: {error}") from error
+
+
+def window_bytes(codec: int) -> int:
+    """How many bytes a decoder may hold at most while it unpacks a stream."""
+    return _ZSTD_WINDOW if codec == _ZSTD else 0
+
+
+def _piped(into: Callable[[bytes | memoryview, cramjam.File], int], packed: bytes | memoryview) -> Iterator[bytes]:
+    """The bytes that `into` writes to a file: a thread writes to a pipe, which makes it wait for the reader.
+
+    cramjam has no decoder that returns parts, and none holds Python's lock. If the reader stops, the pipe is
+    closed, and the thread ends.
+    """
+    reading, writing = os.pipe()
+    with ThreadPoolExecutor(1) as thread, open(reading, "rb", buffering=0) as pipe:
+        try:
+            # Only the thread holds it then: the pipe ends when the thread does.
+            target = [cramjam.File(f"/dev/fd/{writing}", read=False, write=True)]
+        finally:
+            os.close(writing)
+        done = thread.submit(lambda: into(packed, target.pop()))
+        while part := pipe.read(_PART_BYTES):
+            yield part
+        done.result()
+
+
 def _gunzip(packed: bytes | memoryview, most: int) -> bytes:
     member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
@@ -59,22 +109,29 @@ def _gunzip(packed: bytes | memoryview, most: int) -> bytes:
 
 def _unsnap(packed: bytes | memoryview, room: memoryview) -> int:
     """The number of unpacked bytes, which are written to `room`."""
+    written = 0
+    for block in _snappy_blocks(packed):
+        written += _unsnap_block(block, room[written:])
+    return written
+
+
+def _snappy_blocks(packed: bytes | memoryview) -> Iterator[bytes | memoryview]:
     if packed[: len(_XERIAL)] != _XERIAL:
-        return _unsnap_block(packed, room)
-    at, written = _XERIAL_HEADER, 0
+        yield packed
+        return
+    at = _XERIAL_HEADER
     while at + _BLOCK.size <= len(packed):
         (size,) = _BLOCK.unpack_from(packed, at)
         at += _BLOCK.size + size
         if size <= 0 or at > len(packed):
             break
-        unpacked = _unsnap_block(packed[at - size : at], room[written:])
-        if not unpacked:
+        block = packed[at - size : at]
+        if not cramjam.snappy.decompress_raw_len(block):
             # Millions of them would take seconds.
             raise ValueError("a snappy block of nothing")
-        written += unpacked
+        yield block
     if at != len(packed):
         raise ValueError("a snappy block that is longer than its batch")
-    return written
 
 
 def _unsnap_block(block: bytes | memoryview, room: memoryview) -> int:
@@ -90,6 +147,11 @@ def _too_much(most: int) -> TooMuch:
 
 _INTO: dict[int, Callable[[bytes | memoryview, memoryview], int]] = {
     _SNAPPY: _unsnap,
+    _LZ4: cramjam.lz4.decompress_into,
+    _ZSTD: cramjam.zstd.decompress_into,
+}
+_STREAMED: dict[int, Callable[[bytes | memoryview, cramjam.File], int]] = {
+    _GZIP: cramjam.gzip.decompress_into,
     _LZ4: cramjam.lz4.decompress_into,
     _ZSTD: cramjam.zstd.decompress_into,
 }

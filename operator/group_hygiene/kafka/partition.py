@@ -7,6 +7,7 @@ contains both. Reads only, and does not interpret records.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -20,8 +21,9 @@ from kafka.record.util import decode_varint
 
 from group_hygiene.kafka.bounds import FetchBudget
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, Results, fault_of_code, retrying_one
-from group_hygiene.kafka.codecs import unpack
+from group_hygiene.kafka.codecs import unpack, unpack_parts, window_bytes
 from group_hygiene.kafka.coordinators import Question, ask_brokers
+from group_hygiene.kafka.large_batch import read_rows
 from group_hygiene.kafka.library import checksum, packed_records, unpack_old
 from group_hygiene.kafka.protocol import topic_rows
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
@@ -48,8 +50,9 @@ _THROTTLED = 89
 class Record(NamedTuple):
     """A record in the log; no value = a tombstone. leader_epoch: in which its leader appended it.
 
-    time_ms: by the producer's clock, or the broker's if the topic has LogAppendTime; -1 = it has none. producer: the id
-    of the one in whose transaction it is; None = it is in none.
+    value: `fetch` and `fetch_all` skip large ones of a large batch (`large_batch.SKIPPED`). time_ms: by the producer's
+    clock, or the broker's if the topic has LogAppendTime; -1 = it has none. producer: the id of the one in whose
+    transaction it is; None = it is in none.
     """
 
     offset: int
@@ -174,23 +177,30 @@ def fetch(leader: PartitionLeader, position: int, deadline: Deadline, last: Batc
     """The committed records from `position` on, as many as one answer holds.
 
     No record, and the same position before `stable`: there are no records up to `stable`, as after compaction. The
-    Fault is CORRUPT_MESSAGE for damaged bytes and for a batch that is too large when unpacked. last: see
-    `fetch_readable`.
+    Fault is CORRUPT_MESSAGE for damaged bytes. A batch that is too large when unpacked is read without its large
+    values. last: see `fetch_readable`.
     """
-    return _whole(leader.partition, fetch_readable(leader, position, deadline, last=last))
+    return _whole(leader.partition, fetch_readable(leader, position, deadline, last=last, needs_values=False))
 
 
 def fetch_readable(
-    leader: PartitionLeader, position: int, deadline: Deadline, wait_ms: int = 0, last: Batch | None = None
+    leader: PartitionLeader,
+    position: int,
+    deadline: Deadline,
+    wait_ms: int = 0,
+    last: Batch | None = None,
+    *,
+    needs_values: bool = True,
 ) -> Fetched | Fault:
     """As `fetch`, but a batch that can't be read is in `hidden`, and only its records are missing.
 
-    wait_ms: how long the broker waits for the first byte. last: the batch before `position`, by an earlier answer: the
-    Fault is OFFSET_OUT_OF_RANGE if the log has another one there, or none. Then it was recreated, or lost records by a
-    power failure or an unclean election; or compaction rewrote that batch. Leader epochs (KIP-320) prove less: with
-    ZooKeeper, a broker may come back in the same one.
+    needs_values: a batch that is too large when unpacked can't be read. wait_ms: how long the broker waits for the
+    first byte. last: the batch before `position`, by an earlier answer: the Fault is OFFSET_OUT_OF_RANGE if the log has
+    another one there, or none. Then it was recreated, or lost records by a power failure or an unclean election; or
+    compaction rewrote that batch. Leader epochs (KIP-320) prove less: with ZooKeeper, a broker may come back in the
+    same one.
     """
-    unpacking = _Unpacking(leader.client.intake, deadline, _ENOUGH)
+    unpacking = _Unpacking(leader.client.intake, deadline, _ENOUGH, needs_values)
 
     def parse(data: Any, _: int) -> Fetched | None:
         if last is None:
@@ -207,7 +217,7 @@ def fetch_readable(
         return Fault("OFFSET_OUT_OF_RANGE", f"{leader.partition} has other records before offset {position} by now")
     if last is not None and not isinstance(fetched, Fault) and fetched.position == position < fetched.stable:
         # The answer may have had no room for more.
-        return fetch_readable(leader, position, deadline, wait_ms)
+        return fetch_readable(leader, position, deadline, wait_ms, needs_values=needs_values)
     return fetched
 
 
@@ -248,10 +258,11 @@ def fetch_all(
 
     leaders: partition -> its leader and the leader epoch; the Fault is FENCED_LEADER_EPOCH in a later one. Each leader
     gets one request. No record, and the same position: there are no records up to `end`, if no other partition was
-    requested. Else the first batch may only be too large beside the others: for an answer (KIP-74), or unpacked.
+    requested. Else the first batch may only be too large beside the others: for an answer (KIP-74), or unpacked. One
+    that is too large by itself is read without its large values.
     """
     topic_class = FetchRequest.FetchTopic
-    unpacking = _Unpacking(client.intake, deadline, _ENOUGH_OF_EACH)
+    unpacking = _Unpacking(client.intake, deadline, _ENOUGH_OF_EACH, needs_values=False)
 
     def request(indexes: list[int]) -> Request:
         entries = {
@@ -342,7 +353,8 @@ def _fetch_request(topics: list[Any], size: int, isolation: int = _READ_UNCOMMIT
 class _Unpacking:
     """Unpacks batches of answers within the limits. enough: bytes after which the rest of an answer is skipped."""
 
-    def __init__(self, intake: Intake, deadline: Deadline, enough: int) -> None:
+    def __init__(self, intake: Intake, deadline: Deadline, enough: int, needs_values: bool) -> None:
+        self.needs_values = needs_values
         self._budget, self._intake, self._deadline = FetchBudget(), intake, deadline
         self._enough = enough
         # Whether the next batch has all of the limits for itself.
@@ -366,6 +378,21 @@ class _Unpacking:
         self._budget.take(len(body), batch.records_count)
         self.is_fresh = False
         return body
+
+    def large_records(self, batch: Any) -> Iterator[Record]:
+        """The records of a batch that does not fit, without large values. Keys and values each count as a whole batch.
+
+        Raises TooMuch if these don't fit or take too long, ValueError or OSError if they can't be read.
+        """
+        most, codec = self._budget.largest, batch.compression_type
+        for records in (batch.records_count, 0):
+            self._budget.take(most, records)
+        self._intake.take(2 * most + window_bytes(codec), self._deadline.left)
+        self.is_fresh = False
+        parts = unpack_parts(codec, packed_records(batch), most)
+        producer = batch.producer_id if batch.is_transactional else None
+        for row in read_rows(parts, batch.records_count, most, self._deadline):
+            yield _record(batch, producer, *row)
 
 
 def _whole(partition: Partition, fetched: Fetched | Fault) -> Fetched | Fault:
@@ -424,6 +451,7 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
             markers.append(Marker(batch.base_offset, batch.producer_id, commits, *known))
         if committed and not damage:
             unpacking.reserve(batch)
+            is_large = False
             try:
                 body = unpacking.body(batch)
                 # The first batch may begin before the position.
@@ -433,9 +461,15 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
                 if not unpacking.is_fresh:
                     # It is read by a later request.
                     break
-                why = str(error)
+                why, is_large = str(error), not unpacking.needs_values
             except (ValueError, IndexError) as error:
                 why = str(error)
+            if is_large:
+                # Only here: until then the error holds memory for the unpacked bytes.
+                why, more = _large(batch, start, unpacking)
+                records += more
+                # The rest is read by a later request.
+                size = sys.maxsize
         if why:
             hidden.append(UnreadableBatch(batch.base_offset, why))
         position = max(position + bool(damage), then)
@@ -446,6 +480,14 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
         *(records, position, data.last_stable_offset, data.high_watermark, hidden, markers),
         *(data.log_start_offset, last),
     )
+
+
+def _large(batch: Any, start: int, unpacking: _Unpacking) -> tuple[str, list[Record]]:
+    """Why a large batch can't be read (empty = it can), and its records from `start` on."""
+    try:
+        return "", [row for row in unpacking.large_records(batch) if row.offset >= start]
+    except (TooMuch, ValueError, IndexError, OSError) as error:
+        return str(error), []
 
 
 def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
@@ -462,11 +504,15 @@ def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
         delta, at = decode_varint(body, at)
         key, at = _bytes(body, at, end)
         value, at = _bytes(body, at, end)
-        time_ms = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + later
-        yield Record(batch.base_offset + delta, key, value, batch.leader_epoch, time_ms, producer)
+        yield _record(batch, producer, later, delta, key, value)
         at = end
     if at != len(body):
         raise ValueError(f"{len(body) - at} bytes behind its records")
+
+
+def _record(batch: Any, producer: int | None, later: int, delta: int, key: bytes | None, value: bytes | None) -> Record:
+    time_ms = batch.max_timestamp if batch.timestamp_type else batch.first_timestamp + later
+    return Record(batch.base_offset + delta, key, value, batch.leader_epoch, time_ms, producer)
 
 
 def _bytes(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
