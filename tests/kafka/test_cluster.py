@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -33,6 +34,7 @@ from group_hygiene.kafka.cluster import (
     topics_exist,
 )
 from group_hygiene.kafka.groups import describe_groups, list_groups
+from group_hygiene.kafka.login import client_context
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model.groups import Fault, GroupType, Partition
@@ -357,6 +359,23 @@ def test_a_malformed_authority_is_a_problem_of_its_secret(guarded: KafkaCluster,
     with pytest.raises(SecretProblem, match=r"tls\.caSecretRef must name PEM") as caught:
         connect(replace(settings(guarded), tls=Tls(ca=ca)))
     assert caught.value.reason == "SecretInvalid"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param("-----BEGIN ENCRYPTED PRIVATE KEY-----\n", id="pkcs-8"),
+        pytest.param("-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n", id="traditional"),
+        pytest.param("-----BEGIN PRIVATE KEY-----\n" + "A" * 8_000, id="large"),
+    ],
+)
+@pytest.mark.parametrize("in_certificate", [False, True])
+def test_a_key_that_takes_long_is_not_read(key: str, in_certificate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenSSL derives a key from a password for as long as the text says, and looks for one in the certificate, too."""
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", lambda *_, **__: pytest.fail("OpenSSL read it"))
+    certificate, private_key = (key, "") if in_certificate else ("", key)
+    with pytest.raises(SecretProblem, match="without a password and of at most 8192 bits"):
+        client_context(Tls(certificate=certificate, private_key=Hidden(private_key)))
 
 
 def test_comments_in_a_bundle_may_be_in_any_language(guarded: KafkaCluster, inside: Maker) -> None:

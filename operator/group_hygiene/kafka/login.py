@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import tempfile
 from typing import Any
@@ -15,6 +16,14 @@ from group_hygiene.network.authorities import trusting
 from group_hygiene.network.egress import Egress
 from group_hygiene.spec.connection import Settings, Tls
 from group_hygiene.spec.msk import Hosts
+
+_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END|\Z)", re.DOTALL)
+# In PEM, RSA of 8,192 bits has some 6,500 characters.
+_KEY_LENGTH = 8_000
+_NO_KEY = (
+    "tls.certificateSecretRef and tls.privateKeySecretRef must name PEM texts that belong together, the key without a "
+    "password and of at most 8192 bits"
+)
 
 
 def library_config(settings: Settings, timeout: float, egress: Egress | None = None) -> dict[str, Any]:
@@ -71,6 +80,10 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _load_client_certificate(context: ssl.SSLContext, certificate: str, private_key: str) -> None:
+    # OpenSSL would compute for minutes: for a password, as long as the text says; and with a large key, for each login.
+    keys = _KEY.findall(f"{certificate}\n{private_key}")
+    if any("ENCRYPTED" in key or len(key) > _KEY_LENGTH for key in keys):
+        raise SecretProblem(_NO_KEY, reasons.SECRET_INVALID)
     # OpenSSL loads a key only from a file. The file exists for that time, readable only by this user.
     descriptor, path = tempfile.mkstemp(suffix=".pem")
     try:
@@ -78,10 +91,6 @@ def _load_client_certificate(context: ssl.SSLContext, certificate: str, private_
             file.write(certificate.rstrip() + "\n" + private_key.rstrip() + "\n")
         context.load_cert_chain(path, password=lambda: "")
     except (ssl.SSLError, OSError, ValueError) as error:
-        message = (
-            "tls.certificateSecretRef and tls.privateKeySecretRef must name PEM texts that belong together, "
-            "the key without a password"
-        )
-        raise SecretProblem(message, reasons.SECRET_INVALID) from error
+        raise SecretProblem(_NO_KEY, reasons.SECRET_INVALID) from error
     finally:
         os.unlink(path)
