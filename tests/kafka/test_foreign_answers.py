@@ -17,13 +17,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
 from group_hygiene.errors import ConnectError
-from group_hygiene.kafka.client import Call, Client, connect
+from group_hygiene.kafka.client import Call, Client, Deadline, connect
+from group_hygiene.kafka.cluster import read_cluster
+from group_hygiene.kafka.groups import list_groups
 from group_hygiene.model.groups import Fault
 from group_hygiene.spec.connection import Mechanism, Sasl, Settings
 from group_hygiene.spec.secret import Hidden
@@ -242,6 +245,26 @@ def test_brokers_have_bytes_and_time(broker: FakeBroker, found: str) -> None:
             """
         )
     assert found in printed
+
+
+def test_no_name_is_looked_up_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that does not answer takes seconds for each broker, in the thread of all its connections."""
+    looked_up = []
+
+    def slow(host: str, *_: Any) -> Any:
+        looked_up.append(host)
+        time.sleep(0.6)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    with FakeBroker(brokers=20, places=range(20)) as address:
+        client = connect(Settings((address,)), timeout=10)
+        cluster = read_cluster(client, soon())
+        assert not isinstance(cluster, Fault)
+        monkeypatch.setattr(socket, "getaddrinfo", slow)
+        listing = list_groups(client, cluster, Deadline(1))
+        client.close()
+    assert len(listing.faults) >= len(cluster.brokers) - 1
+    assert 0 < len(looked_up) < 10
 
 
 @pytest.mark.parametrize("mechanism", [Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512])

@@ -178,6 +178,9 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         if self.hosts is not None and not self.hosts.include(node.host):
             raise HostRefused(node.host)
+        if self._deadline.left <= 0:
+            # The library looks names up in this thread: with slow name servers, each broker would take seconds more.
+            raise kafka_errors.KafkaConnectionError(f"no time was left to connect to {node.host}")
         transport = await super()._build_transport(node, timeout_at=timeout_at)
         transport._sock = _Meter(transport._sock, self)
         return transport
