@@ -371,7 +371,7 @@ def unreadable(name: str, fault: Fault, saved_at: datetime | None = None) -> Gro
     return GroupResult(name, ResultKind.WAITING, vetoes.unreadable(fault).reason, str(fault), saved_at)
 
 
-def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview: bool) -> GroupResult:
+def summed(request: RestoreRequest, backup: Backup, partitions: list[PartitionResult], preview: bool) -> GroupResult:
     """The result for a group, from those of its partitions. preview: nothing was committed."""
     fine = sum(p.reason in _FINE for p in partitions)
     counts = Counter(p.reason for p in partitions if p.reason not in _FINE)
@@ -385,7 +385,7 @@ def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview
     replaced = [p for p in later if p.reason in _FINE]
     if replaced:
         message += f"; {len(replaced)} in place of later offsets ({replaced[0].partition}: {replaced[0].message})"
-    if any(p.reason == reasons.ALREADY_COMMITTED for p in later):
+    if not request.overwrite_later and any(p.reason == reasons.ALREADY_COMMITTED for p in later):
         message += "; --overwrite-later (overwriteLater of a GroupRestore) replaces later offsets"
     passing = [p.reason for p in partitions if p.reason in _PASSING]
     if passing:
@@ -396,4 +396,4 @@ def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview
         kind, reason = ResultKind.PARTLY, reasons.PARTLY_RESTORED
     else:
         kind, reason = ResultKind.REFUSED, counts.most_common(1)[0][0]
-    return GroupResult(name, kind, reason, message, backup.at, tuple(partitions))
+    return GroupResult(backup.group, kind, reason, message, backup.at, tuple(partitions))

@@ -230,7 +230,7 @@ def _restore_group(
     if isinstance(found, GroupResult):
         return replace(found, saved_at=backup.at)
     if preview:
-        return warned(summed(name, backup, found.decided, preview), state)
+        return warned(summed(request, backup, found.decided, preview), state)
     begun = None
     if any(partition.commit is not None for partition in found.decided):
         begun = _outcome(executor, request, backup, OutcomeType.FAILED, reasons.INTERRUPTED, _BEGUN)
@@ -245,7 +245,7 @@ def _restore_group(
     if isinstance(found, GroupResult):
         result, was_there = replace(found, saved_at=backup.at), True
     else:
-        result = warned(summed(name, backup, _commit(executor, backup, found.decided), preview), state)
+        result = warned(summed(request, backup, _commit(executor, backup, found.decided), preview), state)
         was_there = found.is_there
     outcome = _outcome(executor, request, backup, OutcomeType.RESTORED, result.reason, result.message)
     if proves_deletion(backup, parts, result, was_there):
