@@ -70,7 +70,8 @@ def ask_brokers(
 ) -> Results[K, Any]:
     """Send `question` to the broker of each group or partition, None = any: a result for exactly these.
 
-    split: a request that fails as a whole is split in halves until the key that makes it fail is alone.
+    split: a request that fails as a whole is split in halves until the key that makes it fail is alone, and one whose
+    answer is too large beside others is sent again by itself.
     """
     by_broker: dict[int | None, list[K]] = {}
     for key, broker in brokers.items():
@@ -81,18 +82,22 @@ def ask_brokers(
         for start in range(0, len(keys), question.chunk)
     ]
     results: dict[K, Any] = {}
-    while chunks:
+    # Each is sent together, with limits for all of its answers.
+    together = [chunks] if chunks else []
+    while together:
+        chunks = together.pop()
         calls = {chunk: Call(chunk[0], question.request(list(chunk[1]))) for chunk in chunks}
         answers = client.send_each(calls, deadline, lambda chunk, response: question.answers(chunk[1], response))
-        chunks = []
         for (broker, keys), answer in answers.items():
             if not isinstance(answer, Fault):
                 results.update({key: answer[key] for key in keys if key in answer})
+            elif split and answer.code == TOO_MUCH and len(chunks) > 1:
+                together.append([(broker, keys)])
             elif answer.retriable or len(keys) == 1 or not split or answer.code == TOO_MUCH:
                 results.update(dict.fromkeys(keys, answer))
             else:
                 half = len(keys) // 2
-                chunks += [(broker, keys[:half]), (broker, keys[half:])]
+                together += [[(broker, keys[:half])], [(broker, keys[half:])]]
     return Results({key: results.get(key, NO_ANSWER) for key in brokers})
 
 
