@@ -290,7 +290,7 @@ def _secret_text(value: str, where: str, key: str) -> str:
     # Each is held once for each field that names it; OpenSSL reads certificates for a second a megabyte, while no other
     # thread runs.
     if len(value) * 3 // 4 > SECRET_BYTES:
-        size = f"is larger than {SECRET_BYTES // 1024} KiB"
+        size = f"is larger than {SECRET_BYTES // 1024} KiB: of a bundle of authorities, only those that sign are needed"
         raise SecretProblem(f"{where}: the value of {key!r} {size}", reasons.SECRET_INVALID)
     try:
         return base64.b64decode(value, validate=True).decode("utf-8")

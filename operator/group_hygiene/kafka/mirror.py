@@ -7,6 +7,7 @@ key of a checkpoint begins with the group id (org.apache.kafka.connect.mirror.Ch
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from group_hygiene.kafka.bounds import TOO_MUCH
@@ -48,8 +49,9 @@ class Checkpoints:
         # By topic id, as a recreated topic is unread. Below 2.8, without ids, an end before our position shows it, or
         # another batch before that position.
         self._positions: dict[tuple[str, Partition], tuple[int, Batch | None]] = {}
-        # Topic -> the groups that it names.
+        # Topic -> the groups that it names, and their bytes.
         self._groups: dict[str, set[str]] = {}
+        self._bytes: Counter[str] = Counter()
         self.problem: Fault | None = None
 
     def read(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
@@ -62,6 +64,7 @@ class Checkpoints:
         wanted = sorted(set(topics))
         self._positions = {key: value for key, value in self._positions.items() if key[1].topic in wanted}
         self._groups = {topic: self._groups.get(topic, set()) for topic in wanted}
+        self._bytes = Counter({topic: self._bytes[topic] for topic in wanted})
         ids, counts = topic_ids(client, wanted, deadline), partition_counts(client, wanted, deadline)
         for topic in wanted:
             id_, count = ids[topic], counts[topic]
@@ -95,9 +98,11 @@ class Checkpoints:
             if isinstance(answer, Fault):
                 return answer
             known = None
-            groups = self._groups[place.topic]
-            groups.update(group for record in answer.records if (group := _group_of(record.key)) is not None)
-            if sum(_OBJECT_BYTES + len(group) for of in self._groups.values() for group in of) > self._most_bytes:
+            named = {group for record in answer.records if (group := _group_of(record.key)) is not None}
+            added = named - self._groups[place.topic]
+            self._groups[place.topic] |= added
+            self._bytes[place.topic] += sum(_OBJECT_BYTES + len(group) for group in added)
+            if self._bytes.total() > self._most_bytes:
                 return Fault(TOO_MUCH, f"checkpoints name more groups than {self._most_bytes} bytes hold")
             if answer.position == position and answer.stable < end:
                 return Fault("UNSTABLE_OFFSET_COMMIT", f"a transaction is open in topic {place.topic}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import resource
+from contextlib import suppress
 from typing import Any
 
 # Libraries whose records at DEBUG may contain a secret.
@@ -22,7 +23,9 @@ def start() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if resource.RLIM_INFINITY != soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        # Some systems have a lower limit of their own.
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     # Above DEBUG, kafka-python logs what it also raises.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     # A level would not protect passwords: a logging configuration of the user's own may set it again.
