@@ -31,7 +31,7 @@ from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.offsets_topic import read_rows
-from tests.kafka.scene import Scene, policy, verdicts
+from tests.kafka.scene import Scene, policy
 from tests.warehouse import Warehouse, idle
 
 PENDING = 4_242
@@ -375,20 +375,6 @@ def test_only_a_group_that_the_log_is_silent_about_is_deleted(  # noqa: PLR0913,
     kind = OutcomeKind.DELETED if reason == reasons.DELETED else OutcomeKind.NOT_DELETED
     assert (outcome.group, outcome.kind, outcome.reason) == (name, kind, reason), outcome.message
     assert make.groups().get(name) == (None if kind is OutcomeKind.DELETED else "EMPTY")
-
-
-def test_the_log_is_read_on_between_scans_of_a_policy(client: Client, make: Maker) -> None:
-    """A full list reads it on, so that the next scan has less to read; a use that it meets ends the count, then."""
-    topic = make.topic(records=5)
-    used, unused = (make.abandoned(make.name(what), topic, commit=at(topic, 2)) for what in ("used", "unused"))
-    scene, tidy = Scene(client), policy(used, unused)
-    scene.observe(tidy)
-    assert scene.memory.tail is not None
-    before = dict(scene.memory.tail.positions)
-    make.simple(used, at(topic, 2))
-    scene.observe(after=10, full=True)
-    assert scene.memory.tail.positions != before
-    assert verdicts(scene.observe(tidy, after=50), tidy) == {used: reasons.TOO_RECENT, unused: "Match"}
 
 
 def test_the_memory_of_ids_is_bounded() -> None:

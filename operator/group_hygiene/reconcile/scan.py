@@ -44,7 +44,7 @@ from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.sightings import new_notes
 from group_hygiene.reconcile.unread import read_records
-from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow, read_ahead
+from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow
 from group_hygiene.spec.policy import Policy
 
 _WRITE_S = 2.0
@@ -142,8 +142,6 @@ class _Scan(Facts):
                 self.watches[policy.uid] = watch
             contents.apply([clock, *self.watches.values()])
             time.tolerated = unchanged.tolerated(contents.watches, memory.scan_histories, time)
-        else:
-            read_ahead(context, Deadline(self.deadline.left / 4))
         if memory.tail is not None:
             self.notes += new_notes(contents.used_by, memory.tail.take_programs(), context.clock.now())
         contents.apply(self.notes)

@@ -109,17 +109,6 @@ def follow(context: Context, cluster: Cluster, deadline: Deadline) -> Followed:
     return Followed(places, lost or (not log and bool(seen)), used)
 
 
-def read_ahead(context: Context, deadline: Deadline) -> None:
-    """Read the log on where no group is counted, so that less is left for the next scan that counts."""
-    memory = context.memory
-    if memory.tail is None:
-        return
-    memory.tail.read_on(_wanted(context.journal.contents), deadline)
-    if any(fault.code == _LOST for fault in memory.tail.faults.values()):
-        # That scan finds out what is lost.
-        memory.tail = None
-
-
 def read_ends(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, int] | Fault:
     """The current end of each partition of the offsets log. Needs DESCRIBE on it."""
     answers = end_offsets(client, [Partition(OFFSETS_TOPIC, index) for index in cluster.leaders], deadline)
