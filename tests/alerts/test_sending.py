@@ -409,6 +409,12 @@ def test_no_secret_in_logs_and_failures(
             {"webhook": {"address": "http://a", "hmacSecretRef": "h"}}, {"h": "\n"}, "is empty", id="hmac-empty"
         ),
         pytest.param(
+            {"webhook": {"address": "http://a", "hmacSecretRef": "h"}},
+            {"h": "x" * 8_001},
+            "longer than",
+            id="hmac-long",
+        ),
+        pytest.param(
             {"webhook": {"address": "http://a", "caSecretRef": "c"}}, {"c": "never-seen"}, "no certificate", id="ca"
         ),
         pytest.param(

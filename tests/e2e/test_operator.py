@@ -565,10 +565,10 @@ class TestSecrets:
         self.quickstart(world, secure_kafka, namespace)
         ready = world.wait_ready("kconn", namespace, "main", "SecretNotFound")
         assert "Secret secrets/my-cluster-cluster-ca-cert does not exist" in ready["message"]
-        self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": "x" * 70_000})
+        self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": "x" * 270_000})
         self._poke(world, namespace)
         ready = world.wait_ready("kconn", namespace, "main", "SecretInvalid")
-        assert "the value of 'ca.crt' is larger than 64 KiB" in ready["message"]
+        assert "the value of 'ca.crt' is larger than 256 KiB" in ready["message"]
         self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": "no certificate"})
         self.secret(world, namespace, "group-hygiene", wrong_key=PASSWORD)
         self._poke(world, namespace)

@@ -5,6 +5,7 @@ A message is a POST with a time limit to a checked address, without redirects.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ SECONDS = 10.0
 _RETRY_AFTER_MAX = 600.0
 _CROWDED = "its host name was not resolved: too many slow DNS queries are in progress"
 _PATH = "/api/v2/alerts"
+# Of a URL, a token or a key.
+_LENGTH_MAX = 8_000
 # The characters of a header's value (RFC 9110).
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
@@ -58,7 +61,13 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
     def read(ref: SecretRef | None) -> Hidden | None:
         return None if ref is None else Hidden.trimmed(read_secret(ref))
 
-    url, token, key = read(receiver.url), read(receiver.token), read(receiver.hmac)
+    def read_short(ref: SecretRef | None) -> Hidden | None:
+        text = read(ref)
+        if text is not None and len(text) > _LENGTH_MAX:
+            raise _invalid(ref, f"is longer than {_LENGTH_MAX} characters")
+        return text
+
+    url, token, key = read_short(receiver.url), read_short(receiver.token), read_short(receiver.hmac)
     ca = read(receiver.ca)
     text = (receiver.address or "") if url is None else url.reveal()
     parts = _split(text)
@@ -74,7 +83,7 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
         try:
             trusting(ca.reveal(), "ca")
         except SecretProblem:
-            raise _invalid(receiver.ca, "is no certificate in PEM") from None
+            raise _invalid(receiver.ca, "has no certificate in PEM, or too many") from None
     if receiver.kind is ReceiverKind.ALERTMANAGER and not parts.path.rstrip("/").endswith(_PATH):
         text = urlunsplit(parts._replace(path=parts.path.rstrip("/") + _PATH))
     trusted = None if ca is None else ca.reveal()
@@ -123,7 +132,7 @@ async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress
     gate, unanswered = Gate(egress, urlsplit(url).hostname or ""), False
     try:
         # Not aiohttp's own context, which has the system's authorities of this process's start.
-        context = system_authorities() if endpoint.ca is None else trusting(endpoint.ca, "ca")
+        context = system_authorities() if endpoint.ca is None else await asyncio.to_thread(trusting, endpoint.ca, "ca")
         return _result(await send(HttpRequest(url, content, headers, gate, context, SECONDS)), now)
     except aiohttp.ConnectionTimeoutError:
         why = f"it can't be connected to within {SECONDS:.0f} s"

@@ -156,7 +156,11 @@ class Client:
         self._manager.begin(deadline)
         for queue in queues.values():
             queue.reverse()
-        self._manager.run(run_all)
+        self._manager.is_asked = True
+        try:
+            self._manager.run(run_all)
+        finally:
+            self._manager.is_asked = False
         return results
 
     async def _keep_pace(self, deadline: Deadline) -> bool:

@@ -88,7 +88,10 @@ def _piped(into: Callable[[bytes | memoryview, cramjam.File], int], packed: byte
             target = [cramjam.File(f"/dev/fd/{writing}", read=False, write=True)]
         finally:
             os.close(writing)
-        done = thread.submit(lambda: into(packed, target.pop()))
+        try:
+            done = thread.submit(lambda: into(packed, target.pop()))
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
         while part := pipe.read(_PART_BYTES):
             yield part
         done.result()

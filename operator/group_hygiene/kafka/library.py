@@ -120,11 +120,13 @@ class HostRefused(kafka_errors.AuthorizationError):  # type: ignore[misc]
 class Manager(KafkaConnectionManager):  # type: ignore[misc]
     """The library's connections, with limits of size and time for the answers to requests that are sent together.
 
+    is_asked: whether a caller waits for answers until the deadline of `begin`; otherwise the library may reconnect.
     refused: why no more bytes are accepted; None = none were refused since `begin`. hosts: the brokers to which it may
     connect, also those that other brokers name; None = any.
     """
 
     hosts: Hosts | None = None
+    is_asked = True
 
     def __init__(self, net: NetworkSelector, intake: Intake, deadline: Deadline, **config: Any) -> None:
         super().__init__(net, **config)
@@ -178,7 +180,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         if self.hosts is not None and not self.hosts.include(node.host):
             raise HostRefused(node.host)
-        if self._deadline.left <= 0:
+        if self.is_asked and self._deadline.left <= 0:
             # The library looks names up in this thread: with slow name servers, each broker would take seconds more.
             raise kafka_errors.KafkaConnectionError(f"no time was left to connect to {node.host}")
         transport = await super()._build_transport(node, timeout_at=timeout_at)

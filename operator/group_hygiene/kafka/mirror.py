@@ -61,30 +61,30 @@ class Checkpoints:
         return found
 
     def _read_all(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
-        wanted = sorted(set(topics))
+        wanted = dict.fromkeys(sorted(set(topics)))
         self._positions = {key: value for key, value in self._positions.items() if key[1].topic in wanted}
         self._groups = {topic: self._groups.get(topic, set()) for topic in wanted}
         self._bytes = Counter({topic: self._bytes[topic] for topic in wanted})
         ids, counts = topic_ids(client, wanted, deadline), partition_counts(client, wanted, deadline)
         for topic in wanted:
-            id_, count = ids[topic], counts[topic]
-            if isinstance(id_, Fault):
-                return id_.at(f"topic {topic}")
-            if isinstance(count, Fault):
-                return count.at(f"topic {topic}")
-            places = [Partition(topic, index) for index in range(count)]
-            for place, end in end_offsets(client, places, deadline).items():
-                fault = end if isinstance(end, Fault) else self._read(client, (id_, place), end, deadline)
-                if fault is not None:
-                    reached, _ = self._positions.get((id_, place), (0, None))
-                    return fault.at(f"partition {place.partition} of {topic} is read to offset {reached} of {end}")
+            for answer in (ids[topic], counts[topic]):
+                if isinstance(answer, Fault):
+                    return answer.at(f"topic {topic}")
+        places = [Partition(topic, index) for topic, count in counts.ok.items() for index in range(count)]
+        # Partition -> its leader, by topic.
+        leaders: dict[str, dict[int, int]] = {topic: {} for topic in wanted}
+        for place, end in end_offsets(client, places, deadline).items():
+            key, leader = (str(ids[place.topic]), place), PartitionLeader(client, place, leaders[place.topic])
+            fault = end if isinstance(end, Fault) else self._read(leader, key, end, deadline)
+            if fault is not None:
+                reached, _ = self._positions.get(key, (0, None))
+                return fault.at(f"partition {place.partition} of {place.topic} is read to offset {reached} of {end}")
         return frozenset().union(*self._groups.values())
 
-    def _read(self, client: Client, key: tuple[str, Partition], end: int, deadline: Deadline) -> Fault | None:
-        _, place = key
-        leader, (position, last) = PartitionLeader(client, place), self._positions.get(key, (0, None))
+    def _read(self, leader: PartitionLeader, key: tuple[str, Partition], end: int, deadline: Deadline) -> Fault | None:
+        place, (position, last) = leader.partition, self._positions.get(key, (0, None))
         if last is None or position > end:
-            start = start_offsets(client, [place], deadline)[place]
+            start = start_offsets(leader.client, [place], deadline)[place]
             if isinstance(start, Fault):
                 return start
             position, last = start, None
@@ -94,7 +94,7 @@ class Checkpoints:
             if isinstance(answer, Fault) and answer.code == "OFFSET_OUT_OF_RANGE" and known is not None:
                 # Truncated or recreated.
                 del self._positions[key]
-                return self._read(client, key, end, deadline)
+                return self._read(leader, key, end, deadline)
             if isinstance(answer, Fault):
                 return answer
             known = None

@@ -234,7 +234,9 @@ def _restore_group(
     begun = None
     if any(partition.commit is not None for partition in found.decided):
         begun = _outcome(executor, request, backup, OutcomeType.FAILED, reasons.INTERRUPTED, _BEGUN)
-        entries = [begun, *_replaced(executor, request, backup, found.decided)]
+        # A later try replaces nothing else than the first one.
+        replaced = _replaced(executor, request, backup, found.decided) if first is None else []
+        entries = [begun, *replaced]
         # A fenced process can't write: LedgerFenced.
         stop = executor.refusal(executor.context.deadline(), Moment.REQUEST) or executor.record(entries)
         if stop is not None:
