@@ -565,7 +565,9 @@ class TestSecrets:
         self.quickstart(world, secure_kafka, namespace)
         ready = world.wait_ready("kconn", namespace, "main", "SecretNotFound")
         assert "Secret secrets/my-cluster-cluster-ca-cert does not exist" in ready["message"]
-        self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": "x" * 270_000})
+        large = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "my-cluster-cluster-ca-cert"}}
+        large["stringData"] = {"ca.crt": "x" * 270_000}
+        world.server.kubectl("create", "-n", namespace, "-f", "-", input=yaml.safe_dump(large))
         self._poke(world, namespace)
         ready = world.wait_ready("kconn", namespace, "main", "SecretInvalid")
         assert "the value of 'ca.crt' is larger than 256 KiB" in ready["message"]
