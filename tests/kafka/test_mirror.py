@@ -164,7 +164,7 @@ def test_a_large_topic_is_read_on_by_the_next_read(
 
 
 def test_only_topics_that_are_asked_for_count(client: Client, make: Maker, new_topic: Topic) -> None:
-    """Others are forgotten: a user names the real ones if somebody invents ids, which is no matter of a restart."""
+    """Others are forgotten: if a client invents ids, a user names the real topics, and no restart is needed."""
     forged, real, checkpoints = new_topic(), new_topic(), Checkpoints(most_bytes=1_000)
     make.checkpoints(forged, [f"made-up-{number}" for number in range(20)])
     make.checkpoints(real, ["orders"])

@@ -104,9 +104,9 @@ def delete_requested(executor: Executor, judged: Judged) -> tuple[Refusal | None
     The marks are in the ledger, as evidence of the request, and are removed at the end.
     """
     context, policy, contents = executor.context, judged.policy, executor.context.journal.contents
-    # The user may have thought for hours.
-    unproved = executor.refusal(context.deadline(), Moment.OPENED)
-    problem = judged.stop or unproved or note_marks(context, _plan(context, judged))
+    # The ledger is proved again: the user may have thought for hours.
+    problem = judged.stop or executor.refusal(context.deadline(), Moment.OPENED)
+    problem = problem or note_marks(context, _plan(context, judged))
     if problem is not None:
         return problem, []
     try:
