@@ -659,7 +659,7 @@ def _acl(
 def test_few_status_writes_while_nothing_changes(world: World, operator: RunningOperator, quiet: Quiet) -> None:
     """At an interval of 5 s, ten runs without news write each status at most once, as the API server counts it."""
     wait_for(lambda: scans(operator, quiet.namespace) - quiet.scans >= 10 and time.monotonic() - quiet.since > 60)
-    # Tests may have run for minutes since then, and times alone are written every five minutes.
+    # Tests may have run for minutes since then, and times alone are written once a minute.
     end = datetime.now(UTC) - timedelta(seconds=time.monotonic() - quiet.since - 60)
     written = [
         event

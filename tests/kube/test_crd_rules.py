@@ -13,6 +13,7 @@ import yaml
 from kubernetes.client import CustomObjectsApi
 
 from docsite.schema import Rule, rules
+from group_hygiene.cli.validation import violations, without_nulls
 from sandbox.kubernetes import ApiServer
 from tests.kube.test_crds import OAUTH, SCRAM, SECRET, Object, complaints
 
@@ -332,13 +333,20 @@ def test_the_base_of_all_cases_is_accepted(api: CustomObjectsApi, kind: str) -> 
 
 @pytest.mark.parametrize(("kind", "rule"), RULES)
 def test_each_rule_accepts_and_refuses(api: CustomObjectsApi, kind: str, rule: Rule) -> None:
-    """A new rule without a case fails here; of the bad object exactly this rule complains, and names the field."""
+    """A new rule without a case fails here; of the bad object exactly this rule complains, and names the field.
+
+    The commands say the same without an API server.
+    """
     good, bad = cases(kind, rule)
     assert complaints(api, good) == []
     said = complaints(api, bad)
     assert len(said) == 1, said
     assert re.sub(r"\[\d+\]", "[]", said[0]).startswith(rule.path), said
     assert rule.message in " ".join(said[0].split())
+    assert violations(without_nulls(good)) == []
+    (offline,) = violations(without_nulls(bad))
+    assert re.sub(r"\[\d+\]", "[]", offline.field).startswith(rule.path)
+    assert rule.message in " ".join(offline.message.split())
 
 
 def test_each_text_with_a_pattern_has_a_rule() -> None:

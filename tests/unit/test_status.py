@@ -818,6 +818,7 @@ def test_a_policy_that_may_never_match(
         condition = _condition(status, "MayNeverMatch")
         assert condition["reason"] == reasons.EXPIRES_FIRST
         assert "brokers delete its offsets after 168h (offsets.retention.minutes)" in condition["message"]
+        assert f"acts {24 * days + 24}h10m after a group's last use" in condition["message"]
 
 
 def test_evidence_of_a_connection() -> None:
@@ -979,15 +980,15 @@ def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[S
         pytest.param(
             *_again([match("a"), *map(refused, "bcd")], timedelta(minutes=2)), True, id="more-kept-after-a-minute"
         ),
-        pytest.param(*_again([match("c"), refused("b")], timedelta(minutes=1)), True, id="another-match"),
-        pytest.param(*_again([match("a"), match("b")], timedelta(minutes=1)), True, id="more-matches"),
-        pytest.param(*_again([refused("a"), refused("b")], timedelta(minutes=1)), True, id="no-match"),
-        pytest.param(*_again([match("a"), refused("b", "LagUnknown")], timedelta(minutes=1)), True, id="failure"),
+        pytest.param(*_again([match("c"), refused("b")], timedelta(seconds=30)), True, id="another-match"),
+        pytest.param(*_again([match("a"), match("b")], timedelta(seconds=30)), True, id="more-matches"),
+        pytest.param(*_again([refused("a"), refused("b")], timedelta(seconds=30)), True, id="no-match"),
+        pytest.param(*_again([match("a"), refused("b", "LagUnknown")], timedelta(seconds=30)), True, id="failure"),
         pytest.param(
-            *_again([match("a"), refused("b")], timedelta(minutes=1), observedGeneration=4), True, id="generation"
+            *_again([match("a"), refused("b")], timedelta(seconds=30), observedGeneration=4), True, id="generation"
         ),
         pytest.param(
-            *_again([match("a"), refused("b")], timedelta(minutes=1), totals={"deleted": 1}), True, id="totals"
+            *_again([match("a"), refused("b")], timedelta(seconds=30), totals={"deleted": 1}), True, id="totals"
         ),
     ],
 )
