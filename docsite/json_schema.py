@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from group_hygiene.cli.validation import schema_of
 from group_hygiene.spec.crds import API_VERSION, GROUP, PLURALS, VERSION
+from group_hygiene.spec.judge import schema_of
 
 
 def write(folder: Path) -> None:
@@ -25,19 +26,23 @@ def write(folder: Path) -> None:
 
 def json_schema(kind: str) -> dict[str, Any]:
     """The schema of the objects of a kind, as JSON Schema."""
-    schema: dict[str, Any] = _plain(schema_of(kind))
+    schema: dict[str, Any] = _strict(schema_of(kind))
     schema["properties"] |= {"apiVersion": {"const": API_VERSION}, "kind": {"const": kind}}
     schema["required"] = sorted({*schema["required"], "apiVersion", "kind"})
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": kind, **schema}
 
 
-def _plain(value: Any) -> Any:
-    """Without the extensions of Kubernetes."""
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    if not isinstance(value, dict):
-        return value
-    return {key: _plain(entry) for key, entry in value.items() if not key.startswith("x-kubernetes-")}
+def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A structural schema as JSON Schema, without the extensions of Kubernetes."""
+    strict = {key: value for key, value in schema.items() if not key.startswith("x-kubernetes-")}
+    if "properties" in schema:
+        strict["properties"] = {name: _strict(child) for name, child in schema["properties"].items()}
+        strict["additionalProperties"] = False
+    if "items" in schema:
+        strict["items"] = _strict(schema["items"])
+    if schema.get("x-kubernetes-list-type") == "set":
+        strict["uniqueItems"] = True
+    return strict
 
 
 if __name__ == "__main__":

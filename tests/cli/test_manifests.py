@@ -56,8 +56,6 @@ _OF_STRUCTURE = re.compile(r"of type|should have|must have at most \d+ items|tha
 def agrees(said: str, complaint: str) -> bool:
     """Whether it names the same field, and says the same if a rule is broken. complaint: an expression."""
     field, _, text = complaint.partition(": ") if ": " in complaint else ("", "", complaint)
-    if text.startswith("Duplicate"):
-        field = re.sub(r"(\\\[\d\\\]|\.1\.)$", "", field)
     if not text.startswith((".*", "must")) or _OF_STRUCTURE.search(text):
         text = ""
     return re.search(f"{field}: .*{text.removeprefix('.* ')}", said) is not None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kubernetes.client import CustomObjectsApi
 
-from group_hygiene.cli.validation import violations, without_nulls
+from group_hygiene.spec.judge import violations
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.keep import parse_keep
 from tests.kube.test_crd_grouprestore import refusal
@@ -42,7 +42,7 @@ def test_keep_is_accepted(api: CustomObjectsApi, spec: dict[str, Any]) -> None:
     stored = api.create_namespaced_custom_object(*PLACE, a_keep(spec), dry_run="All", field_validation="Strict")
     assert parse_keep(stored).groups == tuple(stored["spec"]["groups"])
     assert stored["status"] == {"observedGeneration": -1}
-    assert violations(without_nulls(a_keep(spec))) == []
+    assert violations(a_keep(spec)) == []
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_keep_is_refused(api: CustomObjectsApi, spec: dict[str, Any], field: str
     says = refusal(lambda: api.create_namespaced_custom_object(*PLACE, obj, dry_run="All", field_validation="Strict"))
     assert says
     assert all(text.startswith(field) for text in says)
-    assert violations(without_nulls(obj))
+    assert violations(obj)
     if field != "spec.connectionRef.name":
         with pytest.raises(SpecError):
             parse_keep(obj | {"metadata": obj["metadata"] | {"uid": "u"}})

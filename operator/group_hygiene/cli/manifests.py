@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from group_hygiene.cli.documents import read_documents
-from group_hygiene.cli.validation import violations, without_nulls
 from group_hygiene.errors import UsageError
 from group_hygiene.model.naming import printable
 from group_hygiene.restore.grouprestore import parse_restore
 from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.crds import API_VERSION, PLURALS
+from group_hygiene.spec.judge import violations
 from group_hygiene.spec.keep import parse_keep
 from group_hygiene.spec.policy import Policy, parse_policy
 
@@ -51,12 +51,12 @@ def read_manifests(names: Sequence[str], namespace: str = "default", policy_need
                 f"{document.at(['kind'])}: {version} {kind} is not known: {API_VERSION} {', '.join(PLURALS)}"
             )
             continue
-        obj = without_nulls(document.content)
-        metadata = obj.get("metadata")
-        if isinstance(metadata, dict) and not metadata.get("namespace"):
-            metadata["namespace"] = namespace
-        wrong = sorted(violations(obj), key=lambda violation: (document.line(violation.path), violation.field))
+        obj, metadata = document.content, document.content.get("metadata")
         named = metadata if isinstance(metadata, dict) else {}
+        if named and not named.get("namespace"):
+            named = {**named, "namespace": namespace}
+            obj = {**obj, "metadata": named}
+        wrong = sorted(violations(obj), key=lambda violation: (document.line(violation.path), violation.field))
         title = f"{kind} {named.get('namespace') or 'default'}/{named.get('name') or ''}"
         mistakes += [f"{document.at(v.path)}: {title}: {f'{v.field}: ' if v.path else ''}{v.message}" for v in wrong]
         if title in manifests.titles:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import yaml
+import msgspec
 
 # Also in the CRDs themselves, and in what grants rights on them.
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
@@ -30,7 +30,7 @@ def crd_text(kind: str) -> str:
 
 def load_crd(kind: str) -> Any:
     """The CRD of a kind in this package."""
-    return yaml.safe_load(crd_text(kind))
+    return msgspec.yaml.decode(crd_text(kind))
 
 
 def fields_of(crd: Mapping[str, Any], version: str) -> frozenset[str]:
