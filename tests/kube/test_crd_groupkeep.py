@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kubernetes.client import CustomObjectsApi
 
-from group_hygiene.spec.judge import violations
 from group_hygiene.errors import SpecError
+from group_hygiene.spec.judge import violations
 from group_hygiene.spec.keep import parse_keep
 from tests.kube.test_crd_grouprestore import refusal
 

@@ -40,7 +40,7 @@ def policy_object(
         "spec": {
             "connectionRef": {"name": "main"},
             "match": {"groups": ["*"], **(match or {})},
-            "when": dict(when),
+            **({"when": dict(when)} if when else {}),
             "action": action,
             **spec,
         },

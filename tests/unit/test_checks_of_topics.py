@@ -9,7 +9,6 @@ import pytest
 
 from group_hygiene.decide.checks import judge
 from group_hygiene.decide.plan import due_topics
-from group_hygiene.errors import SpecError
 from group_hygiene.kafka.groups import subscribed_topics
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest
@@ -232,36 +231,6 @@ def test_what_members_read(members: list[Member], subscribed: set[str] | str) ->
     """All topics, or nothing is known."""
     found = subscribed_topics(Description(_STABLE, "range", None, tuple(members)))
     assert (found.code if isinstance(found, Fault) else found) == subscribed
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        pytest.param({"when": {}}, "spec.when must be idleFor and nothing else", id="no-condition"),
-        pytest.param({"when": {"unchangedFor": "1h"}}, "must be idleFor and nothing else", id="by-our-own-looks"),
-        pytest.param(
-            {"when": {"idleFor": "1h", "committedOffsets": "Absent"}},
-            "must be idleFor and nothing else",
-            id="one-more",
-        ),
-        pytest.param({"match": {"states": ["Empty"]}}, "spec.match.states must be only Stable", id="state"),
-        pytest.param({"match": {"types": ["Share"]}}, "spec.match.types must be only Classic and Consumer", id="type"),
-        pytest.param({"deleteOffsets": {"topics": [""]}}, "spec.deleteOffsets.topics", id="empty-pattern"),
-        pytest.param({"delete": {}}, "spec.delete must only be given with action Delete", id="settings-of-delete"),
-    ],
-)
-def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
-    """What would delete offsets on less than both signs."""
-    given = {"when": {"idleFor": "72h"}} | changes
-    with pytest.raises(SpecError, match=message):
-        parse_policy(policy_object("DeleteOffsets", **given))
-
-
-@pytest.mark.parametrize("action", ["Alert", "Delete"])
-def test_topics_are_for_offsets_only(action: str) -> None:
-    """With another action its settings would have no effect, and a user would expect one."""
-    with pytest.raises(SpecError, match=r"spec\.deleteOffsets must only be given with action DeleteOffsets"):
-        parse_policy(policy_object(action, {"idleFor": "72h"}, deleteOffsets={"topics": ["a"]}))
 
 
 @pytest.mark.parametrize(

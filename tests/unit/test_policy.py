@@ -14,7 +14,8 @@ from msgspec import structs
 from group_hygiene.errors import SpecError
 from group_hygiene.model.groups import GroupState, GroupType
 from group_hygiene.spec.durations import format_duration, parse_duration
-from group_hygiene.spec.patterns import WHITE_SPACE, Patterns
+from group_hygiene.spec.judge import WHITE_SPACE
+from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import (
     Action,
     CommittedOffsets,
@@ -123,7 +124,7 @@ def test_patterns_of_any_characters_match_like_the_plain_regex(patterns: list[st
 _HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
-from group_hygiene.spec.patterns import WHITE_SPACE, Patterns
+from group_hygiene.spec.patterns import Patterns
 patterns = Patterns(["*" + "a" * 240 + f"b{i}*" for i in range(64)])
 assert not any(patterns.matches("a" * (32_000 + i)) for i in range(100))
 patterns = Patterns(["*a" * 100 + f"*b{i}*c" for i in range(64)])
@@ -173,15 +174,12 @@ def test_patterns_of_every_private_character_still_cover() -> None:
 @pytest.mark.parametrize(
     ("patterns", "problem"),
     [
-        pytest.param([""], r"spec.x\[0\] must not be empty", id="empty"),
-        pytest.param(["a", "b\\"], r"spec.x\[1\] must have one of .* after each backslash", id="backslash-at-the-end"),
-        pytest.param(["a\\b"], r"spec.x\[0\] must have one of .* after each backslash", id="backslash-before-a-letter"),
         pytest.param("orders-*", "spec.x must be a list of texts", id="lone-text-would-match-every-group"),
         pytest.param([1], "spec.x must be a list of texts", id="number"),
     ],
 )
 def test_pattern_refused(patterns: Any, problem: str) -> None:
-    """A pattern that could mean two things is refused with the field's name and what must be."""
+    """Python iterates a text by characters, of which a star would match every group."""
     with pytest.raises(SpecError, match=problem):
         Patterns(patterns, "spec.x")
 
@@ -365,188 +363,9 @@ def test_alert_selects_all_states_and_types(match: dict[str, Any]) -> None:
     assert found.types == frozenset(GroupType) - {GroupType.UNKNOWN}
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        pytest.param({"connectionRef": None}, "spec: .* missing required field `connectionRef`", id="no-connection"),
-        pytest.param({"match": None}, "spec: .* missing required field `match`", id="no-match"),
-        pytest.param({"match": {"groups": []}}, "spec.match.groups must hold at least one", id="no-groups"),
-        pytest.param({"match": {"groups": "a-*"}}, "spec.match.groups must be a list", id="groups-as-a-text"),
-        pytest.param({"match": {"groups": [""]}}, r"spec.match.groups\[0\] must not be empty", id="empty-pattern"),
-        pytest.param(
-            {"match": {"groups": ["*"], "exclude": ["\\a"]}}, r"spec.match.exclude\[0\] must have", id="bad-exclude"
-        ),
-        pytest.param(
-            {"match": {"groups": ["*"], "states": ["Stable"]}},
-            "spec.match.states must be only Empty and Dead",
-            id="delete-of-stable",
-        ),
-        pytest.param(
-            {"match": {"groups": ["*"], "states": ["Dead"]}},
-            "spec.match.states must hold Empty with action Delete",
-            id="delete-of-dead-alone",
-        ),
-        pytest.param(
-            {"match": {"groups": ["*"], "unprotect": ["Share"]}},
-            "spec.match.types must hold Share where unprotect holds Share",
-            id="share-groups-that-are-not-selected",
-        ),
-        pytest.param(
-            {"match": {"groups": ["*"], "types": ["Share", "Streams"]}},
-            "spec.match.unprotect must hold a type of match.types with action Delete",
-            id="protected-types-alone",
-        ),
-        pytest.param(
-            {"action": "DeleteOffsets", "when": {"idleFor": "1h"}, "match": {"groups": ["*"], "unprotect": ["Share"]}},
-            "spec.match.unprotect must not hold Share with action DeleteOffsets",
-            id="offsets-of-share-groups",
-        ),
-        pytest.param(
-            {"action": "Alert", "match": {"groups": ["*"], "types": ["Classic"], "unprotect": ["Share"]}},
-            "spec.match.types must hold Share where unprotect holds Share",
-            id="alert-without-share-groups",
-        ),
-        pytest.param(
-            {"action": "Alert", "match": {"groups": ["*"], "states": ["Dead", "Stable"]}},
-            "spec.match.states must hold Empty with when.unchangedFor",
-            id="unchanged-with-members",
-        ),
-        pytest.param(
-            {"action": "Alert", "when": {"idleFor": "1h"}, "match": {"groups": ["*"], "states": ["Dead"]}},
-            "spec.match.states must hold another state than Dead with when.idleFor",
-            id="idle-of-dead-alone",
-        ),
-        *(
-            pytest.param(
-                {"when": {"unchangedFor": "1h", "committedOffsets": "Absent", **more}},
-                "spec.when.committedOffsets must not be Absent with lag, deletedTopics or expiresWithin",
-                id=f"absent-and-{next(iter(more))}",
-            )
-            for more in ({"lag": {"atLeast": 1}}, {"deletedTopics": "Some"}, {"expiresWithin": "1h"})
-        ),
-        *(
-            pytest.param(
-                {"when": {"unchangedFor": "1h", "deletedTopics": "All", **more}},
-                "spec.when.deletedTopics must not be All with lag or with committedOffsets OutOfRange",
-                id=f"all-deleted-and-{next(iter(more))}",
-            )
-            for more in ({"lag": {"atLeast": 1}}, {"committedOffsets": "OutOfRange"})
-        ),
-        pytest.param(
-            {"match": {"groups": ["*"], "states": ["empty"]}},
-            r"spec.match.states\[0\] must be one of the values",
-            id="bad-state",
-        ),
-        pytest.param(
-            {"match": {"groups": ["*"], "unprotect": ["StreamsState"]}},
-            "spec.match.unprotect must hold Streams where it holds StreamsState",
-            id="state-of-protected-applications",
-        ),
-        pytest.param(
-            {"match": {"groups": ["*"], "types": ["Unknown"]}},
-            "spec.match.types must not hold Unknown",
-            id="delete-of-an-unknown-type",
-        ),
-        pytest.param(
-            {"match": {"groups": ["*"], "types": ["New"]}},
-            r"spec.match.types\[0\] must be one of the values",
-            id="bad-type",
-        ),
-        pytest.param(
-            {"match": {"groups": ["*"], "unprotect": ["All"]}},
-            r"spec.match.unprotect\[0\] must be one of the values",
-            id="bad-unprotect",
-        ),
-        pytest.param({"when": None}, "spec.when.idleFor or unchangedFor must be given", id="delete-without-when"),
-        pytest.param(
-            {"when": {"deletedTopics": "All"}}, "spec.when.idleFor or unchangedFor must be given", id="topics-alone"
-        ),
-        pytest.param(
-            {"when": {"committedOffsets": "Absent"}},
-            "spec.when.idleFor or unchangedFor must be given",
-            id="committed-alone",
-        ),
-        pytest.param(
-            {"when": {"expiresWithin": "48h"}}, "spec.when.idleFor or unchangedFor must be given", id="expires-alone"
-        ),
-        pytest.param({"when": {"idleFor": "3w"}}, "spec.when.idleFor must be a duration", id="idle-weeks"),
-        pytest.param({"when": {"idleFor": "0s"}}, "spec.when.idleFor must be at least 1s", id="idle-zero"),
-        pytest.param({"when": {"idleFor": 72}}, "spec.when.idleFor must be a duration", id="idle-number"),
-        pytest.param(
-            {"when": {"idleFor": "1h", "expiresWithin": "1w"}},
-            "spec.when.expiresWithin must be a duration",
-            id="expires-weeks",
-        ),
-        pytest.param({"when": {"unchangedFor": "3w"}}, "spec.when.unchangedFor must be a duration", id="weeks"),
-        pytest.param({"when": {"unchangedFor": "0s"}}, "spec.when.unchangedFor must be at least 1s", id="zero"),
-        pytest.param({"when": {"unchangedFor": "999ms"}}, "spec.when.unchangedFor must be at least 1s", id="short"),
-        pytest.param(
-            {"when": {"unchangedFor": "1h", "committedOffsets": "Some"}},
-            "spec.when.committedOffsets must be one of the values",
-            id="offsets",
-        ),
-        pytest.param(
-            {"when": {"unchangedFor": "1h", "deletedTopics": "None"}},
-            "spec.when.deletedTopics must be one of the values",
-            id="topics",
-        ),
-        pytest.param({"when": {"lag": {"atLeast": 1}}}, "spec.when.idleFor or unchangedFor must be", id="lag-alone"),
-        pytest.param(
-            {"when": {"committedOffsets": "OutOfRange"}}, "spec.when.idleFor or unchangedFor must be", id="range-alone"
-        ),
-        pytest.param({"when": {"lag": 5}}, "spec.when.lag: Expected `object", id="lag-as-a-number"),
-        pytest.param({"when": {"lag": {}}}, "spec.when.lag: .* missing required field `atLeast`", id="lag-of-nothing"),
-        pytest.param({"when": {"lag": {"atLeast": 0}}}, "lag.atLeast: Expected `int` >= 1", id="lag-zero"),
-        pytest.param(
-            {"when": {"lag": {"atLeast": 2**63}}},
-            "lag.atLeast: Expected `int` <= 9223372036854775807",
-            id="lag-beyond-int64",
-        ),
-        pytest.param({"when": {"lag": {"atLeast": 1.5}}}, "lag.atLeast: Expected `int`, got", id="lag-fraction"),
-        pytest.param({"when": {"lag": {"atLeast": "5"}}}, "lag.atLeast: Expected `int`, got", id="lag-text"),
-        pytest.param(
-            {"notify": {"receiverNames": [{"name": "chat"}]}},
-            r"receiverNames\[0\]: Expected `str`",
-            id="receiver-defined",
-        ),
-        pytest.param({"notify": {"receiverNames": ["a", "a"]}}, "must not name a receiver twice", id="receiver-twice"),
-        pytest.param({"notify": {"receiverNames": ["a"] * 9}}, "receiverNames: .* of length <= 8", id="receivers-nine"),
-        pytest.param({"action": None}, "spec: .* missing required field `action`", id="no-action"),
-        pytest.param({"action": "delete"}, "spec.action must be one of the values", id="action-in-lower-case"),
-        pytest.param({"action": "Alert", "delete": {"maxPerRun": 1}}, "spec.delete must only be given", id="alert"),
-        pytest.param({"mode": "Apply"}, "spec.mode must be one of the values", id="mode"),
-        pytest.param({"interval": "often"}, "spec.interval must be a duration", id="interval"),
-        pytest.param({"interval": "0s"}, "spec.interval must be at least 5s", id="interval-zero"),
-        pytest.param({"interval": "4999ms"}, "spec.interval must be at least 5s", id="interval-short"),
-        pytest.param({"interval": "24h1ms"}, "spec.interval must be at most 24h", id="interval-long"),
-        pytest.param({"delete": {"maxPerRun": 0}}, "spec.delete.maxPerRun: Expected `int` >= 1", id="per-run-zero"),
-        pytest.param({"delete": {"maxPerRun": 10_001}}, "maxPerRun: Expected `int` <= 10000", id="per-run-large"),
-        pytest.param({"delete": {"maxPerRun": True}}, "maxPerRun: Expected `int`, got `bool`", id="per-run-boolean"),
-        pytest.param({"delete": {"maxPercent": 0}}, "maxPercent: Expected `int` >= 1", id="percent-zero"),
-        pytest.param({"delete": {"maxPercent": 101}}, "maxPercent: Expected `int` <= 100", id="percent-large"),
-        pytest.param({"delete": {"maxPercent": "20"}}, "maxPercent: Expected `int`, got `str`", id="percent-text"),
-        pytest.param({"delete": {"gracePeriod": "0s"}}, "spec.delete.gracePeriod must be at least 1s", id="no-grace"),
-        pytest.param({"delete": {"gracePeriod": "721h"}}, "gracePeriod must be at most 720h", id="grace-long"),
-        pytest.param({"delete": {"gracePeriod": "31d"}}, "gracePeriod must be at most 720h", id="grace-in-days"),
-        pytest.param({"delete": {"gracePeriod": 24}}, "gracePeriod must be a duration", id="grace-as-a-number"),
-        pytest.param({"delete": {"backupRetention": "59m"}}, "backupRetention must be at least 1h", id="retention"),
-        pytest.param({"delete": {"backupRetention": "8761h"}}, "must be at most 8760h", id="retention-long"),
-        pytest.param({"delete": {"windows": [{"from": "22:00"}]}}, "windows.0.: .*required field `to`", id="window"),
-        pytest.param({"delete": {"windows": [NIGHT] * 17}}, "windows: Expected `array` of length <= 16", id="windows"),
-    ],
-)
-def test_policy_refused(changes: dict[str, Any], problem: str) -> None:
-    """A spec that the API server would refuse is refused here too, with a sentence that says what must be."""
-    obj = policy_object()
-    obj["spec"] = {name: value for name, value in (obj["spec"] | changes).items() if value is not None}
-    with pytest.raises(SpecError, match=problem) as caught:
-        parse_policy(obj)
-    assert caught.value.reason == "InvalidSpec"
-
-
 def test_policy_without_spec_refused() -> None:
     """An object without a spec is refused, not a crash."""
-    with pytest.raises(SpecError, match="spec: Expected `object`"):
+    with pytest.raises(SpecError, match="spec: must be given"):
         parse_policy({"metadata": {"name": "p"}})
 
 
@@ -580,7 +399,6 @@ def test_alert_takes_each_alone(when: dict[str, Any]) -> None:
     ("when", "expected"),
     [
         pytest.param({}, (None, False, False), id="nothing"),
-        pytest.param({"lag": None, "committedOffsets": None}, (None, False, False), id="null-is-nothing"),
         pytest.param({"lag": {"atLeast": 1}}, (1, False, True), id="least-lag"),
         pytest.param({"lag": {"atLeast": 2**63 - 1}}, (2**63 - 1, False, True), id="most-lag"),
         pytest.param({"committedOffsets": "OutOfRange"}, (None, True, True), id="range"),
@@ -615,7 +433,6 @@ def _policy(**changes: Any) -> Policy:
         pytest.param({"interval": "1h"}, id="interval"),
         pytest.param({"suspend": True}, id="suspend"),
         pytest.param({"when": {"unchangedFor": "3d"}}, id="when-in-days"),
-        pytest.param({"when": {"unchangedFor": "72h", "lag": None}}, id="when-null"),
         pytest.param({"match": {"groups": ["*", "*"], "exclude": [], "states": []}}, id="match-empty-lists"),
         pytest.param({"match": {"groups": ["*"], "types": ["Consumer", "Classic"]}}, id="types-as-by-default"),
         pytest.param({"match": {"groups": ["*"], "states": ["Dead", "Empty"]}}, id="states-as-by-default"),

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -331,9 +332,11 @@ def _fitted(room: _Room, namespace: str, obj: Mapping[str, Any], is_used: bool) 
     """is_used: the spec is stored already, so it stays, whatever the room."""
     stored = trimmed(obj)
     small = stored | {"status": _small(stored["status"])}
-    lacking = 0
-    if len(msgspec.json.encode(stored["spec"])) > OBJECT_BYTES:
-        why = f"the spec takes more than {OBJECT_BYTES >> 10} KiB: use several objects"
+    lacking, size = 0, OBJECT_BYTES + 1
+    with suppress(RecursionError):
+        size = len(msgspec.json.encode(stored["spec"]))
+    if size > OBJECT_BYTES:
+        why = f"the spec takes more than {OBJECT_BYTES >> 10} KiB, or has too many levels: use several objects"
     else:
         for each, certain in ((stored, False), (small, is_used)):
             data = msgspec.json.encode(each)

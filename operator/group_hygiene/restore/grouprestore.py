@@ -8,21 +8,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, field
+from msgspec import field
 
 from group_hygiene.model import reasons
 from group_hygiene.model.naming import id_shown, message_shown
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.restore.restorable import GroupResult, OutOfRange, RestoreRequest, ResultKind
 from group_hygiene.spec.durations import timestamp
-from group_hygiene.spec.fields import Decisive, ObjectRef, SpecPart, Text, convert, require
+from group_hygiene.spec.fields import Decisive, ObjectRef, convert
+from group_hygiene.spec.judge import judged
 from group_hygiene.status.conditions import Conditions, Status, is_stalled
 from group_hygiene.status.redaction import OWN, public_message
 
 RESULTS_MAX = 100
-_Time = Annotated[datetime, Meta(tz=True)]
 # Reasons whose messages concern only the group, its backup and its partitions.
 OWN_RESULTS = OWN | {
     *(reasons.RESTORED, reasons.PARTLY_RESTORED, reasons.VERIFIED, reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED),
@@ -33,27 +33,16 @@ OWN_RESULTS = OWN | {
 _URGENT = (ResultKind.WAITING, ResultKind.REFUSED, ResultKind.PARTLY, ResultKind.RESTORED)
 
 
-class _PolicyRef(SpecPart, frozen=True):
-    name: Text
-
-
 class _Spec(Decisive, frozen=True, kw_only=True):
     connection_ref: ObjectRef
     groups: tuple[str, ...] = ()
-    policy_ref: _PolicyRef | None = None
-    deleted_after: _Time | None = None
-    at: _Time | None = None
-    out_of_range: OutOfRange = field(name="outOfRangeOffsets", default=OutOfRange.SKIP)
-    allow_unknown_topic_identity: bool = False
-    overwrite_later: bool = False
-    ttl_seconds_after_finished: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-
-    def __post_init__(self) -> None:
-        require(bool(self.groups) != (self.policy_ref is not None), "must have either groups or policyRef")
-        both = (self.policy_ref is None) == (self.deleted_after is None)
-        require(both, "deletedAfter must be given with policyRef, and only with it")
-        after = self.at is None or self.deleted_after is None or self.at >= self.deleted_after
-        require(after, "at must not be before deletedAfter: no backup of these deletions is that old")
+    policy_ref: ObjectRef | None = None
+    deleted_after: datetime | None = None
+    at: datetime | None = None
+    out_of_range: OutOfRange = field(name="outOfRangeOffsets")
+    allow_unknown_topic_identity: bool
+    overwrite_later: bool
+    ttl_seconds_after_finished: int | None = None
 
 
 # For this long after it was deleted, an object that is created again with the same name and spec restores nothing.
@@ -62,7 +51,7 @@ _REMEMBERED = timedelta(days=30)
 
 def parse_restore(obj: Mapping[str, Any]) -> tuple[str, RestoreRequest]:
     """The connection's namespace/name and the request of a GroupRestore object. Raises SpecError."""
-    metadata, spec = obj["metadata"], convert(obj.get("spec"), _Spec, "spec")
+    metadata, spec = obj["metadata"], convert(judged("GroupRestore", obj), _Spec, "spec")
     here, ref, policy = metadata["namespace"], spec.connection_ref, spec.policy_ref
     asked = {key: value for key, value in obj["spec"].items() if key != "ttlSecondsAfterFinished"}
     text = json.dumps([here, metadata["name"], asked], sort_keys=True, default=str)

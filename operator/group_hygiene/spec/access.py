@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
 
-from msgspec import Meta, field
+from msgspec import field
 
-from group_hygiene.spec.fields import Decisive, Text, convert, require
+from group_hygiene.spec.fields import Decisive
 from group_hygiene.spec.patterns import Patterns, TenantPatterns, of_namespace
-from group_hygiene.spec.policy import UNPROVEN, Lifted, Unprotect
+from group_hygiene.spec.policy import Lifted, Unprotect
 
 
 class Right(StrEnum):
@@ -34,13 +33,9 @@ class SelectorOperator(StrEnum):
 class Requirement(Decisive, frozen=True):
     """One of a label selector's matchExpressions."""
 
-    key: Text
+    key: str
     operator: SelectorOperator
     values: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        wanted = self.operator in (SelectorOperator.IN, SelectorOperator.NOT_IN)
-        require(bool(self.values) == wanted, "values must be given with In and NotIn, and only with them")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """As in Kubernetes: NotIn also matches objects without the label (labels.Requirement.Matches)."""
@@ -71,10 +66,6 @@ class _Namespaces(Decisive, frozen=True, kw_only=True):
     names: frozenset[str] | None = None
     selector: Selector | None = None
 
-    def __post_init__(self) -> None:
-        # With both, it would be unclear whether both must match.
-        require((self.names is None) != (self.selector is None), "must hold either names or selector")
-
 
 class Access(Decisive, frozen=True, kw_only=True):
     """One entry of `access`: namespaces, by name or by their labels, and their rights on groups.
@@ -84,16 +75,8 @@ class Access(Decisive, frozen=True, kw_only=True):
 
     namespaces: _Namespaces
     groups: TenantPatterns
-    rights: Annotated[frozenset[Right], Meta(min_length=1)] = field(name="actions")
+    rights: frozenset[Right] = field(name="actions")
     unprotect: frozenset[Unprotect] = frozenset()
-
-    def __post_init__(self) -> None:
-        require(self.groups.sources, "groups must hold at least one pattern")
-        require(
-            self.unprotect.isdisjoint(UNPROVEN),
-            "unprotect must not hold UnreadableTopics or UnreadableOffsetsLog: only policies of the connection's own "
-            "namespace may trust what can't be read",
-        )
 
     @property
     def by_label(self) -> bool:
@@ -103,9 +86,6 @@ class Access(Decisive, frozen=True, kw_only=True):
         """Whether it selects a namespace. labels: None = not readable."""
         names, selector = self.namespaces.names or (), self.namespaces.selector
         return namespace in names or (selector is not None and labels is not None and selector.matches(labels))
-
-
-AccessList = Annotated[tuple[Access, ...], Meta(max_length=64)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +123,3 @@ def granted_to_any(entries: Iterable[Access], right: Right) -> TenantPatterns:
 
 def _sources(entries: Iterable[Access], right: Right) -> tuple[str, ...]:
     return tuple(pattern for entry in entries if right in entry.rights for pattern in entry.groups.sources)
-
-
-def parse_access(entries: Any) -> tuple[Access, ...]:
-    """The `spec.access` of a `KafkaConnection`. Raises SpecError for values that the CRD refuses."""
-    return convert(entries, AccessList, "spec.access")

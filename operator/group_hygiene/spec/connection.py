@@ -6,33 +6,26 @@ No I/O: the caller passes the function that reads Secrets.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, field, structs
+from msgspec import field, structs
 
 from group_hygiene.errors import AuthenticationFailed, SpecError
 from group_hygiene.model import reasons
-from group_hygiene.spec.access import Access, AccessList, Grant, Right, parse_access
+from group_hygiene.spec.access import Access, Grant, Right
 from group_hygiene.spec.durations import Duration
-from group_hygiene.spec.fields import Decisive, SpecPart, Text, convert, require, require_between
+from group_hygiene.spec.fields import Decisive, SpecPart, convert
+from group_hygiene.spec.judge import judged, judged_part, verdict, with_defaults
 from group_hygiene.spec.msk import Hosts, MskGrant, MskIam, MskIamSpec
-from group_hygiene.spec.owners import NO_OWNERS, KeepLink, OwnerList, Owners, check_owners
+from group_hygiene.spec.owners import NO_OWNERS, GroupOwner, Owners
 from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
-from group_hygiene.spec.policy import FLOORS_OF_TENANTS, NO_FLOORS, Floors, Limits, MaxPercent, MaxPerRun, Policy
-from group_hygiene.spec.receivers import Receiver, parse_receivers
+from group_hygiene.spec.policy import FLOORS_OF_TENANTS, NO_FLOORS, Floors, Limits, Policy
+from group_hygiene.spec.receivers import Receiver, ReceiverEntry
 from group_hygiene.spec.secret import Hidden, SecretRef
-from group_hygiene.spec.storage import STORAGE_OPTIONS, Store, is_location, is_path, read_store
-
-_SECOND = timedelta(seconds=1)
-_Server = Annotated[str, Meta(pattern=":")]
-# Kafka refuses topics named . or ..
-_Topic = Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")]
-# Kafka's internal topics.
-_NO_LEDGER = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+from group_hygiene.spec.storage import STORAGE_OPTIONS, Store, is_path, read_store
 
 
 class Mechanism(StrEnum):
@@ -129,16 +122,13 @@ def with_granted_hosts(settings: Settings, namespace: str, grants: Iterable[MskG
 class LedgerSpec(SpecPart, frozen=True):
     """The topic of the operator's ledger. confirmed: the required id of the ledger, `spec.ledger.id`."""
 
-    topic: _Topic = "__group_hygiene"
-    replication_factor: Annotated[int, Meta(ge=1, le=10)] = 3
-    confirmed: Text | None = field(name="id", default=None)
-
-    def __post_init__(self) -> None:
-        require(self.topic not in _NO_LEDGER, "topic must be the name of a topic that is not Kafka's own")
+    topic: str = "__group_hygiene"
+    replication_factor: int = 3
+    confirmed: str | None = field(name="id", default=None)
 
 
 class SecretName(SpecPart, frozen=True):
-    name: Text
+    name: str
 
 
 class ActivitySpec(SpecPart, frozen=True):
@@ -151,14 +141,6 @@ class ActivitySpec(SpecPart, frozen=True):
     uri: str
     max_age: Duration = Duration(hours=1)
     secret_ref: SecretName | None = None
-
-    def __post_init__(self) -> None:
-        require_between(self.max_age, "maxAge", _SECOND, timedelta(hours=720))
-        require(
-            is_location(self.uri),
-            "uri must be the address of a folder, like s3://bucket/kafka-main (or gs://, az://, abfss://), or an "
-            "absolute path",
-        )
 
     @property
     def secret(self) -> str | None:
@@ -185,11 +167,7 @@ class TlsSpec(SpecPart, frozen=True, kw_only=True):
     ca_secret_ref: SecretRef | None = None
     certificate_secret_ref: SecretRef | None = None
     private_key_secret_ref: SecretRef | None = None
-    verify_hostname: bool = True
-
-    def __post_init__(self) -> None:
-        both = (self.certificate_secret_ref is None) == (self.private_key_secret_ref is None)
-        require(both, "certificateSecretRef and privateKeySecretRef must be given together")
+    verify_hostname: bool
 
     def read(self, read_secret: ReadSecret) -> Tls:
         return Tls(
@@ -216,19 +194,6 @@ class SaslSpec(SpecPart, frozen=True, kw_only=True):
     password_secret_ref: SecretRef | None = None
     oauth: _OAuth | None = None
     aws_msk_iam: MskIamSpec | None = None
-
-    def __post_init__(self) -> None:
-        bearer, by_iam = self.mechanism is Mechanism.OAUTHBEARER, self.mechanism is Mechanism.AWS_MSK_IAM
-        login = [self.username is not None, self.password_secret_ref is not None]
-        require(bearer == (self.oauth is not None), "oauth must be given with mechanism OAUTHBEARER, and only with it")
-        require(
-            by_iam == (self.aws_msk_iam is not None),
-            "awsMskIam must be given with mechanism AWS_MSK_IAM, and only with it",
-        )
-        require(
-            login == [not (bearer or by_iam)] * 2,
-            "username and passwordSecretRef must be given, unless the mechanism is OAUTHBEARER or AWS_MSK_IAM",
-        )
 
     def read(self, read_secret: ReadSecret) -> Sasl:
         password, oauth = _hidden(self.password_secret_ref, read_secret), self.oauth
@@ -306,27 +271,18 @@ class Connection:
 
 
 class _Scan(SpecPart, frozen=True):
-    timeout: Duration = Duration(seconds=30)
-
-    def __post_init__(self) -> None:
-        require_between(self.timeout, "timeout", _SECOND, timedelta(minutes=10))
+    timeout: Duration
 
 
 class _Limits(Decisive, frozen=True):
-    max_per_run: MaxPerRun | None = None
-    max_percent: MaxPercent | None = None
-    min_groups: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
-    requests_per_second: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    max_per_run: int | None = None
+    max_percent: int | None = None
+    min_groups: int | None = None
+    requests_per_second: int | None = None
     min_grace_period: Duration | None = None
     min_unchanged_for: Duration | None = None
     min_idle_for: Duration | None = None
     min_backup_retention: Duration | None = None
-
-    def __post_init__(self) -> None:
-        require_between(self.min_grace_period, "minGracePeriod", _SECOND, timedelta(hours=720))
-        require_between(self.min_unchanged_for, "minUnchangedFor", _SECOND)
-        require_between(self.min_idle_for, "minIdleFor", _SECOND)
-        require_between(self.min_backup_retention, "minBackupRetention", timedelta(hours=1), timedelta(hours=8760))
 
     @property
     def floors(self) -> Floors:
@@ -340,40 +296,43 @@ class _Limits(Decisive, frozen=True):
 
 
 class _MirrorMaker(Decisive, frozen=True):
-    checkpoint_topics: frozenset[_Topic]
+    checkpoint_topics: frozenset[str]
 
 
 class _Spec(Decisive, frozen=True, kw_only=True):
-    bootstrap_servers: Annotated[tuple[_Server, ...], Meta(min_length=1)]
-    cluster_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = field(name="clusterID", default=None)
+    bootstrap_servers: tuple[str, ...]
+    cluster_id: str | None = field(name="clusterID", default=None)
     tls: TlsSpec | None = None
     sasl: SaslSpec | None = None
     role: Role | None = None
     topic_visibility: TopicVisibility = TopicVisibility.VERIFIED
-    scan: _Scan = _Scan()
+    scan: _Scan
     protect: Patterns = NO_PATTERNS
     limits: _Limits = _Limits()
-    ledger: LedgerSpec = LedgerSpec()
+    ledger: LedgerSpec
     mirror_maker: _MirrorMaker | None = None
     activity: ActivitySpec | None = None
-    access: AccessList = ()
-    receivers: Any = ()
-    owners: OwnerList = ()
-    keep_link: KeepLink | None = None
+    access: tuple[Access, ...] = ()
+    receivers: tuple[ReceiverEntry, ...] = ()
+    owners: tuple[GroupOwner, ...] = ()
+    keep_link: str = ""
 
-    def __post_init__(self) -> None:
-        if self.sasl is not None and self.sasl.mechanism is Mechanism.AWS_MSK_IAM:
-            verified = self.tls is not None and self.tls.verify_hostname and self.tls.ca_secret_ref is None
-            require(
-                verified,
-                "tls must be given with mechanism AWS_MSK_IAM, without caSecretRef, and must verify host names",
-            )
+
+# They have defaults, also if they are left out.
+_BLOCKS = ("scan", "ledger")
 
 
 def parse_connection(obj: Mapping[str, Any]) -> Connection:
-    """A `KafkaConnection` object as a Connection. Raises SpecError for values that the CRD refuses."""
-    metadata, spec = obj.get("metadata") or {}, convert(obj.get("spec"), _Spec, "spec")
-    receivers = parse_receivers(spec.receivers, "spec.receivers")
+    """A `KafkaConnection` object as a Connection.
+
+    Raises SpecError for a spec that the CRD refuses, or that can't be judged.
+    """
+    return _connection(obj, judged("KafkaConnection", obj, _BLOCKS))
+
+
+def _connection(obj: Mapping[str, Any], given: Mapping[str, Any]) -> Connection:
+    """given: a valid spec with defaults."""
+    metadata, spec = obj.get("metadata") or {}, convert(given, _Spec, "spec")
     return Connection(
         namespace=metadata.get("namespace") or "default",
         name=metadata.get("name") or "",
@@ -390,11 +349,11 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         requests_per_second=spec.limits.requests_per_second,
         access=spec.access,
         activity=spec.activity,
-        receivers=receivers,
+        receivers=tuple(entry.receiver for entry in spec.receivers),
         checkpoint_topics=None if spec.mirror_maker is None else spec.mirror_maker.checkpoint_topics,
         role=spec.role,
-        owners=check_owners(spec.owners, {receiver.name for receiver in receivers}),
-        keep_link=spec.keep_link or "",
+        owners=Owners(spec.owners),
+        keep_link=spec.keep_link,
         topics_attested=spec.topic_visibility is TopicVisibility.ATTESTED,
         cluster_id=spec.cluster_id,
     )
@@ -413,20 +372,23 @@ def cluster_of(obj: Mapping[str, Any]) -> str | None:
 def parse_access_only(obj: Mapping[str, Any]) -> Connection:
     """Only the `access` of a `KafkaConnection` that `parse_connection` refuses. No policy runs with this Connection.
 
-    If its `access` is invalid, too, it admits only its own namespace.
+    If its `access` is wrong, too, or nothing could be judged, it admits only its own namespace.
     """
-    spec: Any = obj.get("spec")
-    access: tuple[Access, ...] = ()
-    if isinstance(spec, Mapping):
-        with suppress(SpecError):
-            access = parse_access(spec.get("access") or [])
-    placeholder = {"bootstrapServers": ["unread:0"]}
-    return replace(parse_connection({"metadata": obj.get("metadata"), "spec": placeholder}), access=access)
+    given: dict[str, Any] = {"bootstrapServers": ["unread:0"]}
+    placeholder = with_defaults("KafkaConnection", given, _BLOCKS)
+    try:
+        wrong, spec = verdict("KafkaConnection", obj).fields, obj.get("spec")
+        if isinstance(spec, Mapping) and "access" in spec and wrong.isdisjoint({"", "access"}):
+            return _connection(obj, {**placeholder, "access": spec["access"]})
+    except SpecError:
+        pass
+    return _connection(obj, placeholder)
 
 
 def parse_activity(spec: Mapping[str, Any]) -> ActivitySpec:
     """`spec.activity` of a KafkaConnection. Raises SpecError."""
-    return convert(spec, ActivitySpec, "spec.activity")
+    path = "spec.activity"
+    return convert(judged_part("KafkaConnection", path, spec), ActivitySpec, path)
 
 
 def grant(connection: Connection, namespace: str, labels: Mapping[str, str] | None) -> Grant | None:

@@ -1,29 +1,21 @@
-"""Converts a part of a spec into records, and refuses fields that this version does not know. No I/O."""
+"""Converts a judged spec into records, and refuses fields that this version does not know. No I/O."""
 
 from __future__ import annotations
 
 import re
 import threading
-from datetime import timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from group_hygiene.errors import SpecError
-from group_hygiene.spec.durations import Duration, format_duration, parse_duration
+from group_hygiene.spec.durations import Duration, parse_duration
 
 T = TypeVar("T")
 # msgspec reads a type's annotations at its first use, and crashes if two threads do that at once.
 _ONE_AT_A_TIME = threading.Lock()
 # Between the message of msgspec and the path that it adds.
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?=[^`]*`$)")
-# Messages of msgspec, without its terms.
-_PLAIN = (
-    (re.compile("Expected `str` matching regex .*", re.DOTALL), "must have the form that its CRD describes"),
-    (re.compile("Invalid RFC3339 encoded datetime"), "must be a time like 2030-01-31T12:00:00Z"),
-    (re.compile("Expected `datetime` with a timezone component"), "must have a time zone, like 2030-01-31T12:00:00Z"),
-)
-Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class SpecPart(msgspec.Struct, frozen=True, rename="camel"):
@@ -40,14 +32,14 @@ class Decisive(SpecPart, frozen=True, rename="camel", forbid_unknown_fields=True
 class ObjectRef(SpecPart, frozen=True, rename="camel"):
     """The name of an object of a known kind. namespace: None = that of the object that refers to it."""
 
-    name: Text
+    name: str
     namespace: str | None = None
 
 
 def convert(value: Any, wanted: type[T], field: str) -> T:
-    """The value as a record. field: its path, as in `spec.access`.
+    """The value, which the CRD accepts, as a record. field: its path, as in `spec.access`.
 
-    Raises SpecError, which names the field, and shows no value of an enum: it may be a misplaced secret.
+    Raises SpecError, which names the field, if a later version of the CRD has a field that this version can't obey.
     """
     try:
         with _ONE_AT_A_TIME:
@@ -56,26 +48,8 @@ def convert(value: Any, wanted: type[T], field: str) -> T:
         raise SpecError(f"{field} must be valid Unicode") from None
     except msgspec.ValidationError as error:
         message, *path = _PATH.split(str(error), maxsplit=1)
-        if message.startswith("Invalid enum value"):
-            message = " must be one of the values that its CRD lists"
-        for terms, plain in _PLAIN:
-            message = terms.sub(plain, message)
         message = message.replace("Object contains unknown field", "this version of the program does not know field")
-        own = message.startswith((".", "[", " "))
-        raise SpecError(f"{field}{''.join(path).removesuffix('`')}{'' if own else ': '}{message}") from None
-
-
-def require(condition: object, message: str) -> None:
-    """For `__post_init__` of a part. message: about the part ("must ..."), or begins with one of its fields."""
-    if not condition:
-        raise ValueError(f"{' ' if message.startswith('must ') else '.'}{message}")
-
-
-def require_between(value: timedelta | None, name: str, at_least: timedelta, at_most: timedelta | None = None) -> None:
-    """As `require`, for a duration in the field `name`; None = it is not given."""
-    if value is not None:
-        require(value >= at_least, f"{name} must be at least {format_duration(at_least)}")
-        require(at_most is None or value <= at_most, f"{name} must be at most {format_duration(at_most or value)}")
+        raise SpecError(f"{field}{''.join(path).removesuffix('`')}: {message}") from None
 
 
 def is_namespace(text: str) -> bool:

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import importlib.resources
 import importlib.util
+import re
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.machinery import PathFinder
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -39,6 +40,7 @@ _CPU_S = 5.0
 _LEVELS = 64
 # The verdicts that are remembered, and the violations that each shows.
 _VERDICTS, _SHOWN = 10_000, 3
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _METADATA_FIELDS = (
     *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
@@ -60,9 +62,21 @@ _METADATA: Mapping[str, Any] = {
         },
     },
 }
+
+
+def _is_int64(value: Any) -> bool:
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return whole and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+def _hour(moment: datetime, zone: str) -> int:
+    """-1 = an unknown zone. The library logs what a function raises, with the value."""
+    return moment.astimezone(ZoneInfo(zone)).hour if zone in _zones() else -1
+
+
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "string": ("a text", lambda value: isinstance(value, str)),
-    "integer": ("a whole number", lambda value: _is_int64(value)),  # noqa: PLW0108
+    "integer": ("a whole number", _is_int64),
     "boolean": ("true or false", lambda value: isinstance(value, bool)),
     "array": ("a list", lambda value: isinstance(value, list)),
     "object": ("a mapping", lambda value: isinstance(value, Mapping)),
@@ -74,11 +88,11 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "trim": lambda text: text.strip(WHITE_SPACE),
     "replace": lambda text, old, new: text.replace(old, new),
     "getMilliseconds": lambda duration: int(duration.total_seconds() * 1000),
-    # -1 = an unknown zone. The library logs what a function raises, with the value.
-    "getHours": lambda moment, zone: moment.astimezone(ZoneInfo(zone)).hour if zone in _zones() else -1,
+    "getHours": _hour,
 }
 
 
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
 # The generation and a hash of the spec; None = the spec is not JSON.
 _Form = tuple[int, bytes] | None
 
@@ -204,7 +218,7 @@ class _Judging:
         if problem is not None:
             self._structure.append(Violation(path, problem))
         elif schema.get("format") == "date-time":
-            value = datetime.fromisoformat(value)
+            value = _time(value)
         if "properties" in schema or "additionalProperties" in schema:
             value = self._judge_fields(value, schema, path) if isinstance(value, Mapping) else value
         elif "items" in schema and isinstance(value, list):
@@ -240,8 +254,8 @@ class _Judging:
         rules = [rule for rule in schema.get("x-kubernetes-validations", ()) if "oldSelf" not in rule["rule"]]
         for rule in rules:
             if time.thread_time() > self._end:
-                message = f"it could not be judged within {_CPU_S:.0f} s of CPU time: make it smaller"
-                raise SpecError(message, reasons.INTERNAL_ERROR)
+                late = f"it could not be judged within {_CPU_S:.0f} s of CPU time: make it smaller"
+                raise SpecError(late, reasons.INTERNAL_ERROR)
             holds = self._evaluated(rule["rule"], value)
             if holds is not True:
                 at = (*path, *filter(None, rule.get("fieldPath", "").split(".")))
@@ -274,6 +288,8 @@ def _problem(value: Any, schema: Mapping[str, Any]) -> str | None:
     wanted, fits = _TYPES[kind]
     if not fits(value):
         return f"must be {wanted}{', or be left out' if value is None else ''}"
+    if kind == "string" and _SURROGATE.search(value):
+        return "must be valid Unicode"
     if value not in schema.get("enum", [value]):
         return f"must be one of {', '.join(map(str, schema['enum']))}"
     if "minimum" in schema and value < schema["minimum"]:
@@ -285,7 +301,7 @@ def _problem(value: Any, schema: Mapping[str, Any]) -> str | None:
         return "must not be empty" if least == 1 else f"must have at least {least} entries"
     if most is not None and len(value) > most:
         return f"must have at most {most} {'characters' if kind == 'string' else 'entries'}"
-    if schema.get("format") == "date-time" and not _is_time(value):
+    if schema.get("format") == "date-time" and _time(value) is None:
         return "must be a time, like 2030-01-31T12:00:00Z"
     return None
 
@@ -309,16 +325,12 @@ def _repeated(value: Sequence[Any], schema: Mapping[str, Any]) -> Iterator[tuple
             seen.add(str(parts))
 
 
-def _is_int64(value: Any) -> bool:
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return whole and not isinstance(value, bool) and -(2**63) <= value < 2**63
-
-
-def _is_time(text: str) -> bool:
+def _time(text: str) -> datetime | None:
+    """A time with its zone (RFC 3339); None = it is none."""
     try:
-        return "T" in text and datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False
+        return msgspec.convert(text, _Time)
+    except msgspec.ValidationError:
+        return None
 
 
 def _filled(value: Any, schema: Mapping[str, Any]) -> Any:
@@ -345,7 +357,7 @@ def _is_deep(value: Any) -> bool:
     return bool(level)
 
 
-# Kind and uid -> the verdict on the last form of the object that was judged, and its generation and the hash of its spec.
+# Kind and uid -> the last form of the object that was judged, and the verdict on it.
 _verdicts: dict[tuple[str, str], tuple[_Form, Verdict]] = {}
 _LOCK = threading.Lock()
 
@@ -407,7 +419,7 @@ def _extension() -> Any:
     if "cel.cel" in sys.modules:
         return sys.modules["cel.cel"]
     package = importlib.util.find_spec("cel")
-    found = PathFinder.find_spec("cel.cel", package and package.submodule_search_locations)
+    found = PathFinder.find_spec("cel.cel", package.submodule_search_locations if package else [])
     if found is None or found.loader is None:
         raise ImportError("the package common-expression-language is not complete")
     # It can be loaded once in a process: `import cel` finds it there.

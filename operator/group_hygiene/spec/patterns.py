@@ -1,14 +1,13 @@
 r"""Patterns of names. No I/O.
 
 `*` matches any characters, also none; placeholders match what `PLACEHOLDERS` says. A backslash before one of
-`* \ { ^ $ ( [ . ? | !` makes it literal, and everything else matches itself; case matters. A pattern that reads like a
-regular expression is refused: it would match other names than its author means.
+`* \ { ^ $ ( [ . ? | !` makes it literal, and everything else matches itself; case matters. The CRDs say what no pattern
+is, like a regular expression, which would match other names than its author means.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 import threading
 import weakref
@@ -17,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from group_hygiene.errors import SpecError
+from group_hygiene.spec.judge import judged_part
 
 _DAY = "(?:0[1-9]|[12][0-9]|3[01])"
 # A placeholder takes as much as it can, and never less to let what follows match.
@@ -29,28 +29,6 @@ PLACEHOLDERS: Mapping[str, str] = {
 # Only in patterns of tenants: the name of a namespace (RFC 1123).
 _NAMESPACE = "(?P<namespace>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)(?![-a-z0-9])"
 _TOKEN = re.compile(r"\\(?P<escaped>.)|(?P<star>\*)|\{(?P<name>[a-z]+)\}|(?P<text>[^\\*{]+)")
-# In place of an escaped dot, and of another escaped character, for the checks: no pattern means these.
-_DOT, _OTHER = "\U0010fffe", "\U0010ffff"
-# The rules of the CRDs are the same, with the same messages, in expressions that take Python quadratic time.
-_ESCAPES = re.compile(r"(?:[^\\]|\\[*\\{^$(\[.?|!])*+\Z")
-_DOT_STAR = re.compile(rf"(?:\A|[\x20-/:-@\[\]^_`{{|~{_DOT}{_OTHER}])\.[*+]")
-_RANGE = re.compile("[0-9A-Za-z]-[0-9A-Za-z]")
-_REPEATED = re.compile(r"\{[0-9]")
-# Regular expressions with a suggestion (_CORRECTABLE), unless that would be refused or select less (_DOUBTFUL).
-_CORRECTABLE = re.compile(r"\^?(?:\.\+|[0-9A-Za-z._*/:@#-]|\[0-9\][+*])++\$?\Z")
-_DOUBTFUL = re.compile(r"[0-9]\[0-9\]\+|\[0-9\]\+(?:\[0-9\]\+|[0-9])|\.\.[*+]|(?:\A|[^0-9A-Za-z])\.\[0-9\]\*|\.\$?\Z")
-_CORRECTIONS = (
-    *((".*", "*"), (".+", "*"), ("[0-9]+", "{digits}"), ("[0-9]*", "*")),
-    *(("^", ""), ("$", ""), ("**", "*"), ("**", "*")),
-)
-_KNOWN = re.compile(r"(?:[^{]|\{(?:uuid|digits|hex|date)\})*+\Z")
-_KNOWN_TO_TENANTS = re.compile(r"(?:[^{]|\{(?:uuid|digits|hex|date|namespace)\})*+\Z")
-_FOLLOWED = re.compile(
-    r"\{(?:digits|date)\}[0-9]|\{(?:hex|uuid)\}[0-9a-fA-F]|\{(?:uuid|digits|hex|date)\}\{(?:uuid|digits|hex|date|namespace)\}"
-)
-_BEHIND_A_STAR = re.compile(r"[0-9]\{digits\}|[0-9a-fA-F]\{hex\}")
-# White space as Go's TrimSpace defines it: without four control characters that Python counts.
-WHITE_SPACE = "".join(c for c in map(chr, range(0x3001)) if c.isspace() and not "\x1c" <= c <= "\x1f")
 # Where `covers` searches a character that occurs in no pattern: from the first private use area to the last plane.
 _CANDIDATES = range(0xE000, 0x110000)
 
@@ -74,8 +52,8 @@ _HELD_CHARACTERS = 1 << 20
 
 def check_pattern(pattern: str, field: str = "pattern", of_tenants: bool = False) -> None:
     """of_tenants: whether it may hold `{namespace}`. Raises SpecError, which begins with `field`."""
-    if problem := _problem(pattern, of_tenants):
-        raise SpecError(f"{field} must {problem}")
+    kind, path = ("KafkaConnection", "spec.access[].groups[]") if of_tenants else ("GroupPolicy", "spec.match.groups[]")
+    judged_part(kind, path, pattern, field)
 
 
 def _split(pattern: str) -> tuple[_Piece, ...]:
@@ -90,70 +68,6 @@ def _split(pattern: str) -> tuple[_Piece, ...]:
         else:
             piece[-1] += text  # type: ignore[operator]
     return tuple(tuple(filter(None, piece)) if len(piece) > 1 else str(piece[0]) for piece in pieces)
-
-
-def _problem(pattern: str, of_tenants: bool) -> str | None:
-    """What a pattern must be, as the CRDs say it; None = it is. Takes linear time: tenants write patterns."""
-    if not pattern:
-        return "not be empty"
-    if pattern != pattern.strip(WHITE_SPACE):
-        return "not begin or end with a space"
-    if pattern[0] == "!":
-        return r"not begin with ! (\! is literal): no pattern is negated"
-    if not _ESCAPES.match(pattern):
-        return r"have one of * \ { ^ $ ( [ . ? | ! after each backslash, which makes it literal: \* is a star"
-    masked = re.sub(r"\\(.)", lambda found: _DOT if found[1] == "." else _OTHER, pattern, flags=re.DOTALL)
-    if masked[0] == "^" or masked[-1] == "$" or _has_choice(masked) or _DOT_STAR.search(masked):
-        return rf"not be a regular expression (\. \^ \$ \( \[ \? \| are literal): {_advice(pattern, masked)}"
-    if not (_KNOWN_TO_TENANTS if of_tenants else _KNOWN).match(masked):
-        names = "{uuid}, {digits}, {hex}, {date}" + (", {namespace}" if of_tenants else "")
-        return rf"have no other name in braces than {names}; \{{ is a brace"
-    star = masked.find("*")
-    if _FOLLOWED.search(masked) or (star >= 0 and _BEHIND_A_STAR.search(masked, star)):
-        return "have a separator, like -, between a placeholder and a character that it takes"
-    if not _is_bounded(masked):
-        return (
-            "have {namespace} once, with . or _ or / or nothing after it, and before each * unless it ends the pattern "
-            "after . or _ or /: else a namespace gets groups of another one"
-        )
-    return None
-
-
-def _has_choice(masked: str) -> bool:
-    """Whether it has alternatives, something optional, or brackets with a range of characters or that are repeated."""
-    parts = masked.split("]")
-    for number, (part, after) in enumerate(itertools.pairwise(parts), start=2):
-        opened = part.find("[")
-        # Another rule refuses the braces of `[a-z]{4}`.
-        is_repeated = _REPEATED.match(after) or (after == "{" and number == len(parts))
-        ranged = opened >= 0 and _RANGE.search(part, opened) and not is_repeated
-        if ranged or ("[" in part[:-1] and after[:1] in ("+", "*")):
-            return True
-    return "|" in masked or "?" in masked
-
-
-def _is_bounded(masked: str) -> bool:
-    """Whether no name matches with two values of {namespace}."""
-    before, *others = masked.split("{namespace}")
-    if not others:
-        return True
-    separators = ("_", ".", "/", _DOT)
-    at_the_end = others == [""] and before.endswith(separators)
-    after = others[0]
-    return at_the_end or (len(others) == 1 and "*" not in before and (not after or after.startswith(separators)))
-
-
-def _advice(pattern: str, masked: str) -> str:
-    """What to write in place of a regular expression."""
-    if "|" in masked:
-        return "write one pattern for each alternative"
-    if not _CORRECTABLE.match(pattern) or _DOUBTFUL.search(pattern):
-        return "* matches any characters"
-    from_start, to_end = pattern[0] == "^", pattern[-1] == "$"
-    wanted = f"{'*' if to_end and not from_start else ''}{pattern}{'*' if from_start and not to_end else ''}"
-    for part, instead in _CORRECTIONS:
-        wanted = wanted.replace(part, instead)
-    return f"did you mean {wanted}?"
 
 
 def _matches(pieces: tuple[_Piece, ...], text: str) -> bool:
@@ -227,15 +141,13 @@ class Patterns:
     """A list of patterns; matches a name that any of them matches in full. An empty list matches nothing."""
 
     __slots__ = ("__weakref__", "_held", "_names", "sources")
-    _of_tenants = False
 
     def __init__(self, patterns: Sequence[str], field: str = "patterns") -> None:
+        """patterns: those of a judged spec, or checked by `check_pattern`."""
         # Python iterates a string by characters: `groups: abc-*` would match every group.
         if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) for pattern in patterns):
             raise SpecError(f"{field} must be a list of texts")
         self.sources = tuple(patterns)
-        for index, pattern in enumerate(self.sources):
-            check_pattern(pattern, f"{field}[{index}]", self._of_tenants)
         self._names: frozenset[str] | None = None
         self._held: _Held | None = None
 
@@ -286,7 +198,6 @@ class Patterns:
         placeholder of it takes a part of that text: so if there is one, the answer is True for the same pattern only.
         False also if only several patterns together cover it.
         """
-        check_pattern(pattern)
         wanted = _split(pattern)
         if len(wanted) == 1 and isinstance(wanted[0], str):
             return self.matches(wanted[0])
@@ -337,7 +248,6 @@ class TenantPatterns(Patterns):
     """Patterns of a connection about its tenants' groups, which may hold `{namespace}`: the name of any namespace."""
 
     __slots__ = ()
-    _of_tenants = True
 
     def of_namespace(self, namespace: str) -> Patterns:
         """With this namespace in place of `{namespace}`."""

@@ -1,8 +1,4 @@
-"""Parses the spec of a `GroupPolicy` into frozen records, with defaults. No I/O, no decisions.
-
-The API server refuses most invalid specs (crds/); the checks here are for specs that it has not validated (files of the
-command line, objects stored under an older CRD).
-"""
+"""Parses the spec of a `GroupPolicy` into frozen records, with the CRD's defaults. No I/O, no decisions."""
 
 from __future__ import annotations
 
@@ -12,19 +8,16 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, structs
+from msgspec import structs
 
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.spec.durations import Duration, format_duration
-from group_hygiene.spec.fields import Decisive, ObjectRef, SpecPart, convert, require, require_between
+from group_hygiene.spec.fields import Decisive, ObjectRef, SpecPart, convert
+from group_hygiene.spec.judge import judged
 from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
-from group_hygiene.spec.receivers import ReceiverNames
 from group_hygiene.spec.windows import Window
-
-MaxPerRun = Annotated[int, Meta(ge=1, le=10_000)]
-MaxPercent = Annotated[int, Meta(ge=1, le=100)]
 
 
 class Action(StrEnum):
@@ -78,8 +71,6 @@ class Unprotect(StrEnum):
     UNREADABLE_OFFSETS_LOG = "UnreadableOffsetsLog"
 
 
-# They let a policy trust what can't be read, and are no matter of the groups alone.
-UNPROVEN = frozenset({Unprotect.UNREADABLE_TOPICS, Unprotect.UNREADABLE_OFFSETS_LOG})
 # Protections, and the groups from which a policy may lift them.
 Lifted = tuple[frozenset[Unprotect], Patterns]
 
@@ -143,8 +134,7 @@ class Match(_Match, frozen=True, kw_only=True):
 
 
 class Lag(Decisive, frozen=True):
-    # Offsets are int64 in Kafka.
-    at_least: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    at_least: int
 
 
 class When(Decisive, frozen=True, kw_only=True):
@@ -156,17 +146,6 @@ class When(Decisive, frozen=True, kw_only=True):
     idle_for: Duration | None = None
     expires_within: Duration | None = None
     lag: Lag | None = None
-
-    def __post_init__(self) -> None:
-        require_between(self.unchanged_for, "unchangedFor", timedelta(seconds=1))
-        require_between(self.idle_for, "idleFor", timedelta(seconds=1))
-        require_between(self.expires_within, "expiresWithin", timedelta(seconds=1))
-        absent = self.without_offsets and (self.lag or self.deleted_topics or self.expires_within)
-        others = "with lag, deletedTopics or expiresWithin"
-        require(not absent, f"committedOffsets must not be Absent {others}: these need committed offsets")
-        deleted = self.deleted_topics is DeletedTopics.ALL and (self.lag or self.out_of_range)
-        others = "with lag or with committedOffsets OutOfRange"
-        require(not deleted, f"deletedTopics must not be All {others}: these need a topic that exists")
 
     @property
     def lag_at_least(self) -> int | None:
@@ -284,12 +263,8 @@ class AlertSpec(SpecPart, frozen=True, kw_only=True):
     receiver_names: of the connection; None = all of them.
     """
 
-    groups_at_least: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    receiver_names: ReceiverNames | None = None
-
-    def __post_init__(self) -> None:
-        names = self.receiver_names or ()
-        require(len(set(names)) == len(names), "receiverNames must not name a receiver twice")
+    groups_at_least: int = 1
+    receiver_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,16 +331,12 @@ class Policy:
         return self.connection_namespace != self.namespace
 
 
-class _Delete(Decisive, frozen=True):
-    max_per_run: MaxPerRun = 50
-    max_percent: MaxPercent = 20
-    grace_period: Duration = Duration(hours=24)
-    backup_retention: Duration = Duration(hours=720)
-    windows: Annotated[tuple[Window, ...], Meta(max_length=16)] = ()
-
-    def __post_init__(self) -> None:
-        require_between(self.grace_period, "gracePeriod", timedelta(seconds=1), timedelta(hours=720))
-        require_between(self.backup_retention, "backupRetention", timedelta(hours=1), timedelta(hours=8760))
+class _Delete(Decisive, frozen=True, kw_only=True):
+    max_per_run: int
+    max_percent: int
+    grace_period: Duration
+    backup_retention: Duration
+    windows: tuple[Window, ...] = ()
 
 
 class _DeleteOffsets(_Delete, frozen=True, forbid_unknown_fields=True):
@@ -380,68 +351,12 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     match: _Match
     when: When = When()
     action: Action
-    mode: Mode = Mode.DRY_RUN
-    interval: Duration = Duration(minutes=10)
-    suspend: bool = False
-    delete: _Delete | None = None
-    delete_offsets: _DeleteOffsets | None = None
-    notify: AlertSpec = AlertSpec()
-
-    def __post_init__(self) -> None:
-        match = self.match
-        require_between(self.interval, "interval", timedelta(seconds=5), timedelta(hours=24))
-        require(match.groups.sources, "match.groups must hold at least one pattern")
-        # This version can't decide about types that later versions of Kafka add.
-        require(GroupType.UNKNOWN not in match.types, "match.types must not hold Unknown")
-        share = Unprotect.SHARE not in match.unprotect or GroupType.SHARE in (
-            match.types or _DEFAULT_TYPES[self.action]
-        )
-        if self.action is Action.DELETE_OFFSETS:
-            require(share, "match.unprotect must not hold Share with action DeleteOffsets: it selects no share groups")
-        require(share, "match.types must hold Share where unprotect holds Share: else no share group is selected")
-        streams = Unprotect.STREAMS in match.unprotect or Unprotect.STREAMS_STATE not in match.unprotect
-        require(streams, "match.unprotect must hold Streams where it holds StreamsState")
-        for action, settings in ((Action.DELETE, self.delete), (Action.DELETE_OFFSETS, self.delete_offsets)):
-            matches = settings is None or self.action is action
-            require(matches, f"{action.member} must only be given with action {action}")
-        if self.action is Action.DELETE:
-            self._require_for_deletion()
-        elif self.action is Action.DELETE_OFFSETS:
-            self._require_for_offset_deletion()
-        else:
-            self._require_for_alert()
-
-    def _require_for_alert(self) -> None:
-        states = self.match.states or frozenset(GroupState)
-        unchanged = self.when.unchanged_for is None or GroupState.EMPTY in states
-        require(
-            unchanged,
-            "match.states must hold Empty with when.unchangedFor: a group in any other state is never unchanged",
-        )
-        asks_commits = self.when.idle_for is not None or self.when.expires_within is not None
-        require(
-            not asks_commits or states != {GroupState.DEAD},
-            "match.states must hold another state than Dead with when.idleFor or expiresWithin: a Dead group has no "
-            "commits",
-        )
-
-    def _require_for_deletion(self) -> None:
-        idle = self.when.unchanged_for or self.when.idle_for
-        require(idle, "when.idleFor or unchangedFor must be given with action Delete")
-        require(self.match.states <= _DELETABLE, "match.states must be only Empty and Dead with action Delete")
-        gone = self.match.states == {GroupState.DEAD}
-        require(not gone, "match.states must hold Empty with action Delete: a Dead group has nothing left to delete")
-        types = self.match.types or _DEFAULT_TYPES[Action.DELETE]
-        deletable = types & {*_DEFAULT_TYPES[Action.DELETE], *map(str, self.match.unprotect)}
-        why = "Share and Streams groups are protected"
-        require(deletable, f"match.unprotect must hold a type of match.types with action Delete: {why}")
-
-    def _require_for_offset_deletion(self) -> None:
-        alone = self.when.idle_for is not None and self.when == When(idle_for=self.when.idle_for)
-        require(alone, "when must be idleFor and nothing else with action DeleteOffsets")
-        require(self.match.states <= _STABLE, "match.states must be only Stable with action DeleteOffsets")
-        classic = self.match.types <= _DEFAULT_TYPES[self.action]
-        require(classic, "match.types must be only Classic and Consumer with action DeleteOffsets")
+    mode: Mode
+    interval: Duration
+    suspend: bool
+    delete: _Delete
+    delete_offsets: _DeleteOffsets
+    notify: AlertSpec
 
 
 # The states for Delete: groups in any other state have members.
@@ -450,8 +365,6 @@ _DEFAULT_TYPES = {
     **dict.fromkeys((Action.DELETE, Action.DELETE_OFFSETS), frozenset({GroupType.CLASSIC, GroupType.CONSUMER})),
     Action.ALERT: frozenset(GroupType) - {GroupType.UNKNOWN},
 }
-# Brokers report subscriptions only of Stable groups.
-_STABLE = frozenset({GroupState.STABLE})
 # A rebalance passes, and ends no mark.
 _IN_USE = frozenset(GroupState) - _DELETABLE - {GroupState.UNKNOWN, GroupState.NOT_READY}
 
@@ -459,11 +372,12 @@ _IN_USE = frozenset(GroupState) - _DELETABLE - {GroupState.UNKNOWN, GroupState.N
 def parse_policy(obj: Mapping[str, Any]) -> Policy:
     """A `GroupPolicy` object, from the API server or a YAML file, as a Policy.
 
-    Raises SpecError, which states the requirement, for a spec that the CRD refuses.
+    Raises SpecError, which states the requirement, for a spec that the CRD refuses, or that can't be judged.
     """
-    metadata, spec = obj.get("metadata") or {}, convert(obj.get("spec"), _Spec, "spec")
-    namespace, offsets = metadata.get("namespace") or "default", spec.delete_offsets or _DeleteOffsets()
-    deletion = offsets if spec.action is Action.DELETE_OFFSETS else spec.delete or _Delete()
+    metadata = obj.get("metadata") or {}
+    spec = convert(judged("GroupPolicy", obj, ("delete", "deleteOffsets", "notify")), _Spec, "spec")
+    namespace = metadata.get("namespace") or "default"
+    deletion = spec.delete_offsets if spec.action is Action.DELETE_OFFSETS else spec.delete
     return Policy(
         namespace=namespace,
         name=metadata.get("name") or "",
@@ -474,7 +388,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         interval=spec.interval,
         suspend=spec.suspend,
         mode=spec.mode,
-        match=_match(spec, offsets),
+        match=_match(spec),
         when=spec.when,
         action=spec.action,
         limits=Limits(deletion.max_per_run, deletion.max_percent),
@@ -486,9 +400,9 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
     )
 
 
-def _match(spec: _Spec, offsets: _DeleteOffsets) -> Match:
+def _match(spec: _Spec) -> Match:
     """With defaults, which depend on the action. DeleteOffsets also observes groups that rebalance."""
-    given = spec.match
+    given, offsets = spec.match, spec.delete_offsets
     states = {Action.ALERT: frozenset(GroupState), Action.DELETE: _DELETABLE, Action.DELETE_OFFSETS: _IN_USE}
     return Match(
         **structs.asdict(given)

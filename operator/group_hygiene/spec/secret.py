@@ -9,8 +9,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from group_hygiene.spec.fields import Text
-
 # Of an error message of an object store.
 _LENGTH = 300
 
@@ -41,8 +39,8 @@ class Hidden(str):
 class SecretRef(msgspec.Struct, frozen=True):
     """One key of one Secret in the namespace of the object that names it."""
 
-    name: Text
-    key: Text
+    name: str
+    key: str
 
 
 def one_line(text: str, hidden: Iterable[Hidden] = ()) -> str:

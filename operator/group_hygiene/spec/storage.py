@@ -16,24 +16,15 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from group_hygiene.errors import SecretProblem, UsageError
+from group_hygiene.errors import SecretProblem, SpecError, UsageError
 from group_hygiene.model import reasons
 from group_hygiene.network.egress import Egress
 from group_hygiene.spec.fields import is_namespace
+from group_hygiene.spec.judge import judged_part
 from group_hygiene.spec.msk import MskGrant
 from group_hygiene.spec.secret import Hidden
 
-# An address has no credentials and no query, as every reader of the object can see it; the @ of Azure's is no login. It
-# has no escapes, and no . or .. between slashes, which a library could resolve to another place.
-_BUCKET = r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,221}"
 _ACCOUNT = r"[a-z0-9]{1,24}"
-_FOLDERS = r"(/[a-zA-Z0-9._~=+,@:-]+)*/?"
-_DOTS = re.compile(r"/\.{1,2}(/|$)")
-LOCATION = (
-    rf"(s3a?|gs|az|abfss?)://({_BUCKET}|{_BUCKET}@{_ACCOUNT}\.(dfs|blob)\.core\.windows\.net){_FOLDERS}"
-    r"|(file://)?/[^\s?#]*"
-)
-_LOCATION = re.compile(LOCATION)
 
 _REGION = r"[a-z0-9]+(-[a-z0-9]+)*"
 _LABEL = r"[a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9_])?"
@@ -118,11 +109,13 @@ class Allowed:
     brokers: tuple[MskGrant, ...] = ()
 
 
-def is_location(uri: object) -> bool:
-    """Whether `uri` is the address of a folder in an object store, or an absolute path."""
-    if not isinstance(uri, str) or not _LOCATION.fullmatch(uri):
+def _is_location(text: str) -> bool:
+    """Whether it is the address of a folder in an object store, or an absolute path."""
+    try:
+        judged_part("KafkaConnection", "spec.activity.uri", text)
+    except SpecError:
         return False
-    return is_path(uri) or not _DOTS.search(uri)
+    return True
 
 
 def is_path(uri: str) -> bool:
@@ -135,7 +128,7 @@ def parse_grant(entry: str) -> TableGrant:
     namespace, _, prefix = entry.partition("=")
     if not is_namespace(namespace):
         raise UsageError(f"{entry!r} does not begin with a namespace, as in team-a=s3://bucket/team-a")
-    if not is_location(prefix) or is_path(prefix):
+    if not _is_location(prefix) or is_path(prefix):
         raise UsageError(f"{entry!r} does not end with the address of a folder, as in team-a=s3://bucket/team-a")
     return TableGrant(namespace, prefix)
 
