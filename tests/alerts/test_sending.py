@@ -28,8 +28,10 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.network import egress
 from group_hygiene.network.egress import parse_egress
 from group_hygiene.process import runs
+from group_hygiene.spec.fields import convert
+from group_hygiene.spec.judge import judged_part
 from group_hygiene.spec.receivers import Receiver as ReceiverSpec
-from group_hygiene.spec.receivers import ReceiverKind, parse_receivers
+from group_hygiene.spec.receivers import ReceiverEntry, ReceiverKind
 from group_hygiene.spec.secret import Hidden, SecretRef
 from sandbox.kafka.tls import Authority
 from tests.examples import examples
@@ -58,6 +60,12 @@ def firing(*groups: str) -> Item:
 
 def endpoint(url: str, kind: ReceiverKind = ReceiverKind.WEBHOOK, **secrets: Any) -> Endpoint:
     return Endpoint("r", kind, Hidden(url), **{name: Hidden(value) for name, value in secrets.items()})
+
+
+def receiver_of(entry: dict[str, Any]) -> ReceiverSpec:
+    """A receiver as a KafkaConnection has it."""
+    (valid,) = judged_part("KafkaConnection", "spec.receivers", [entry])
+    return convert(valid, ReceiverEntry, "spec.receivers[0]").receiver
 
 
 def send(to: Endpoint, *groups: str, allowed: tuple[str, ...] = LOOPBACK) -> Refusal | None:
@@ -432,7 +440,7 @@ def test_secrets_that_are_wrong(spec: dict[str, Any], secrets: dict[str, str], s
     """Say what is wrong with which of them, and never what they hold."""
     (kind,) = spec
     refs = {key: {"name": "s", "key": value} if key != "address" else value for key, value in spec[kind].items()}
-    (receiver,) = parse_receivers([{"name": "r", "type": kind.capitalize(), kind: refs}], "spec.receivers")
+    receiver = receiver_of({"name": "r", "type": kind.capitalize(), kind: refs})
     with pytest.raises(SecretProblem) as caught:
         read_endpoint(receiver, lambda ref: secrets[ref.key])
     assert said in str(caught.value)
@@ -457,7 +465,7 @@ def test_any_text_is_an_address_or_refused(rest: str, secret: bool) -> None:
 @pytest.mark.parametrize("address", ["http://a:99999/", "http://[::1/", "http://a\\b/"])
 def test_an_address_that_cannot_be(address: str) -> None:
     """What the CRD's pattern lets through is a mistake of the spec, and no failure of a receiver."""
-    (receiver,) = parse_receivers([{"name": "r", "type": "Webhook", "webhook": {"address": address}}], "spec.receivers")
+    receiver = receiver_of({"name": "r", "type": "Webhook", "webhook": {"address": address}})
     with pytest.raises(SpecError, match=r"^its address is no http or https URL$"):
         read_endpoint(receiver, lambda ref: ref.key)
 
@@ -475,7 +483,7 @@ def test_an_address_that_cannot_be(address: str) -> None:
 def test_where_an_alertmanager_takes_alerts(given: str, posted: str) -> None:
     """Below its base URL; a line end after a Secret's value is left out."""
     refs = {"urlSecretRef": {"name": "s", "key": "u"}}
-    (receiver,) = parse_receivers([{"name": "r", "type": "Alertmanager", "alertmanager": refs}], "spec.receivers")
+    receiver = receiver_of({"name": "r", "type": "Alertmanager", "alertmanager": refs})
     read: list[SecretRef] = []
 
     def secret(ref: SecretRef) -> str:

@@ -24,7 +24,7 @@ from tests.cli.conftest import Run
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "cli-reference.md").read_text()
 COMMANDS = sorted(main.commands)
-SLOW = ("kafka", "kubernetes", "kopf", "aiohttp", "jsonschema", "yaml")
+SLOW = ("kafka", "kubernetes", "kopf", "aiohttp", "cel", "yaml")
 
 
 def sections() -> dict[str, str]:

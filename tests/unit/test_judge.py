@@ -175,7 +175,7 @@ def test_a_verdict_that_takes_too_long_is_no_verdict(monkeypatch: pytest.MonkeyP
         connection, problem = parsed(obj)
         assert problem is not None
         assert "could not be judged within" in str(problem)
-        assert problem.reason == reasons.INTERNAL_ERROR
+        assert problem.reason == reasons.INVALID_SPEC
         assert connection.access == ()
     connection, problem = parsed(obj)
     assert problem is None

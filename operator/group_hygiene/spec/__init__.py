@@ -2,6 +2,7 @@
 
 Imports only `model`, `network` and packages below them.
 
+    judge              the verdict on a spec, by its CRD
     policy             a GroupPolicy
     connection         a KafkaConnection
     keep               a GroupKeep
@@ -9,7 +10,7 @@ Imports only `model`, `network` and packages below them.
     owners             the owners of groups
     msk                logins to Amazon MSK by IAM, and which brokers may get tokens
     receivers          the receivers of alerts
-    fields             the conversion of parts of a spec into records
+    fields             the conversion of judged specs into records
     patterns           patterns of names, with `*`
     catalogue          programs whose groups have recognizable ids
     windows            when deletions may happen

@@ -29,7 +29,6 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from group_hygiene.errors import SpecError
-from group_hygiene.model import reasons
 from group_hygiene.spec.crds import VERSION, fields_of_schema, load_crd
 
 # White space as Go's TrimSpace defines it: without four control characters that Python counts.
@@ -128,10 +127,9 @@ def violations(obj: Mapping[str, Any]) -> list[Violation]:
     schema = schema_of(kind)
     judging = _Judging(schema, is_strict=True)
     judging.judge(_filled(obj, schema), schema, ())
-    found = judging.found
-    if not found and not judging.has_failed:
+    if not judging.found:
         _remember(kind, obj, _form(obj), Verdict())
-    return sorted(set(found), key=lambda violation: (violation.field, violation.message))
+    return sorted(set(judging.found), key=lambda violation: (violation.field, violation.message))
 
 
 def verdict(kind: str, obj: Mapping[str, Any]) -> Verdict:
@@ -255,7 +253,7 @@ class _Judging:
         for rule in rules:
             if time.thread_time() > self._end:
                 late = f"it could not be judged within {_CPU_S:.0f} s of CPU time: make it smaller"
-                raise SpecError(late, reasons.INTERNAL_ERROR)
+                raise SpecError(late)
             holds = self._evaluated(rule["rule"], value)
             if holds is not True:
                 at = (*path, *filter(None, rule.get("fieldPath", "").split(".")))
@@ -265,9 +263,9 @@ class _Judging:
 
     def _evaluated(self, expression: str, value: Any) -> Any:
         """The value of a CEL expression; None = it can't be evaluated."""
+        cel, program = _cel(), _compiled(expression)
         try:
-            context = _cel().Context(variables={"self": value}, functions=_FUNCTIONS)
-            return _compiled(expression).execute(context)
+            return program.execute(cel.Context(variables={"self": value}, functions=_FUNCTIONS))
         except Exception:
             self.has_failed = True
             return None
