@@ -188,7 +188,7 @@ def policy(
         "interval": "30m",
         "mode": mode,
         "match": {"groups": list(groups), **(match or {})},
-        "when": {"unchangedFor": "1h", **when},
+        "when": {name: value for name, value in {"unchangedFor": "1h", **when}.items() if value is not None},
         "action": "Delete",
         "delete": {"gracePeriod": "1s", "maxPercent": 100, "maxPerRun": 10_000},
     }
@@ -211,8 +211,8 @@ def stale(*groups: str, name: str = "unread", mode: str = "Enforce", **settings:
 
 def alert(*groups: str, name: str = "look", **when: Any) -> Policy:
     """Alert on what is so, in any state."""
-    spec = {"connectionRef": {"name": "main"}, "match": {"groups": list(groups)}, "when": when, "action": "Alert"}
-    return _parsed(name, spec)
+    spec = {"connectionRef": {"name": "main"}, "match": {"groups": list(groups)}, "action": "Alert"}
+    return _parsed(name, spec | ({"when": when} if when else {}))
 
 
 def _parsed(name: str, spec: Mapping[str, Any]) -> Policy:

@@ -50,7 +50,8 @@ def objects() -> Iterator[tuple[str, Object]]:
         for case in cases(test):
             yield f"{name}-{case.id}", make(case.values[0])
     for param in rules.RULES:
-        good, bad = rules.cases(*param.values)
+        kind_and_rule: Any = param.values
+        good, bad = rules.cases(*kind_and_rule)
         yield from ((f"{param.id}-good", good), (f"{param.id}-bad", bad))
     for field, pattern, _ in patterns.CASES:
         yield f"{field}-{pattern}", patterns.FIELDS[field][0](pattern)

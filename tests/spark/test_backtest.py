@@ -231,7 +231,7 @@ def random_policy(chance: random.Random, number: int, tag: str, longest: float) 
         when["expiresWithin"] = format_duration(_RETENTION - timedelta(seconds=chance.uniform(0, longest)))
     if chance.random() < 0.2 and "expiresWithin" not in when:
         when["committedOffsets"] = "Absent"
-    spec = {"connectionRef": {"name": "main"}, "match": match, "when": when, "action": action}
+    spec = {"connectionRef": {"name": "main"}, "match": match, "action": action} | ({"when": when} if when else {})
     if action == "Delete":
         spec["delete"] = {"gracePeriod": "1s"}
     return parse_policy({"metadata": {"namespace": "kafka", "name": f"p{number}", "uid": f"u{number}"}, "spec": spec})

@@ -14,7 +14,6 @@ offsets, `keep` writes to the ledger; the others only read.
     spark_options       options of the commands that start Spark
     target              connects a client by the options; the namespace of the current context
     documents           YAML files as documents, with their lines
-    validation          validates documents against the CRDs, without an API server
     manifests           parses documents as policies and connections, and collects all errors
     output              tables, CSV, JSON, YAML, names, notes and progress
     watch               the rows that changed, again and again
