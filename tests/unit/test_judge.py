@@ -114,7 +114,19 @@ def test_a_policy_that_deletes_lacks_nothing(field: str) -> None:
             parse(stored({**POLICY, "spec": spec}))
 
 
-@pytest.mark.parametrize("access", [None, {}, "*", [None], [{}], [{"groups": ["*"]}]])
+_ENTRY = server.access(actions=["Delete"])["access"][0]
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        *(None, {}, "*", [None], [{}], [{"groups": ["*"]}]),
+        [{**_ENTRY, "namespaces": {"names": ["team-a"], "selector": {}}}],
+        [{**_ENTRY, "groups": ["team-.*"]}],
+        [{**_ENTRY, "namespaces": {"names": ["team-a", "B"]}}],
+        [_ENTRY] * 65,
+    ],
+)
 def test_access_that_is_wrong_grants_nothing(access: Any) -> None:
     """Also if the rest of the connection is valid."""
     obj = stored({**CONNECTION, "spec": {**CONNECTION["spec"], "access": access}})
