@@ -42,10 +42,9 @@ _VERDICTS, _SHOWN = 10_000, 3
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _METADATA_FIELDS = (
-    *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
-    *("generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences"),
-    *("resourceVersion", "selfLink", "uid"),
-)
+    "annotations creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName generation "
+    "labels managedFields ownerReferences resourceVersion selfLink uid"
+).split()
 _METADATA: Mapping[str, Any] = {
     "type": "object",
     "required": ["name"],
@@ -64,8 +63,7 @@ _METADATA: Mapping[str, Any] = {
 
 
 def _is_int64(value: Any) -> bool:
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    return whole and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def _hour(moment: datetime, zone: str) -> int:
@@ -120,8 +118,8 @@ def violations(obj: Mapping[str, Any]) -> list[Violation]:
     """All violations of the CRD of the object's kind, sorted by field; unknown fields are some.
 
     The API server reports those of the structure first, and then those of the rules. Here a rule is checked, too,
-    unless the structure of its field is wrong. Nulls count as in a server-side apply, which refuses those of fields
-    without a default: `tls:` with nothing after it may be a mistake.
+    unless the structure of its own field is so wrong that the API server would check none. Nulls count as in a
+    server-side apply, which refuses those of fields without a default: `tls:` with nothing after it may be a mistake.
     """
     kind = str(obj["kind"])
     schema = schema_of(kind)
@@ -199,31 +197,33 @@ class _Judging:
     def __init__(self, root: Mapping[str, Any], is_strict: bool = False) -> None:
         self._root, self._is_strict = root, is_strict
         self._end = time.thread_time() + _CPU_S
-        self._structure, self._rules = list[Violation](), list[Violation]()
+        # Those of a structure in which no rule can be checked, and the others.
+        self._blocking, self._others = list[Violation](), list[Violation]()
         self.has_failed = False
 
     @property
     def found(self) -> list[Violation]:
-        return self._structure + self._rules
+        return self._blocking + self._others
 
     def judge(self, value: Any, schema: Mapping[str, Any], path: tuple[str | int, ...]) -> Any:
         """Note the violations of a value. Returns it as rules see it: without unknown fields, and with times.
 
         Goes as deep as the schema, and no further into a list than the schema allows.
         """
-        before = len(self._structure)
-        problem = _problem(value, schema)
-        if problem is not None:
-            self._structure.append(Violation(path, problem))
+        before = len(self._blocking)
+        if problem := _blocking_problem(value, schema):
+            self._blocking.append(Violation(path, problem))
+        elif problem := _other_problem(value, schema):
+            self._others.append(Violation(path, problem))
         elif schema.get("format") == "date-time":
             value = _time(value)
         if "properties" in schema or "additionalProperties" in schema:
             value = self._judge_fields(value, schema, path) if isinstance(value, Mapping) else value
         elif "items" in schema and isinstance(value, list):
-            self._structure += [Violation((*path, at), message) for at, message in _repeated(value, schema)]
+            self._others += [Violation((*path, at), message) for at, message in _repeated(value, schema)]
             items = enumerate(value[: schema.get("maxItems")])
             value = [self.judge(each, schema["items"], (*path, at)) for at, each in items]
-        if len(self._structure) == before:
+        if len(self._blocking) == before:
             self._check_rules(value, schema, path)
         return value
 
@@ -232,7 +232,7 @@ class _Judging:
     ) -> dict[str, Any]:
         fields, other = schema.get("properties") or {}, schema.get("additionalProperties")
         missing = [name for name in schema.get("required", ()) if value.get(name) is None]
-        self._structure += [Violation((*path, name), "must be given") for name in missing]
+        self._blocking += [Violation((*path, name), "must be given") for name in missing]
         if other:
             return {
                 str(name): self.judge(each, other, (*path, str(name)))
@@ -240,7 +240,7 @@ class _Judging:
             }
         if self._is_strict:
             for name in map(str, value.keys() - fields.keys()):
-                self._structure.append(Violation((*path, name), f"unknown field{self._suggestion(name, fields)}"))
+                self._blocking.append(Violation((*path, name), f"unknown field{self._suggestion(name, fields)}"))
         return {
             name: self.judge(value[name], child, (*path, name))
             for name, child in fields.items()
@@ -259,7 +259,7 @@ class _Judging:
                 at = (*path, *filter(None, rule.get("fieldPath", "").split(".")))
                 message = self._evaluated(rule["messageExpression"], value) if "messageExpression" in rule else None
                 failed = " (the rule could not be evaluated)" if holds is None else ""
-                self._rules.append(Violation(at, (message or rule["message"]) + failed))
+                self._others.append(Violation(at, (message or rule["message"]) + failed))
 
     def _evaluated(self, expression: str, value: Any) -> Any:
         """The value of a CEL expression; None = it can't be evaluated."""
@@ -278,11 +278,11 @@ class _Judging:
         return f"; did you mean {near[0]}?" if near else ""
 
 
-def _problem(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """What is wrong with a value, apart from its fields and items; None = nothing."""
+def _blocking_problem(value: Any, schema: Mapping[str, Any]) -> str:
+    """What is wrong with a value, apart from its fields and items, so that no rule can be checked; "" = nothing."""
     kind = schema.get("type")
     if kind is None:
-        return None
+        return ""
     wanted, fits = _TYPES[kind]
     if not fits(value):
         return f"must be {wanted}{', or be left out' if value is None else ''}"
@@ -290,18 +290,24 @@ def _problem(value: Any, schema: Mapping[str, Any]) -> str | None:
         return "must be valid Unicode"
     if value not in schema.get("enum", [value]):
         return f"must be one of {', '.join(map(str, schema['enum']))}"
-    if "minimum" in schema and value < schema["minimum"]:
-        return f"must be at least {schema['minimum']}"
-    if "maximum" in schema and value > schema["maximum"]:
-        return f"must be at most {schema['maximum']}"
-    least, most = ((schema.get(f"{bound}{_SIZES[kind]}") if kind in _SIZES else None) for bound in ("min", "max"))
-    if least is not None and len(value) < least:
-        return "must not be empty" if least == 1 else f"must have at least {least} entries"
+    most = schema.get(f"max{_SIZES.get(kind)}")
     if most is not None and len(value) > most:
         return f"must have at most {most} {'characters' if kind == 'string' else 'entries'}"
     if schema.get("format") == "date-time" and _time(value) is None:
         return "must be a time, like 2030-01-31T12:00:00Z"
-    return None
+    return ""
+
+
+def _other_problem(value: Any, schema: Mapping[str, Any]) -> str:
+    """What else is wrong with it."""
+    if "minimum" in schema and value < schema["minimum"]:
+        return f"must be at least {schema['minimum']}"
+    if "maximum" in schema and value > schema["maximum"]:
+        return f"must be at most {schema['maximum']}"
+    least = schema.get(f"min{_SIZES.get(schema.get('type', ''))}", 0)
+    if least and len(value) < least:
+        return "must not be empty" if least == 1 else f"must have at least {least} entries"
+    return ""
 
 
 _SIZES = {"string": "Length", "array": "Items", "object": "Properties"}
