@@ -141,6 +141,12 @@ _MISSHAPEN: dict[tuple[str, str], Any] = {
     ("GroupPolicy", "spec-is-text"): {"spec": "main"},
     ("GroupPolicy", "no-spec"): {},
     ("GroupPolicy", "match-is-text"): {"spec": {"connectionRef": {"name": "main"}, "match": "*"}},
+    ("GroupPolicy", "interval-is-short"): {
+        "spec": {"connectionRef": {"name": "main"}, "match": {"groups": ["a"]}, "action": "Alert", "interval": "1s"}
+    },
+    ("GroupPolicy", "delete-without-when"): {
+        "spec": {"connectionRef": {"name": "main"}, "match": {"groups": ["a"]}, "action": "Delete", "when": None}
+    },
     ("GroupPolicy", "status-is-text"): {"spec": {"connectionRef": {"name": "main"}}, "status": "Ready"},
     ("GroupPolicy", "conditions-are-text"): {
         "spec": {"connectionRef": {"name": "main"}},

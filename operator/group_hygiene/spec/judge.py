@@ -42,9 +42,9 @@ _VERDICTS, _SHOWN = 10_000, 3
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _METADATA_FIELDS = (
-    "annotations creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName generation "
-    "labels managedFields ownerReferences resourceVersion selfLink uid"
-).split()
+    *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
+    *("generateName", "generation", "labels", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"),
+)
 _METADATA: Mapping[str, Any] = {
     "type": "object",
     "required": ["name"],
