@@ -6,6 +6,7 @@ No I/O: the caller passes the function that reads Secrets.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -374,15 +375,12 @@ def parse_access_only(obj: Mapping[str, Any]) -> Connection:
 
     If its `access` is wrong, too, or nothing could be judged, it admits only its own namespace.
     """
-    given: dict[str, Any] = {"bootstrapServers": ["unread:0"]}
-    placeholder = with_defaults("KafkaConnection", given, _BLOCKS)
-    try:
+    given = with_defaults("KafkaConnection", {"bootstrapServers": ["unread:0"]}, _BLOCKS)
+    with suppress(SpecError):
         wrong, spec = verdict("KafkaConnection", obj).fields, obj.get("spec")
-        if isinstance(spec, Mapping) and "access" in spec and wrong.isdisjoint({"", "access"}):
-            return _connection(obj, {**placeholder, "access": spec["access"]})
-    except SpecError:
-        pass
-    return _connection(obj, placeholder)
+        if isinstance(spec, Mapping) and "access" in spec.keys() - wrong:
+            return _connection(obj, {**given, "access": spec["access"]})
+    return _connection(obj, given)
 
 
 def parse_activity(spec: Mapping[str, Any]) -> ActivitySpec:

@@ -139,11 +139,11 @@ def verdict(kind: str, obj: Mapping[str, Any]) -> Verdict:
     known = _verdicts.get(_identity(kind, obj))
     if form is not None and known is not None and known[0] == form:
         return known[1]
-    if _is_deep(obj.get("spec")):
-        return Verdict(f"spec: must have at most {_LEVELS} levels")
-    schema = {"type": "object", "required": ["spec"], "properties": {"spec": schema_of(kind)["properties"]["spec"]}}
+    spec, schema = obj.get("spec"), schema_of(kind)["properties"]["spec"]
+    if spec is None or _is_deep(spec):
+        return Verdict(f"spec: must {'be given' if spec is None else f'have at most {_LEVELS} levels'}")
     judging = _Judging(schema)
-    judging.judge(_filled({"spec": obj.get("spec")}, schema), schema, ())
+    judging.judge(_filled(spec, schema), schema, ("spec",))
     fields = frozenset(str(each.path[1]) for each in judging.found if len(each.path) > 1)
     found = Verdict(_text(judging.found), fields)
     if not judging.has_failed:
