@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from group_hygiene.evidence.reader import Tables
+from group_hygiene.kafka import last_records as search
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.kafka.last_records import LastRecord, SearchRange, last_records
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
@@ -91,6 +92,25 @@ def test_a_long_way_back(client: Client, make: Maker) -> None:
     found = look(client, topic, enough=3)
     assert isinstance(found, LastRecord)
     assert (3 <= found.offset <= 59, found.clear) == (True, 211), "what is enough ends the search"
+
+
+def test_a_log_of_aborted_records_is_not_searched_to_its_start(
+    scene: Scene, client: Client, make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group is not deleted; other groups and the scan do not wait for it."""
+    topic, other = make.topic(), make.topic(records=2)
+    make.transaction(topic, 150, "abort", size=5_000)
+    read = make.abandoned(make.name("read"), topic)
+    left = make.abandoned(make.name("left"), other)
+    wanted = policy(read, left)
+    scene.observe(wanted)
+    monkeypatch.setattr(search, "_ANSWERS_MAX", 5)
+    observation = scene.observe(wanted, after=60)
+    assert verdicts(observation, wanted) == {read: reasons.LAG_UNKNOWN, left: MATCH}
+    assert observation.snapshot.complete
+    found = look(client, topic)
+    assert isinstance(found, Fault)
+    assert (found.code, found.retriable) == ("TOO_MANY_BATCHES", False)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

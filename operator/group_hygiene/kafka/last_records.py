@@ -17,6 +17,8 @@ from group_hygiene.model.groups import Fault, Partition
 
 # How much further back each step begins: most logs end in a record, or in the marker after one.
 _FACTOR = 10
+# Answers of 64 KB, or one larger batch, per search: aborted transactions can fill a log of any length.
+_ANSWERS_MAX = 1_000
 
 
 class SearchRange(NamedTuple):
@@ -55,7 +57,8 @@ def last_records(
 ) -> Results[Partition, LastRecord]:
     """Search all partitions backwards, concurrently: a log that ends in a record takes one request.
 
-    TOPIC_AUTHORIZATION_FAILED is the Fault of a topic that the user may not READ.
+    TOPIC_AUTHORIZATION_FAILED is the Fault of a topic that the user may not READ, TOO_MANY_BATCHES that of a search
+    that found no record in the headers that one search may read.
     """
 
     def attempt(left: list[Partition]) -> dict[Partition, LastRecord | Fault]:
@@ -83,6 +86,7 @@ class _Search:
     sought: SearchRange
     last: int = -1
     back: int = 1
+    answers: int = 0
 
     def __post_init__(self) -> None:
         self.until = self.sought.end
@@ -91,6 +95,7 @@ class _Search:
     def take(self, answer: BatchHeaders) -> LastRecord | Fault | None:
         """Process an answer: the result of the search, or None = continue from `position`."""
         first, enough, end = self.sought
+        self.answers += 1
         if answer.end < end:
             # A new leader hides the end until its followers have it.
             return Fault("OFFSET_OUT_OF_RANGE", f"{self.place} ends at {answer.end}", retriable=True)
@@ -98,6 +103,11 @@ class _Search:
             self.last = max(self.last, answer.last)
         if self.last >= enough:
             return LastRecord(self.last, end, end)
+        if self.answers >= _ANSWERS_MAX:
+            message = (
+                f"{self.place}: no committed record in the headers of its last batches, by {self.answers} requests"
+            )
+            return Fault("TOO_MANY_BATCHES", message)
         if self.position < answer.position < min(self.until, answer.stable):
             self.position = answer.position
             return None

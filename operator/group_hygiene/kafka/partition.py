@@ -19,7 +19,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.record import MemoryRecords
 from kafka.record.util import decode_varint
 
-from group_hygiene.kafka.bounds import FetchBudget
+from group_hygiene.kafka.bounds import FRAME_BYTES, FetchBudget
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, Results, fault_of_code, retrying_one
 from group_hygiene.kafka.codecs import unpack, unpack_parts, window_bytes
 from group_hygiene.kafka.coordinators import Question, ask_brokers
@@ -32,7 +32,8 @@ from group_hygiene.process.memory import Intake, TooMuch
 T = TypeVar("T")
 
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
-_FETCH_BYTES = 8_000_000
+# With little memory, what an answer may have beside its first batch is less.
+_FETCH_BYTES = min(8_000_000, FRAME_BYTES // 2)
 # For each of many partitions at once. Processing the records of 50 such answers must take less than a second.
 _EACH_BYTES = 250_000
 # For each partition if only the headers of batches matter. A broker sends at least one whole batch, of any size

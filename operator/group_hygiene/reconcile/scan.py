@@ -290,7 +290,8 @@ class _Scan(Facts):
                 ]
                 self.bounds.update(read_bounds(client, committed, deadline))
             case Need.RECORDS:
-                read_records(self.context, groups, self, deadline)
+                # A log of aborted records takes long to search: the rest of the scan needs its time.
+                read_records(self.context, groups, self, Deadline(deadline.left / 2))
             case Need.SUBSCRIBED:
                 described = kafka_groups.describe_groups(client, types, coordinators, deadline)
                 found = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
