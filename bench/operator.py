@@ -10,6 +10,8 @@ one that starts on the ledger of the former. All policies share one interval, so
     api_reads_per_round  of custom resources
     bytes_per_group      peak memory beyond that of an operator without a connection, by one policy
     bytes_per_pair       peak memory beyond that of one policy, for each further pair of a policy and a group
+
+Then it prints for each target whether it is met, as far as its sizes were measured (see `figures`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import re
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,6 +48,20 @@ from sandbox.process import Keeper
 PARTITIONS = 10
 # The chart's default.
 LIMIT_MB = 512
+# The most that each figure may be. A comparison of all objects, which lists each CRD, may fall into a round.
+TARGETS = {
+    "not_run_500000x10": 0,
+    "peak_mb_500000x10": LIMIT_MB,
+    "run_s_500000x10": 300.0,
+    "not_run_100000x50": 0,
+    "peak_mb_100000x50": LIMIT_MB,
+    "too_many_500000x50": 49,
+    "other_reasons_500000x50": 0,
+    "bytes_per_group_500000": 250,
+    "bytes_per_pair_100000x50": 20,
+    "cpu_vs_reading_100000x1": 2.5,
+    "more_api_reads": 4.0,
+}
 _TOPICS, _RECORDS, _BATCH, _LAG_EVERY = 20, 50, 1_000, 50
 _HEAP = "2g"
 _CONFIG = {"offsets.topic.num.partitions": "50", "group.coordinator.append.linger.ms": "0"}
@@ -245,10 +261,52 @@ def measure(groups: Sequence[int], policies: Sequence[int], interval: int) -> li
 def _measure(groups: Sequence[int], policies: Sequence[int], interval: int) -> None:
     before = report.circumstances()
     rows = [asdict(row) for row in measure(groups, policies, interval)]
-    print(f"\n{table(rows)}\n")
-    kept = report.write("operator", {"rows": rows}, {}, before.document(), {"limit_mb": LIMIT_MB})
+    found = figures(rows)
+    wanted = {name: most for name, most in TARGETS.items() if name in found}
+    print(f"\n{table(rows)}\n\n{report.targets(found, wanted)}\n")
+    for name in TARGETS.keys() - wanted.keys():
+        say(f"target {name}: not measured")
+    kept = report.write("operator", {"rows": rows, **found}, wanted, before.document(), {"limit_mb": LIMIT_MB})
     print(f"Kept in {os.path.relpath(kept)}, in namespace {NAMESPACE}\n")
     print(json.dumps({"rows": rows}), flush=True)
+
+
+def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The figures that have targets, of the sizes that were measured; of a process that had run and of one that started
+    the higher one.
+
+    not_run: policies. too_many, other_reasons: of those that did not run, by their reason. cpu_vs_reading: of a process
+    that had run, compared with reading the same groups. more_api_reads: of most policies than of the fewest.
+    """
+    found: dict[str, float] = {}
+    for row in rows:
+        size, not_run = f"{row['groups']}x{row['policies']}", _not_run(row)
+        too_many = not_run.get("TooManyGroups", 0)
+        values = {
+            f"not_run_{size}": sum(not_run.values()),
+            f"too_many_{size}": too_many,
+            f"other_reasons_{size}": sum(not_run.values()) - too_many,
+            f"peak_mb_{size}": row["peak_rss_mb"],
+            f"run_s_{size}": row["run_s"],
+            f"bytes_per_group_{row['groups']}": row["bytes_per_group"],
+            f"bytes_per_pair_{size}": row["bytes_per_pair"],
+        }
+        if row["start"] == "running":
+            values[f"cpu_vs_reading_{size}"] = round(row["run_cpu_s"] / row["read_cpu_s"], 2)
+        for name, value in values.items():
+            if name in TARGETS and value is not None:
+                found[name] = max(found.get(name, value), value)
+    for few, many in ((few, many) for few in rows for many in rows if few["policies"] < many["policies"]):
+        if (few["groups"], few["start"]) == (many["groups"], many["start"]):
+            more = round(many["api_reads_per_round"] - few["api_reads_per_round"], 1)
+            found["more_api_reads"] = max(found.get("more_api_reads", more), more)
+    return found
+
+
+def _not_run(row: Mapping[str, Any]) -> dict[str, int]:
+    """Reason -> how many policies did not run for that."""
+    reasons = {reason: int(many) for reason, many in re.findall(r"(\w+): (\d+)", row["problem"])}
+    return reasons if reasons or not row["problem"] else {row["problem"]: row["policies"]}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

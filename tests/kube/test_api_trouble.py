@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -256,6 +257,24 @@ def test_objects_that_are_nested_deeply_stop_no_watch(
     world.clear("neighbour")
 
 
+def test_an_object_with_a_finalizer_of_kopf_is_followed(
+    server: ApiServer, world: World, account: Path, tmp_path: Path
+) -> None:
+    """A user may write it. kopf would remove it, which the operator may not, and see no edit until it could."""
+    namespace = world.namespace("finalizer")
+    held = policy(namespace, "p")
+    held["metadata"]["finalizers"] = ["kopf.zalando.org/KopfFinalizerMarker"]
+    world.apply(connection(namespace, _NOWHERE), held)
+    with running_operator(account, tmp_path / "log", "--lease-duration", "180") as operator:
+        world.wait_ready("kgp", namespace, "p", "ConnectionNotReady")
+        held["spec"]["suspend"] = True
+        world.apply(held)
+        world.wait_ready("kgp", namespace, "p", "Suspended")
+        assert "grouppolicies/p" not in operator.log()
+    server.kubectl("patch", "kgp", "p", "-n", namespace, "--type=merge", "-p", '{"metadata": {"finalizers": null}}')
+    world.clear(namespace)
+
+
 def test_a_watch_that_fails_ends_the_process(proxy: ApiProxy, account: Path, tmp_path: Path) -> None:
     """By an answer that is nested more deeply than any of an API server. kopf itself would go on without watches."""
     line = b"[" * 20_000 + b"\n"
@@ -466,6 +485,20 @@ def test_a_leader_that_sees_no_changes_lets_another_lead(
         assert "gives up the lead" in operator.log()
         assert "no permission to watch grouppolicies" in operator.log()
         assert "released Lease" in operator.log()
+
+
+@pytest.mark.slow
+def test_a_leader_without_progress_lets_another_lead(world: World, account: Path, tmp_path: Path) -> None:
+    """Its only round waits for a broker that accepts connections and says nothing: it says so, and ends."""
+    start = [str(Path(__file__).with_name("impatient_operator.py"))]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        world.namespace("stuck")
+        world.apply(connection("stuck", f"127.0.0.1:{silent.getsockname()[1]}", scan={"timeout": "5m"}))
+        world.apply(policy("stuck", "p"))
+        with running_operator(account, tmp_path / "log", "--lease-duration", "180", start=start) as operator:
+            assert operator.process.wait(PATIENCE) == 1
+            assert "gives up the lead: no round of any connection has ended for" in operator.log()
+    world.clear("stuck")
 
 
 @pytest.mark.slow

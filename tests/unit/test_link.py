@@ -20,7 +20,7 @@ def a_connection(uid: str = "u", spec: Any = None, **status: Any) -> dict[str, A
 
 def test_the_cluster_is_known_once_an_object_names_it() -> None:
     """The object may have lacked the id when it was read first. What is known then stays, while the object does."""
-    link = Link("kafka", "main", cast(Api, None), "an-id", Allowed())
+    link = Link("kafka", cast(Api, None), "an-id", Allowed())
     link.follow(a_connection())
     assert link.memory.cluster_id is None
     memory = link.memory
@@ -35,7 +35,7 @@ def test_the_cluster_is_known_once_an_object_names_it() -> None:
 
 def test_the_spec_says_which_cluster_it_is() -> None:
     """Before the status, and also after an edit: who may edit the spec may also delete the object."""
-    link = Link("kafka", "main", cast(Api, None), "an-id", Allowed())
+    link = Link("kafka", cast(Api, None), "an-id", Allowed())
     link.follow(a_connection(spec={"clusterID": "right"}, clusterID="wrong"))
     assert link.memory.cluster_id == "right"
     assert link.memory.other_cluster("right") is None
@@ -48,7 +48,7 @@ def test_the_spec_says_which_cluster_it_is() -> None:
 
 @pytest.mark.parametrize("spec", [None, "main", ["main"], {"clusterID": 7}])
 def test_a_spec_of_any_shape_says_nothing(spec: Any) -> None:
-    link = Link("kafka", "main", cast(Api, None), "an-id", Allowed())
+    link = Link("kafka", cast(Api, None), "an-id", Allowed())
     link.follow(a_connection(spec=spec))
     link.follow(a_connection(spec=spec, clusterID="first"))
     assert link.memory.cluster_id == "first"
@@ -56,7 +56,7 @@ def test_a_spec_of_any_shape_says_nothing(spec: Any) -> None:
 
 def test_what_reads_by_a_closed_client_is_forgotten() -> None:
     """After a failed round, or with another password, the next round reads the log by the new client."""
-    link = Link("kafka", "main", cast(Api, None), "an-id", Allowed())
+    link = Link("kafka", cast(Api, None), "an-id", Allowed())
     link.memory.tail = Tail(cast(Client, None), {0: (1, 0)}, {0: 5})
     link.close()
     assert link.memory.tail is None

@@ -286,7 +286,7 @@ def test_the_operator_connects_only_where_its_options_allow(
     connection = parse_connection({"metadata": {"namespace": "kafka", "name": "main"}, "spec": spec})
     api: Any = SimpleNamespace(read_secret=_no_secret)
     with pytest.raises(ConnectError) as caught:
-        Link("kafka", "main", api, "an-id", Allowed(brokers=grants)).connect(connection)
+        Link("kafka", api, "an-id", Allowed(brokers=grants)).connect(connection)
     assert caught.value.reason == reason
 
 

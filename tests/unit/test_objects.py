@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from group_hygiene.controller.app import Operator, OperatorOptions
 from group_hygiene.controller.objects import (
     CONNECTIONS,
     OBJECT_BYTES,
@@ -70,6 +73,25 @@ def test_only_what_is_input_is_stored() -> None:
     assert set(found["metadata"]) == {"name", "namespace", "uid", "generation", "resourceVersion"}
     assert found["status"] == {"lastRunTime": "2030-01-31T12:00:00Z"}
     assert objects.naming(POLICIES, "kafka", "main") == [("kafka", "p")]
+
+
+def test_an_event_is_forgotten_once_its_object_is_stored() -> None:
+    """What is input is in the store; the rest, for as long as kopf holds the event, only identifies the object."""
+    operator = Operator(OperatorOptions())
+    obj = an_object(version=7, status={"totals": {"deleted": 1}, "results": ["x" * 1000]})
+    applied = {"operation": "Apply", "fieldsV1": {"f:spec": {"f:future": {}}}}
+    obj["metadata"] |= {"managedFields": [applied], "labels": {"l": "x"}, "finalizers": ["f"], "deletionTimestamp": "t"}
+    resource = SimpleNamespace(plural=POLICIES)
+    asyncio.run(operator._on_event({"type": "MODIFIED", "object": obj}, resource))
+    assert obj == {
+        "kind": "GroupPolicy",
+        "metadata": {"name": "p", "namespace": "kafka", "uid": "uid-p", "resourceVersion": "7"},
+    }
+    found = operator._objects.get(POLICIES, "kafka", "p")
+    assert found is not None
+    assert found["spec"] == {"connectionRef": {"name": "main"}}
+    assert (found["metadata"]["deletionTimestamp"], found["status"]) == ("t", {"totals": {"deleted": 1}})
+    assert found["dropped"] == "spec.future"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from group_hygiene.model.groups import Group, GroupState, GroupType
-from group_hygiene.reconcile import scan
+from group_hygiene.reconcile.selection import Selection
 from group_hygiene.spec.policy import Policy, parse_policy
 
 _COSTLY = ["*{hex}-*{hex}-*{hex}-*00Z*"] * 64
@@ -30,7 +30,7 @@ def _run(
     policies: list[Policy], groups: dict[str, Group], budget: float, size: int = 100
 ) -> tuple[Any, dict[str, str]]:
     left_out: dict[str, str] = {}
-    selection = scan._Selection(policies, groups, size, budget, lambda policy, why: left_out.update({policy.key: why}))
+    selection = Selection(policies, groups, size, budget, lambda policy, why: left_out.update({policy.key: why}))
     found: dict[str, set[str]] = {}
     for selected in selection:
         for policy in selection.policies:
@@ -67,7 +67,7 @@ def test_slices_have_all_groups_once(size: int) -> None:
         _policy("team", "no", ["x"]),
     ]
     seen: dict[str, list[str]] = {policy.key: [] for policy in policies}
-    for selected in scan._Selection(policies, groups, size, 1e9, lambda *_: None):
+    for selected in Selection(policies, groups, size, 1e9, lambda *_: None):
         assert len({group.id for some in selected.values() for group in some}) <= size
         for key, some in selected.items():
             seen[key] += [group.id for group in some]
@@ -81,7 +81,7 @@ def test_a_policy_that_was_left_out_for_another_reason_is_not_looked_for() -> No
     groups = _groups(300)
     policies = [_policy("greedy", f"p{number}", _COSTLY) for number in range(10)]
     left_out: dict[str, str] = {}
-    selection = scan._Selection(
+    selection = Selection(
         [*policies, _policy("kafka", "own", _PLAIN)],
         groups,
         20,

@@ -154,6 +154,6 @@ def _document(explained: _Explained) -> dict[str, Any]:
     return {
         "namespace": policy.namespace,
         "name": policy.name,
-        "group": None if verdict is None else judged(policy, explained.group.id, verdict),
+        "group": None if verdict is None else judged(explained.group.id, verdict),
         "checks": [asdict(step) for step in explained.steps],
     }

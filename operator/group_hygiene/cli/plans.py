@@ -456,11 +456,11 @@ def _document(planned: _Planned, summary: bool) -> dict[str, Any]:
         **({} if summary else {"due": list(made.due), "firstRun": list(planned.first)}),
         "nextExpiryTime": None if made.next_expiry is None else timestamp(made.next_expiry),
         "refusal": None if refusal is None else {"reason": refusal.reason, "message": refusal.message},
-        **({} if summary else {"groups": [judged(policy, *each) for each in made.verdicts.items()]}),
+        **({} if summary else {"groups": [judged(*each) for each in made.verdicts.items()]}),
     }
 
 
-def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
+def judged(name: str, verdict: Verdict) -> dict[str, Any]:
     """One verdict as JSON; reason and message only if the group is skipped, lag only if the policy uses it, and owner,
     likelyProgram, expiresTime and lastClient only if they are known.
     """

@@ -30,6 +30,7 @@ from group_hygiene.controller.objects import (
     Key,
     Object,
     Objects,
+    forget_content,
     key_of,
 )
 from group_hygiene.controller.recorder import Recorder
@@ -371,11 +372,15 @@ class Operator:
     async def _on_event(self, event: Any, resource: Any, **_: Any) -> None:
         """An object was added, edited or deleted."""
         obj, plural = event["object"], resource.plural
-        if event["type"] == "DELETED":
-            self._services.recorder.forget(obj["metadata"]["uid"])
-            self._objects.remove(plural, key_of(obj), obj["metadata"]["uid"])
-        else:
-            self._objects.put(plural, obj)
+        try:
+            if event["type"] == "DELETED":
+                self._services.recorder.forget(obj["metadata"]["uid"])
+                self._objects.remove(plural, key_of(obj), obj["metadata"]["uid"])
+            else:
+                self._objects.put(plural, obj)
+        finally:
+            # kopf holds the event for longer, and requests the removal of its own finalizer, which any user may write.
+            forget_content(obj)
 
     def _on_change(self, *change: Any) -> None:
         """See Objects. A run may end after the event loop and the thread did."""

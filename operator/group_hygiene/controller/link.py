@@ -39,7 +39,7 @@ _turns = Turns(seconds=20.0)
 class Link:
     """One connection. installation: the id of this operator in ledgers. `uid`: of the last read object; None = none."""
 
-    def __init__(self, namespace: str, name: str, api: Api, installation: str, allowed: Allowed) -> None:
+    def __init__(self, namespace: str, api: Api, installation: str, allowed: Allowed) -> None:
         self._namespace, self._api, self._installation = namespace, api, installation
         self._allowed = allowed
         self._open_tables: Tables | None = None

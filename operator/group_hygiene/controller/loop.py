@@ -77,7 +77,7 @@ class ConnectionLoop:
         self._writer = services.status_writer()
         self._restores = Restores(services, self._writer, namespace, name)
         self._keeps = Keeps(services, self._writer, namespace, name)
-        self._link = Link(namespace, name, services.api, services.installation, services.activity)
+        self._link = Link(namespace, services.api, services.installation, services.activity)
         outbox, count = Outbox(f"{namespace}/{name}"), partial(services.metrics.alert_sent, namespace, name)
         self._sender = Sender(outbox, services.egress, services.may_send, self._wake.set, count)
         self._alerts = Alerting(services.api, services.metrics, services.clock, self._writer, self._sender)

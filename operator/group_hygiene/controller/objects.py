@@ -429,6 +429,14 @@ def trimmed(obj: Mapping[str, Any]) -> Object:
     } | ({"dropped": dropped} if dropped else {})
 
 
+def forget_content(obj: Object) -> None:
+    """Leave of an object of a watch only what identifies it, and its version."""
+    metadata = {key: obj["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
+    for key in obj.keys() - {"apiVersion", "kind"}:
+        del obj[key]
+    obj["metadata"] = metadata
+
+
 def _fits(value: Any, wanted: Any) -> bool:
     try:
         msgspec.convert(value, wanted)

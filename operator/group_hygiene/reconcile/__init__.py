@@ -11,6 +11,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
     settle           how a deletion ends: the table of facts and outcomes
     recovery         deletions that a process began and did not finish: what is left, and their outcomes
     scan             the first half: scans the cluster and judges groups; changes none
+    selection        which groups the policies of a scan select, and which policies take too much time
     evidence         reads the pipeline's tables, and whether they may be used
     uses             finds uses of a group between two scans in the offsets log
     sightings        notes which groups Kafka Connect and Kafka Streams use

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,11 +22,12 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, LargestCoverage, Removal, ScanClock, Watch
 from group_hygiene.model.evidence import Claims, offsets_retention
-from group_hygiene.model.groups import Bounds, Fault, Group, GroupState, GroupType, LogPlace, fingerprint
+from group_hygiene.model.groups import Bounds, Fault, Group, GroupState, GroupType, LogPlace, Offsets, fingerprint
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.model.verdicts import Need
 from group_hygiene.process import memory as process_memory
+from group_hygiene.process.clock import elapsed
 from group_hygiene.process.cpu import TURNS
 from group_hygiene.reconcile.context import (
     Context,
@@ -42,6 +43,7 @@ from group_hygiene.reconcile.context import (
 from group_hygiene.reconcile.evidence import read_evidence
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Moment
+from group_hygiene.reconcile.selection import Budget, Selection, most_costly
 from group_hygiene.reconcile.sightings import new_notes
 from group_hygiene.reconcile.unread import read_records
 from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow
@@ -59,6 +61,10 @@ _NAME_BYTES, _VERDICT_BYTES, _SEEN_BYTES = 8, 1_500, 500
 _POLICIES = 10
 # The CPU time of a scan for policies of other namespaces than the connection's, and what each group adds.
 _OTHERS_S, _OTHERS_GROUP_S = 2.0, 100e-6
+# The share of a scan's time that reads for these may take, even if those for the connection's own leave less.
+_OTHERS_SHARE = 1 / 4
+# Namespaces that want so few groups together are read together.
+_TOGETHER = 500
 # A group is judged at most this long after the tables are read.
 _SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
@@ -100,7 +106,7 @@ class _Scan(Facts):
 
     def end_slice(self) -> None:
         """Forget the evidence about single groups."""
-        self.lost += (each for each in self.offsets.values() if isinstance(each, Fault) and each.code in _LOST)
+        self.lost += (each for each in self.offsets.values() if isinstance(each, Fault) and _is_lost(each))
         self.seen += len(self.noted)
         for read in (self.noted, self.activity, self.offsets, self.missing_topics, self.subscribed):
             read.clear()
@@ -152,17 +158,17 @@ class _Scan(Facts):
             return Claims
         return self.context.recent_claims or self.context.claims
 
-    def selection(self, policies: Sequence[Policy], groups: Mapping[str, Group], whole: bool) -> _Selection:
+    def selection(self, policies: Sequence[Policy], groups: Mapping[str, Group], whole: bool) -> Selection:
         """whole: see `observe`."""
         size = self.context.memory.slice // (1 + len(policies) // _POLICIES)
         if any(policy.when.asks_evidence for policy in policies):
             # A process of its own reads the tables each time.
             size *= _TABLES_FACTOR
         budget = math.inf if whole else _OTHERS_S + len(groups) * _OTHERS_GROUP_S
-        return _Selection(policies, groups, max(size, 1), budget, self.leave_out)
+        return Selection(policies, groups, max(size, 1), budget, self.leave_out)
 
     def judge_all(
-        self, selection: _Selection, slices: Iterable[Mapping[str, list[Group]]], whole: bool
+        self, selection: Selection, slices: Iterable[Mapping[str, list[Group]]], whole: bool
     ) -> dict[str, Verdicts]:
         """Judge the groups that the policies select, slice by slice. What was read for a slice is then forgotten.
 
@@ -171,11 +177,13 @@ class _Scan(Facts):
         context, contents = self.context, self.context.journal.contents
         seen, size = contents.seen.setdefault(context.connection.uid, {}), selection.size
         verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in selection.policies}
+        reading = _Reading(self, selection.policies, whole)
         for selected in slices:
             for key in self.left_out.keys() & verdicts:
                 del verdicts[key]
             policies = selection.policies = self.reserve(selection.policies, selected, verdicts)
-            self.judge_slice(policies, selected, verdicts, selection.charge)
+            self.judge_slice(policies, selected, verdicts, selection.charge, reading)
+            selection.policies = self.left(policies)
             selection.leave_out_costly()
             for policy in policies:
                 if policy.uid in self.watches and any(
@@ -210,7 +218,7 @@ class _Scan(Facts):
             except process_memory.TooMuch as error:
                 if len(left) < 2 or any(verdicts[policy.key].whole for policy in left):
                     raise MemoryExhausted(str(error)) from error
-            largest = _most_costly([policy for policy in left if policy.namespace != own] or left, held)
+            largest = most_costly([policy for policy in left if policy.namespace != own] or left, held)
             left.remove(largest)
             self.leave_out(
                 largest,
@@ -227,12 +235,17 @@ class _Scan(Facts):
         if self.watches.pop(policy.uid, None) is not None:
             self.notes.append(Removal(("watch", policy.uid)))
 
+    def left(self, policies: Sequence[Policy]) -> list[Policy]:
+        """Those that are not left out."""
+        return [policy for policy in policies if policy.key not in self.left_out]
+
     def judge_slice(
         self,
         policies: Sequence[Policy],
         selected: Mapping[str, list[Group]],
         verdicts: Mapping[str, Verdicts],
         charge: Callable[[Policy, float], None],
+        reading: _Reading,
     ) -> None:
         """Judge, read the evidence that verdicts need, and judge those groups again, until no verdict needs more.
 
@@ -242,7 +255,8 @@ class _Scan(Facts):
         open_groups = {policy.key: selected[policy.key] for policy in policies}
         done: set[tuple[Need, str]] = set()
         while True:
-            wanted: dict[Need, dict[str, Group]] = {}
+            # By need and key of a policy.
+            wanted: dict[Need, dict[str, list[Group]]] = {}
             for policy in policies:
                 judged, left = verdicts[policy.key], list[Group]()
                 with TURNS.turn(context.connection.namespace, partial(charge, policy)):
@@ -254,7 +268,7 @@ class _Scan(Facts):
                         if need is None or (need, group.id) in done:
                             judged.add(verdict)
                         else:
-                            wanted.setdefault(need, {})[group.id] = group
+                            wanted.setdefault(need, {}).setdefault(policy.key, []).append(group)
                             left.append(group)
                 open_groups[policy.key] = left
             if not wanted:
@@ -263,20 +277,26 @@ class _Scan(Facts):
             if len(wanted) > 1:
                 wanted.pop(Need.BOUNDS, None)
             for need, groups in wanted.items():
-                self.read(need, groups)
+                reading.read(need, policies, groups)
+            policies = self.left(policies)
             if Need.OFFSETS in wanted:
                 self.note_unchanged(policies, selected)
-            done |= {(need, name) for need, groups in wanted.items() for name in groups}
+            done |= {
+                (need, group.id)
+                for need, groups in wanted.items()
+                for policy in policies
+                for group in groups.get(policy.key, ())
+            }
 
-    def read(self, need: Need, groups: Mapping[str, Group]) -> None:
+    def read(self, need: Need, groups: Mapping[str, Group], deadline: Deadline) -> None:
         """Read the evidence that verdicts on these groups need."""
-        client, deadline = self.context.client, self.deadline
+        client = self.context.client
         types = {name: group.type for name, group in groups.items()}
         coordinators = {name: group.coordinator for name, group in groups.items()}
         offsets = {name: readable(self.offsets.get(name)) for name in groups}
         match need:
             case Need.ACTIVITY:
-                self.read_activity(groups)
+                self.read_activity(groups, deadline)
             case Need.OFFSETS:
                 self.offsets.update(read_offsets(client, types, coordinators, deadline))
             case Need.MISSING_TOPICS:
@@ -297,8 +317,8 @@ class _Scan(Facts):
                 found = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
                 self.subscribed.update(found)
 
-    def read_activity(self, groups: Mapping[str, Group]) -> None:
-        evidence = read_evidence(self.context, self.cluster, groups, self.deadline, self.older)
+    def read_activity(self, groups: Mapping[str, Group], deadline: Deadline) -> None:
+        evidence = read_evidence(self.context, self.cluster, groups, deadline, self.older)
         self.activity.update(evidence.groups)
         if self.coverage is None or self.coverage.problem is None:
             self.coverage = evidence.coverage
@@ -440,7 +460,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     policies = [policy for policy in policies if policy.key in verdicts]
     if scan.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
         # No verdict depended on the tables this time; the status still shows whether they are in order.
-        scan.read_activity({})
+        scan.read_activity({}, deadline)
     incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline, attested), scan.lost)
     moved = any(fault.code == "NOT_COORDINATOR" for fault in listing.not_loaded.values())
     grown = find_growth(context, cluster, deadline, records=full, coordinators=full or moved)
@@ -475,88 +495,84 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     return Observation(snapshot, verdicts, conditions, scan.protections, unfiltered, visible, scan.left_out)
 
 
-class _Selection:
-    """Iterates over the groups that each policy selects, of at most `size` different groups at a time.
+class _Reading:
+    """Reads evidence in turns of namespaces: first the connection's own, then those that want fewer groups.
 
-    Groups that no policy selects don't count, so they cost no requests. policies: those that are not left out so far.
-    budget: seconds of CPU time for policies of other namespaces than the connection's; beyond it the most expensive
-    ones of the namespace that takes most are left out.
+    Others than the connection's may take as long together as is left of the scan, so half of it. If there are policies
+    of one namespace alone, or `whole`, there are no limits.
     """
 
-    def __init__(
-        self,
-        policies: Sequence[Policy],
-        groups: Mapping[str, Group],
-        size: int,
-        budget: float,
-        leave_out: Callable[[Policy, str], None],
-    ) -> None:
-        self.policies, self.size = policies, size
-        self._groups, self._budget, self._leave_out = groups, budget, leave_out
-        self._spent = {policy.key: 0.0 for policy in policies if policy.crosses_namespace}
-        self._total = 0.0
+    def __init__(self, scan: _Scan, policies: Sequence[Policy], whole: bool) -> None:
+        self._scan, self._own = scan, scan.context.connection.namespace
+        self._least = scan.deadline.left * _OTHERS_SHARE
+        self._unlimited = whole or len({policy.namespace for policy in policies}) < 2
+        self._budget = Budget(policies, self._limit, self._leave_out, 1 / 2)
 
-    def __iter__(self) -> Iterator[Mapping[str, list[Group]]]:
-        selected: dict[str, list[Group]] = {policy.key: [] for policy in self.policies}
-        ids: set[str] = set()
-        # Each slice has groups of all coordinators, which are asked at once.
-        step = -(-len(self._groups) // self.size)
-        names = list(self._groups)
-        for first in range(step):
-            found = self._select({name: self._groups[name] for name in names[first::step]})
-            new = {group.id for each in found.values() for group in each}
-            if ids and len(ids) + len(new) > self.size:
-                yield selected
-                selected, ids = found, new
+    def read(self, need: Need, policies: Sequence[Policy], wanted: Mapping[str, Sequence[Group]]) -> None:
+        """Read what verdicts need about the groups that each policy (by key) wants: each group once.
+
+        If policies are left out, offsets that could not be read in time are read again for the others of their turn.
+        """
+        turns, read, offsets = self._turns(policies, wanted), set[str](), self._scan.offsets
+        while turns:
+            turn = self._scan.left(turns.popleft())
+            new = {policy.key: [group for group in wanted[policy.key] if group.id not in read] for policy in turn}
+            groups = {group.id: group for each in new.values() for group in each}
+            if not groups:
                 continue
-            for key, each in found.items():
-                selected[key] += each
-            ids |= new
-        if ids:
-            yield selected
+            began = elapsed()
+            self._scan.read(need, groups, self._deadline(turn))
+            seconds = (elapsed() - began) / sum(map(len, new.values()))
+            for policy in turn:
+                self._budget.charge(policy, seconds * len(new[policy.key]))
+            read |= groups.keys()
+            left = self._scan.left(policies)
+            if len(self._budget.leave_out_costly(left)) < len(left):
+                for name in [name for name in groups if _is_lost(offsets.get(name))]:
+                    del offsets[name]
+                    read.remove(name)
+                turns.appendleft(turn)
 
-    def _select(self, groups: Mapping[str, Group]) -> dict[str, list[Group]]:
-        found: dict[str, list[Group]] = {}
-        for policy in self.policies:
-            if not policy.crosses_namespace or policy.key in self._spent:
-                with TURNS.turn(policy.connection_namespace, partial(self.charge, policy)):
-                    found[policy.key] = list(policy.match.select(groups))
-                self.leave_out_costly()
-        return found
+    def _turns(self, policies: Sequence[Policy], wanted: Mapping[str, Sequence[Group]]) -> deque[list[Policy]]:
+        sizes, members = Counter[str](), defaultdict[str, list[Policy]](list)
+        for policy in policies:
+            if policy.key in wanted:
+                sizes[policy.namespace] += len(wanted[policy.key])
+                members[policy.namespace].append(policy)
+        turns, size = deque([members.pop(self._own, [])]), _TOGETHER
+        for namespace in sorted(members, key=lambda name: sizes[name]):
+            size += sizes[namespace]
+            if size > _TOGETHER:
+                turns.append([])
+                size = sizes[namespace]
+            turns[-1] += members[namespace]
+        return turns
 
-    def charge(self, policy: Policy, seconds: float) -> None:
-        """Count CPU time that a policy took."""
-        if policy.key in self._spent:
-            self._spent[policy.key] += seconds
-            self._total += seconds
+    def _limit(self) -> float:
+        return math.inf if self._unlimited else max(self._scan.deadline.left, self._least)
 
-    def leave_out_costly(self) -> None:
-        """Down to the half, so that this is seldom: what was spent on those that are left out is lost."""
-        if self._total <= self._budget:
-            return
-        left = {policy.key: policy for policy in self.policies}
-        # Without those that were left out for want of memory.
-        self._spent = {key: spent for key, spent in self._spent.items() if key in left}
-        self._total = sum(self._spent.values())
-        while self._total > self._budget / 2:
-            largest = _most_costly([left[key] for key in self._spent], self._spent)
-            seconds = self._spent.pop(largest.key)
-            self._total -= seconds
-            self._leave_out(
-                left.pop(largest.key),
-                f"it took {seconds:.1f} s of CPU time so far, and a scan has {self._budget:.0f} s for the policies of "
-                "all other namespaces than the connection's. Use fewer policies for the same groups, or fewer patterns "
-                "with fewer stars and placeholders",
-            )
-        self.policies = list(left.values())
+    def _deadline(self, turn: Sequence[Policy]) -> Deadline:
+        """A read that takes longer exceeds the limit, or leaves the others half of the time."""
+        left, total = self._scan.deadline.left, self._budget.total
+        if self._unlimited:
+            return self._scan.deadline
+        if not turn[0].crosses_namespace:
+            return Deadline(left / 2)
+        return Deadline(min(left, max((left - total) / 2, self._least - total)))
+
+    def _leave_out(self, policy: Policy, seconds: float) -> None:
+        """Its counts go on: its groups count as not read, like those of a broker that did not answer."""
+        total = self._scan.context.connection.timeout.total_seconds()
+        self._scan.left_out[policy.key] = Refusal(
+            reasons.TOO_MANY_GROUPS,
+            f"reading its groups took {seconds:.1f} s so far, and a scan has {total:.0f} s for the policies of all "
+            "namespaces. Narrow match.groups, or ask for a longer scan.timeout or more limits.requestsPerSecond of the "
+            "KafkaConnection",
+        )
 
 
-def _most_costly(policies: Sequence[Policy], costs: Mapping[str, float]) -> Policy:
-    """The policy with the highest costs (by key), of the namespace whose policies together have the highest."""
-    of_namespaces = defaultdict[str, float](float)
-    for policy in policies:
-        of_namespaces[policy.namespace] += costs[policy.key]
-    return max(policies, key=lambda policy: (of_namespaces[policy.namespace], costs[policy.key]))
+def _is_lost(offsets: Offsets | Fault | None) -> bool:
+    return isinstance(offsets, Fault) and offsets.code in _LOST
 
 
 def _group_bytes(name: str) -> int:

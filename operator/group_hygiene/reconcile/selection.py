@@ -1,0 +1,127 @@
+"""Which groups the policies of a scan select, and which policies are left out for want of time. No requests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+from group_hygiene.model.groups import Group
+from group_hygiene.process.cpu import TURNS
+from group_hygiene.spec.policy import Policy
+
+
+class Budget:
+    """The seconds of a scan that policies of other namespaces than the connection's take.
+
+    limit: how many they may take together, now. Beyond it the most expensive ones of the namespace that takes most are
+    left out, with those of this namespace that cost at least the share `alike` of the most expensive.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        limit: Callable[[], float],
+        leave_out: Callable[[Policy, float], None],
+        alike: float = 1.0,
+    ) -> None:
+        self._spent = {policy.key: 0.0 for policy in policies if policy.crosses_namespace}
+        self._limit, self._leave_out, self._alike = limit, leave_out, alike
+        self.total = 0.0
+
+    def admits(self, policy: Policy) -> bool:
+        return not policy.crosses_namespace or policy.key in self._spent
+
+    def charge(self, policy: Policy, seconds: float) -> None:
+        """Count time that a policy took."""
+        if policy.key in self._spent:
+            self._spent[policy.key] += seconds
+            self.total += seconds
+
+    def leave_out_costly(self, policies: Sequence[Policy]) -> Sequence[Policy]:
+        """Down to the half, so that this is seldom: what was spent on those that are left out is lost.
+
+        policies: all that are not left out so far. Returns those that still are not.
+        """
+        limit = self._limit()
+        if self.total <= limit:
+            return policies
+        left = {policy.key: policy for policy in policies}
+        # Without those that were left out for another reason.
+        self._spent = {key: spent for key, spent in self._spent.items() if key in left}
+        while self._spent and sum(self._spent.values()) > limit / 2:
+            largest = most_costly([left[key] for key in self._spent], self._spent)
+            least = self._spent[largest.key] * self._alike
+            for key, spent in list(self._spent.items()):
+                if spent >= least and left[key].namespace == largest.namespace:
+                    del self._spent[key]
+                    self._leave_out(left.pop(key), spent)
+        self.total = sum(self._spent.values())
+        return list(left.values())
+
+
+class Selection:
+    """Iterates over the groups that each policy selects, of at most `size` different groups at a time.
+
+    Groups that no policy selects don't count, so they cost no requests. policies: those that are not left out so far.
+    budget: seconds of CPU time for policies of other namespaces than the connection's.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        groups: Mapping[str, Group],
+        size: int,
+        budget: float,
+        leave_out: Callable[[Policy, str], None],
+    ) -> None:
+        def leave(policy: Policy, seconds: float) -> None:
+            leave_out(
+                policy,
+                f"it took {seconds:.1f} s of CPU time so far, and a scan has {budget:.0f} s for the policies of "
+                "all other namespaces than the connection's. Use fewer policies for the same groups, or fewer patterns "
+                "with fewer stars and placeholders",
+            )
+
+        self.policies, self.size = policies, size
+        self._groups, self._budget = groups, Budget(policies, lambda: budget, leave)
+        self.charge = self._budget.charge
+
+    def __iter__(self) -> Iterator[Mapping[str, list[Group]]]:
+        selected: dict[str, list[Group]] = {policy.key: [] for policy in self.policies}
+        ids: set[str] = set()
+        # Each slice has groups of all coordinators, which are asked at once.
+        step = -(-len(self._groups) // self.size)
+        names = list(self._groups)
+        for first in range(step):
+            found = self._select({name: self._groups[name] for name in names[first::step]})
+            new = {group.id for each in found.values() for group in each}
+            if ids and len(ids) + len(new) > self.size:
+                yield selected
+                selected, ids = found, new
+                continue
+            for key, each in found.items():
+                selected[key] += each
+            ids |= new
+        if ids:
+            yield selected
+
+    def _select(self, groups: Mapping[str, Group]) -> dict[str, list[Group]]:
+        found: dict[str, list[Group]] = {}
+        for policy in self.policies:
+            if self._budget.admits(policy):
+                with TURNS.turn(policy.connection_namespace, partial(self.charge, policy)):
+                    found[policy.key] = list(policy.match.select(groups))
+                self.leave_out_costly()
+        return found
+
+    def leave_out_costly(self) -> None:
+        self.policies = self._budget.leave_out_costly(self.policies)
+
+
+def most_costly(policies: Sequence[Policy], costs: Mapping[str, float]) -> Policy:
+    """The policy with the highest costs (by key), of the namespace whose policies together have the highest."""
+    of_namespaces = defaultdict[str, float](float)
+    for policy in policies:
+        of_namespaces[policy.namespace] += costs[policy.key]
+    return max(policies, key=lambda policy: (of_namespaces[policy.namespace], costs[policy.key]))
