@@ -166,6 +166,7 @@ class _OtherProcess(Scene):
 class _Both:
     """Two processes on one ledger, and groups that one of them is about to delete."""
 
+    make: Maker
     deleting: Scene
     keeping: Scene
     steps: Sequence[Stepped]
@@ -193,14 +194,14 @@ def both(kafka: KafkaCluster, access: Settings) -> Iterator[_Both]:
     deleting = Scene(steps[0])  # type: ignore[arg-type]
     observation, plan = deleting.plan(policy(f"{make.tag}race*"))
     other = _OtherProcess(steps[1], ledger=deleting.ledger)  # type: ignore[arg-type]
-    yield _Both(deleting, other, steps, observation, plan)
+    yield _Both(make, deleting, other, steps, observation, plan)
     for client in clients:
         client.close()
     make.close()
 
 
 @pytest.mark.parametrize("number", [pytest.param(n, id="-".join(order)) for n, order in enumerate(ORDERS)])
-def test_no_order_of_both_keeps_and_deletes_a_group(both: _Both, make: Maker, number: int) -> None:
+def test_no_order_of_both_keeps_and_deletes_a_group(both: _Both, number: int) -> None:
     """Each sees what the other one had written before its own read."""
     order, group = ORDERS[number], both.plan.actions[number]
     deleter, keeper = both.steps
@@ -222,4 +223,4 @@ def test_no_order_of_both_keeps_and_deletes_a_group(both: _Both, make: Maker, nu
     # It asks again.
     both.keep(group, earlier, again := list[KeptGroup]())
     assert [each.protected for each in again] == [not is_deleted]
-    assert (group in make.groups()) is not is_deleted
+    assert (group in both.make.groups()) is not is_deleted
