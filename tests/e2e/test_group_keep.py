@@ -306,15 +306,15 @@ class Story:
         self.kubectl("wait", f"--for=condition={condition}", f"{kind}/{name}", f"--timeout={PATIENCE:.0f}s")
         return dict(self.get(kind, name)["status"])
 
-    def messages(self, kind: str, status: str = "firing") -> list[dict[str, Any]]:
+    def messages(self, kind: str, status: str) -> list[dict[str, Any]]:
         """Those of this kind to the team."""
         found = [item for request in self._people.at("/team") for item in request.json["alerts"]]
         return [item for item in found if (item["kind"], item["status"]) == (kind, status)]
 
-    def message(self, kind: str) -> dict[str, Any]:
+    def message(self, kind: str, status: str = "firing") -> dict[str, Any]:
         """The first of this kind, once it has arrived."""
-        wait_for(lambda: self.messages(kind))
-        return self.messages(kind)[0]
+        wait_for(lambda: self.messages(kind, status))
+        return self.messages(kind, status)[0]
 
     def readable(self) -> str:
         """All that the team can read of this product, without what it wrote itself."""
@@ -394,13 +394,13 @@ def _keeps_after_the_mark(story: Story) -> None:
     # When it was due, but not by which policy, which is of another namespace.
     assert message["firstDueTime"] is not None
     assert ("dueTime" in row, "policy" in row) == (True, False)
-    wait_for(lambda: story.messages("GroupsMarked", "resolved"))
+    story.message("GroupsMarked", "resolved")
     # Once the object is gone, the group may be marked again.
     story.kubectl("delete", "kgk", made)
 
 
 def _restores_and_keeps(story: Story) -> None:
-    message = story.message("GroupsDeleted")
+    message = story.message("GroupsDeleted", "notice")
     assert message["groups"] == [story.mine]
     story.apply(story.keep("late", story.mine))
     (row,) = story.wait("kgk", "late", "Kept=False")["results"]
