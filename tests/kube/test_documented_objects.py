@@ -46,14 +46,14 @@ def shown_objects() -> dict[str, Object]:
 SHOWN = shown_objects()
 
 
-def _in_namespace(obj: Object, name: str) -> Object:
+def in_namespace(obj: Object, name: str) -> Object:
     return {**obj, "metadata": {**obj["metadata"], "name": name, "namespace": _NAMESPACE}}
 
 
 @pytest.mark.parametrize("obj", [pytest.param(obj, id=place) for place, obj in SHOWN.items()])
 def test_documented_object_is_accepted(api: CustomObjectsApi, obj: Object) -> None:
     """Without an unknown field, in whichever namespace."""
-    assert complaints(api, _in_namespace(obj, obj["metadata"]["name"])) == []
+    assert complaints(api, in_namespace(obj, obj["metadata"]["name"])) == []
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,7 +84,7 @@ def test_git_and_a_second_manager_stay_quiet(api_server: ApiServer, options: tup
     The API server adds nothing that either would take for an edit.
     """
     prefix = "quiet-server" if options else "quiet"
-    objects = [_in_namespace(obj, f"{prefix}-{number}") for number, obj in enumerate(SHOWN.values())]
+    objects = [in_namespace(obj, f"{prefix}-{number}") for number, obj in enumerate(SHOWN.values())]
     places = dict(zip((obj["metadata"]["name"] for obj in objects), SHOWN, strict=True))
 
     def noisy(live: list[Object]) -> list[str]:
