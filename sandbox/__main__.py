@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sandbox import actionlint, browser, flux, grafana, helm, lua, prometheus
+from sandbox import actionlint, argocd, browser, flux, grafana, helm, lua, prometheus
 from sandbox.alertmanager import server as alertmanager
 from sandbox.crds import ARGOCD, FLUX, PROMETHEUS, strimzi
 from sandbox.errors import SandboxError
@@ -133,6 +133,7 @@ def _prepare() -> None:
     lua.program()
     actionlint.program()
     flux.program()
+    argocd.program()
     for module in (PROMETHEUS, ARGOCD, *FLUX):
         module.crds()
     strimzi()

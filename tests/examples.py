@@ -1,4 +1,4 @@
-"""How many examples a property test tries: few in `make test`, all of them in `make test-all`."""
+"""How many examples a property test tries, or rounds a race has: few in `make test`, all in `make test-all`."""
 
 import os
 

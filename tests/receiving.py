@@ -30,7 +30,7 @@ class Request:
 
 @dataclass
 class Receiver:
-    """Serves on 127.0.0.1 until the end of its `with`. Each path has the answer of `answers`, else 200.
+    """Serves on this machine until the end of its `with`. Each path has the answer of `answers`, else 200.
 
     An answer is a status, a status with headers, or None for one that never comes. then: what to do when a request
     has arrived at a path, before the answer. limit: longer bodies are answered with 413.
@@ -41,6 +41,7 @@ class Receiver:
     requests: list[Request] = field(default_factory=list)
     then: dict[str, Callable[[], object]] = field(default_factory=dict)
     limit: int | None = None
+    address: str = "127.0.0.1"
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -60,7 +61,7 @@ class Receiver:
         return int(self._runner.addresses[0][1])
 
     def url(self, path: str = "/") -> str:
-        return f"http{'s' if self.certificate else ''}://127.0.0.1:{self.port}{path}"
+        return f"http{'s' if self.certificate else ''}://{self.address}:{self.port}{path}"
 
     def at(self, path: str) -> list[Request]:
         """What arrived there, whatever was answered."""
@@ -75,7 +76,7 @@ class Receiver:
         if self.certificate is not None:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(self.certificate.certificate, self.certificate.key)
-        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context).start()
+        await web.TCPSite(self._runner, self.address, 0, ssl_context=context).start()
 
     async def _end(self) -> None:
         await self._runner.cleanup()

@@ -44,12 +44,13 @@ class ApiServer(Service):
 
     _what = "API server"
 
-    def __init__(self, *, audit_log: bool = False, place: Place = HERE) -> None:
+    def __init__(self, *, audit_log: bool = False, place: Place = HERE, release: str = "") -> None:
+        """release: see `control_plane`."""
         super().__init__(place)
-        self._audit = audit_log
+        self._audit, self._release = audit_log, release
 
     def prepare(self) -> None:
-        self._programs = control_plane()
+        self._programs = control_plane(self._release)
 
     def stop_apiserver(self) -> None:
         """Stop kube-apiserver only; etcd keeps the objects. `start_apiserver` brings it back on the same port."""

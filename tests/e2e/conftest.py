@@ -31,6 +31,8 @@ PASSWORD = "correct-horse-battery"
 Object = dict[str, Any]
 _API = "grouphygiene.io/v1alpha1"
 _PLURALS = {"kconn": "kafkaconnections", "kgp": "grouppolicies", "kgr": "grouprestores", "kgk": "groupkeeps"}
+# Where the shared operator may send messages: 127.0.0.1 is refused, as it is to any operator by default.
+RECEIVING = "127.0.0.2"
 # For tests of other things than the least times of tenants.
 FLOORS = {"minGracePeriod": "1s", "minUnchangedFor": "1s", "minIdleFor": "1s", "minBackupRetention": "1h"}
 
@@ -344,7 +346,8 @@ def operator(
     """One operator that most tests share, each in a namespace of its own."""
     log = tmp_path_factory.mktemp("operator") / "operator.log"
     # A lease that outlives a restart of the API server also on a machine that is busy.
-    options = ("--log-level", "debug", "--lease-duration", "180", "--allow-local-activity", str(tables))
+    allowed = ("--allow-local-activity", str(tables), "--allow-receiver", RECEIVING)
+    options = ("--log-level", "debug", "--lease-duration", "180", *allowed)
     with running_operator(service_account, log, *options) as process:
         yield process
         assert process.process.poll() is None, f"the operator died:\n{process.log()[-3000:]}"

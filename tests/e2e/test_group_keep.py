@@ -17,15 +17,18 @@ import pytest
 
 from group_hygiene.model import reasons
 from sandbox.kafka import KafkaCluster
+from sandbox.manifests import install_user_roles
 from sandbox.waiting import PATIENCE, wait_for
-from tests.e2e.conftest import FLOORS, ROOT, Groups, World, connection, policy
+from tests.e2e.conftest import FLOORS, RECEIVING, Groups, World, connection, policy
+from tests.examples import examples
 from tests.kube.access import wait_until_allowed
+from tests.receiving import Receiver
 
 pytestmark = pytest.mark.usefixtures("operator")
 
 OWNER, TEAM, STRANGER = "keep-owner", "keep-team", "keep-stranger"
 # Of the races of ten GroupKeeps each with a deletion of their groups.
-ROUNDS = int(os.environ.get("GROUP_HYGIENE_KEEP_ROUNDS", "1"))
+ROUNDS = examples(20, 2)
 GRANT = {"namespaces": {"names": [TEAM]}, "groups": ["keep-*"], "actions": ["Keep", "Alert", "Delete"]}
 
 
@@ -223,48 +226,32 @@ def test_a_keep_that_names_another_connection(world: World, kafka: KafkaCluster,
     world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
+def may_edit(world: World, namespace: str) -> Path:
+    """A kubeconfig with the token of a ServiceAccount that has the role edit in this namespace, and nothing else."""
+    install_user_roles(world.server)
+    place = ("-n", namespace)
+    world.server.kubectl("create", "serviceaccount", "dev", *place)
+    world.server.kubectl(
+        "create", "rolebinding", "dev", "--clusterrole=edit", f"--serviceaccount={namespace}:dev", *place
+    )
+    file = world.server.kubeconfig_for_service_account(namespace, "dev")
+    wait_until_allowed(world.server, f"--kubeconfig={file}", "create", "groupkeeps", *place)
+    return file
+
+
 @pytest.fixture(scope="module")
-def who(world: World, topic: str) -> str:
-    """kubectl's option for the ServiceAccount `dev` with the team's role edit. `none` has no rights."""
-    users = ROOT / "deploy" / "kustomize" / "overlays" / "cluster-wide" / "rbac-users.yaml"
-    world.server.kubectl("apply", "-f", str(users))
-    option, place = f"--as=system:serviceaccount:{TEAM}:dev", ("-n", TEAM)
-    for name in ("dev", "none"):
-        world.server.kubectl("create", "serviceaccount", name, *place)
-    for role in ("view", "edit"):
-        # The controller manager, which aggregates them into the built-in roles, does not run here.
-        binding = (f"--clusterrole=group-hygiene-{role}", f"--serviceaccount={TEAM}:dev")
-        world.server.kubectl("create", "rolebinding", f"dev-{role}", *binding, *place)
-    wait_until_allowed(world.server, option, "create", "groupkeeps", *place)
-    return option
+def dev(world: World, topic: str) -> Path:
+    """That of the team. Its ServiceAccount `none` has no rights."""
+    world.server.kubectl("create", "serviceaccount", "none", "-n", TEAM)
+    return may_edit(world, TEAM)
 
 
-def test_by_kubectl_alone(world: World, groups: Groups, topic: str, who: str, tmp_path: Path) -> None:
-    """It sees when its group is due, and keeps it, without Kafka; by `keep`, too."""
-    place = ("-n", TEAM)
+@pytest.mark.usefixtures("dev")
+def test_keep_without_a_kafka_user(world: World, groups: Groups, topic: str) -> None:
+    """`keep` creates an object for a user who may not read the connection, and changes the same one later."""
     unused(groups, "keep-alone", topic)
-    own = deleting("ours", "keep-alone", gracePeriod="1h")
-    own["metadata"]["namespace"] = TEAM
-    own["spec"]["connectionRef"]["namespace"] = OWNER
-    file = tmp_path / "object.json"
-
-    def apply(obj: dict[str, Any]) -> None:
-        file.write_text(json.dumps(obj))
-        world.server.kubectl("apply", "-f", str(file), who)
-
-    apply(own)
-    wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 1)
-    apply(group_keep("alone", "keep-alone"))
-    kept(world, "alone", "Kept")
-    (row,) = json.loads(world.server.kubectl("get", "kgk", "alone", "-o", "json", who, *place).stdout)["status"][
-        "results"
-    ]
-    assert (row["protected"], row["state"], row["policy"]) == (True, "Empty", "ours")
-    assert "dueTime" in row
-    assert "unchangedSince" in row
-    wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 0)
-    world.server.kubectl("delete", "kgk", "alone", who, *place)
-    wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 1)
+    world.apply(deleting("alone", "keep-alone", gracePeriod="1h"))
+    wait_for(lambda: world.get("kgp", OWNER, "alone")["status"].get("groups", {}).get("marked") == 1)
     done = _command_of(world, "dev", "keep-alone")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["protected"]
@@ -282,7 +269,168 @@ def test_by_kubectl_alone(world: World, groups: Groups, topic: str, who: str, tm
         done = _command_of(world, "dev", "keep-alone", *options)
         assert (done.returncode, message in done.stderr) == (code, True), done.stderr
     assert world.get("kgk", TEAM, name)["metadata"]["uid"] == uid
-    wait_for(lambda: world.get("kgp", TEAM, "ours")["status"].get("groups", {}).get("marked") == 0)
+    wait_for(lambda: world.get("kgp", OWNER, "alone")["status"].get("groups", {}).get("marked") == 0)
+
+
+class Story:
+    """A team that has kubectl and the role edit in its namespace; and its platform, and another team."""
+
+    platform, team = "story-platform", "story-team"
+    # By the connection, a namespace has the groups that begin with its name.
+    mine, yearly, theirs = "story-team.report", "story-team.yearly", "story-other.pay"
+
+    def __init__(self, world: World, people: Receiver) -> None:
+        self._world, self._people = world, people
+        for name in (self.platform, self.team):
+            world.namespace(name)
+        self._file = may_edit(world, self.team)
+
+    def kubectl(self, *arguments: str, input: Any = None, check: bool = True) -> str:
+        """What the team's kubectl prints; its errors, too, if it may fail."""
+        text = None if input is None else json.dumps(input)
+        done = self._world.server.kubectl(*arguments, f"--kubeconfig={self._file}", input=text, check=check)
+        return done.stdout if check else done.stdout + done.stderr
+
+    def apply(self, obj: dict[str, Any]) -> None:
+        self.kubectl("apply", "-f", "-", input=obj)
+
+    def keep(self, name: str, *names: str) -> dict[str, Any]:
+        reference = {"name": "main", "namespace": self.platform}
+        return group_keep(name, *names, namespace=self.team, connectionRef=reference)
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        return dict(json.loads(self.kubectl("get", kind, name, "-o", "json")))
+
+    def wait(self, kind: str, name: str, condition: str) -> dict[str, Any]:
+        """Its status, once `kubectl wait` says that it has the condition."""
+        self.kubectl("wait", f"--for=condition={condition}", f"{kind}/{name}", f"--timeout={PATIENCE:.0f}s")
+        return dict(self.get(kind, name)["status"])
+
+    def messages(self, kind: str, status: str) -> list[dict[str, Any]]:
+        """Those of this kind to the team."""
+        found = [item for request in self._people.at("/team") for item in request.json["alerts"]]
+        return [item for item in found if (item["kind"], item["status"]) == (kind, status)]
+
+    def message(self, kind: str, status: str = "firing") -> dict[str, Any]:
+        """The first of this kind, once it has arrived."""
+        wait_for(lambda: self.messages(kind, status))
+        return self.messages(kind, status)[0]
+
+    def readable(self) -> str:
+        """All that the team can read of this product, without what it wrote itself."""
+        found = json.loads(self.kubectl("get", "kgp,kgk,kgr,kconn,events", "-o", "json"))["items"]
+        return json.dumps(
+            [{key: value for key, value in item.items() if key not in ("spec", "metadata")} for item in found]
+        )
+
+
+@pytest.fixture
+def story(world: World, kafka: KafkaCluster, groups: Groups, topic: str) -> Iterator[Story]:
+    with Receiver(address=RECEIVING) as people:
+        made = Story(world, people)
+        for name in (made.mine, made.yearly, made.theirs):
+            unused(groups, name, topic)
+        namespaces = {"selector": {"matchLabels": {"kubernetes.io/metadata.name": made.team}}}
+        actions = ["Alert", "Keep", "Restore"]
+        access = [{"namespaces": namespaces, "groups": ["{namespace}.*"], "actions": actions}]
+        receivers = [{"name": "team", "type": "Webhook", "webhook": {"address": people.url("/team")}}]
+        owners = [{"name": "the-team", "groups": [f"{made.team}.*"], "receiver": "team"}]
+        spec: dict[str, Any] = {"access": access, "receivers": receivers, "owners": owners, "limits": FLOORS}
+        world.apply(connection(made.platform, kafka.bootstrap_servers, ledger={"topic": "story"}, **spec))
+        yield made
+    for name in (made.team, made.platform):
+        world.server.kubectl("delete", "kgk,kgr,kgp,kconn", "--all", "-n", name)
+
+
+def test_by_kubectl_alone(world: World, groups: Groups, story: Story) -> None:
+    """The team sees its groups, keeps one before a mark and one after it, gets messages, and restores what is deleted.
+
+    It sees nothing of others.
+    """
+    _keeps_before_the_mark(story)
+    _sees_its_groups(story)
+    notify = {"receiverNames": list[str]()}
+    platform = policy(story.platform, "purge", match={"groups": ["story-*"]}, mode="Enforce", notify=notify)
+    platform["spec"]["delete"] = {"gracePeriod": "1h", "maxPercent": 100}
+    world.apply(platform)
+    _keeps_after_the_mark(story)
+    platform["spec"]["delete"]["gracePeriod"] = "1s"
+    world.apply(platform)
+    wait_for(lambda: not {story.mine, story.theirs} & groups.names())
+    _restores_and_keeps(story)
+    assert {story.mine, story.yearly} <= groups.names()
+    _sees_nothing_of_others(story)
+
+
+def _keeps_before_the_mark(story: Story) -> None:
+    story.apply(story.keep("yearly", story.yearly))
+    (row,) = story.wait("kgk", "yearly", "Kept")["results"]
+    assert (row["group"], row["protected"], row["state"]) == (story.yearly, True, "Empty")
+    assert "dueTime" not in row
+
+
+def _sees_its_groups(story: Story) -> None:
+    """By a policy that changes nothing, whatever that selects."""
+    conditions = {"unchangedFor": "3s", "lag": {"atLeast": 1}}
+    watching = policy(story.team, "ours", action="Alert", when=conditions)
+    watching["spec"]["connectionRef"]["namespace"] = story.platform
+    story.apply(watching)
+    wait_for(lambda: story.get("kgp", "ours")["status"].get("groups", {}).get("matched") == 2)
+    status = story.get("kgp", "ours")["status"]
+    seen = {entry["group"]: entry for entry in status["sample"]}
+    assert seen.keys() == {story.mine, story.yearly}
+    mine = seen[story.mine]
+    assert (mine["state"], mine["lag"] > 0, "unchangedSince" in mine) == ("Empty", True, True)
+    assert status["groups"]["scanned"] == 2
+
+
+def _keeps_after_the_mark(story: Story) -> None:
+    """By the object of the message that the platform's policy sends to the team."""
+    message = story.message("GroupsMarked")
+    assert message["groups"] == [story.mine]
+    made = story.kubectl("create", "-f", "-", "-o", "name", input=message["keepObject"]).strip().partition("/")[2]
+    (row,) = story.wait("kgk", made, "Kept")["results"]
+    assert (row["group"], row["protected"], row["state"], "unchangedSince" in row) == (story.mine, True, "Empty", True)
+    # When it was due, but not by which policy, which is of another namespace.
+    assert message["firstDueTime"] is not None
+    assert ("dueTime" in row, "policy" in row) == (True, False)
+    story.message("GroupsMarked", "resolved")
+    # Once the object is gone, the group may be marked again.
+    story.kubectl("delete", "kgk", made)
+
+
+def _restores_and_keeps(story: Story) -> None:
+    message = story.message("GroupsDeleted", "notice")
+    assert message["groups"] == [story.mine]
+    story.apply(story.keep("late", story.mine))
+    (row,) = story.wait("kgk", "late", "Kept=False")["results"]
+    assert (row["group"], row["exists"], row["reason"]) == (story.mine, False, "AlreadyDeleted")
+    assert "create a GroupRestore" in row["message"]
+    restore = {
+        "apiVersion": "grouphygiene.io/v1alpha1",
+        "kind": "GroupRestore",
+        "metadata": {"name": "back", "namespace": story.team},
+        "spec": {"connectionRef": {"name": "main", "namespace": story.platform}, "groups": [story.mine]},
+    }
+    story.apply(restore)
+    assert story.wait("kgr", "back", "Ready")["counts"]["restored"] == 1
+    # An edit is read at once; else the operator reads the group again within a minute.
+    story.kubectl("patch", "kgk", "late", "--type=merge", "-p", json.dumps({"spec": {"reason": "restored"}}))
+    (row,) = story.wait("kgk", "late", "Kept")["results"]
+    assert (row["exists"], row["protected"]) == (True, True)
+
+
+def _sees_nothing_of_others(story: Story) -> None:
+    """Not whether a group exists or was deleted, and nothing of the platform."""
+    text = story.readable()
+    assert story.mine in text
+    assert [name for name in (story.theirs, "story-other", "purge") if name in text] == []
+    story.apply(story.keep("curious", story.theirs, "story-other.never-there"))
+    one, other = story.wait("kgk", "curious", "Kept=False")["results"]
+    assert one == other | {"group": one["group"]}
+    assert one.keys() == {"group", "protected", "reason", "message"}
+    for question in (("kconn", "-n", story.platform), ("kgp", "-n", story.platform), ("kgk", "-A")):
+        assert "is forbidden" in story.kubectl("get", *question, check=False)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +442,8 @@ def test_by_kubectl_alone(world: World, groups: Groups, topic: str, who: str, tm
         pytest.param("none", "keep-absent", f"No GroupKeep could be applied in namespace {TEAM} either", id="no-right"),
     ],
 )
-def test_a_user_who_may_not_read_the_connection(world: World, who: str, account: str, group: str, message: str) -> None:
+@pytest.mark.usefixtures("dev")
+def test_a_user_who_may_not_read_the_connection(world: World, account: str, group: str, message: str) -> None:
     """`keep` creates a GroupKeep in the user's namespace, and reports what the operator says."""
     done = _command_of(world, account, group)
     assert (done.returncode, message in done.stderr) == (1, True), done.stderr

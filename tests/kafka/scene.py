@@ -71,6 +71,9 @@ class Guard:
 class Scene:
     """Scans, plans, marks and deletes with one memory and a ledger of its own."""
 
+    # Two processes that write the same ledger have two.
+    writer = "group-hygiene"
+
     def __init__(
         self,
         client: Client,
@@ -99,7 +102,7 @@ class Scene:
 
     def open(self) -> Context:
         """What a run begins with: the ledger, read to its end."""
-        settings = LedgerSettings(installation="tests", writer=f"group-hygiene-{self.ledger}", topic=self.ledger)
+        settings = LedgerSettings(installation="tests", writer=f"{self.writer}-{self.ledger}", topic=self.ledger)
         journal = reconcile.open_journal(self.memory, self.client, settings, self._need, (), Deadline(60))
         who = self.client, self.connection, self.memory, self.clock, journal
         return Context(*who, claims=lambda: Claims(self.claimed), tables=self.tables)

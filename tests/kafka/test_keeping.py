@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest
 from msgspec.structs import replace as replace_entry
 
 from group_hygiene import reconcile
-from group_hygiene.kafka.client import Deadline
+from group_hygiene.decide.plan import Plan
+from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType, Removal
-from group_hygiene.model.group_keep import GroupKeep
+from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.reconcile import allowance, keeping
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.reconcile import Observation, allowance, keeping
+from group_hygiene.spec.connection import Settings
+from sandbox.kafka import KafkaCluster
 from tests.kafka.books import outcome
+from tests.kafka.clients import Stepped
 from tests.kafka.makers import Maker, at
 from tests.kafka.scene import Guard, Scene, policy
 
@@ -134,3 +144,83 @@ def test_a_group_shows_its_client_and_since_when_it_is_unchanged(scene: Scene, m
     assert "from" not in of_used.client
     assert of_empty.unchanged_since is not None
     assert before <= of_empty.unchanged_since <= scene.clock.now()
+
+
+# The steps of the process that keeps a group: it writes the request; reads it back with what others wrote; and finds
+# out about the group. The steps of the one that deletes it: it writes the intent; reads it back with what others wrote,
+# and checks for requests; and sends the deletion, if it found none.
+_STEPS = ("keep-write", "keep-read", "keep-look", "delete-write", "delete-read", "delete-send")
+_KEEPING, _DELETING = _STEPS[:3], _STEPS[3:]
+ORDERS = [
+    tuple(steps.pop(0) if number in places else others.pop(0) for number in range(len(_STEPS)))
+    for places in itertools.combinations(range(len(_STEPS)), len(_KEEPING))
+    for steps, others in [(list(_KEEPING), list(_DELETING))]
+]
+
+
+class _OtherProcess(Scene):
+    writer = "another-process"
+
+
+@dataclass
+class _Both:
+    """Two processes on one ledger, and groups that one of them is about to delete."""
+
+    make: Maker
+    deleting: Scene
+    keeping: Scene
+    steps: Sequence[Stepped]
+    observation: Observation
+    plan: Plan
+
+    def delete(self, group: str, into: list[Outcome]) -> None:
+        into += self.deleting.apply(replace(self.plan, actions=(group,)), self.observation)
+
+    def keep(self, group: str, earlier: dict[str, Deletions], into: list[KeptGroup]) -> None:
+        wanted = GroupKeep("kafka", "k", f"uid-{group}", (group,), "needed", None)
+        executor = reconcile.Executor(self.keeping.context, Guard())
+        found = reconcile.keep_groups(executor, wanted, earlier, False)
+        assert not isinstance(found, Refusal), found
+        into += found
+
+
+@pytest.fixture(scope="module")
+def both(kafka: KafkaCluster, access: Settings) -> Iterator[_Both]:
+    make, clients = Maker(kafka.plaintext_bootstrap), [connect(access), connect(access)]
+    topic = make.topic(records=2)
+    for _ in ORDERS:
+        make.abandoned(make.name("race"), topic, commit=at(topic, 1))
+    steps = [Stepped(client) for client in clients]
+    deleting = Scene(steps[0])  # type: ignore[arg-type]
+    observation, plan = deleting.plan(policy(f"{make.tag}race*"))
+    other = _OtherProcess(steps[1], ledger=deleting.ledger)  # type: ignore[arg-type]
+    yield _Both(make, deleting, other, steps, observation, plan)
+    for client in clients:
+        client.close()
+    make.close()
+
+
+@pytest.mark.parametrize("number", [pytest.param(n, id="-".join(order)) for n, order in enumerate(ORDERS)])
+def test_no_order_of_both_keeps_and_deletes_a_group(both: _Both, number: int) -> None:
+    """Each sees what the other one had written before its own read."""
+    order, group = ORDERS[number], both.plan.actions[number]
+    deleter, keeper = both.steps
+    outcomes, results = list[Outcome](), list[KeptGroup]()
+    earlier: dict[str, Deletions] = {}
+    deleter.begin(lambda: both.delete(group, outcomes), AddPartitionsToTxnRequest, FetchRequest, DeleteGroupsRequest)
+    keeper.begin(
+        lambda: both.keep(group, earlier, results), AddPartitionsToTxnRequest, FetchRequest, DescribeGroupsRequest
+    )
+    for step in order:
+        (keeper if step in _KEEPING else deleter).step()
+    (of_deletion,), (of_keep,) = outcomes, results
+    place = {step: number for number, step in enumerate(order)}
+    is_deleted = place["delete-read"] < place["keep-write"]
+    # While the deletion is not decided, the other process promises nothing.
+    in_doubt = place["delete-write"] < place["keep-read"] < place["delete-read"]
+    assert (of_deletion.kind is OutcomeKind.DELETED) is is_deleted, of_deletion
+    assert of_keep.protected is (not is_deleted and not in_doubt), of_keep
+    # It asks again.
+    both.keep(group, earlier, again := list[KeptGroup]())
+    assert [each.protected for each in again] == [not is_deleted]
+    assert (group in both.make.groups()) is not is_deleted

@@ -61,7 +61,12 @@ def understood(candidate: Object) -> None:
                 {
                     "name": "w",
                     "type": "Webhook",
-                    "webhook": {**AT, "tokenSecretRef": SECRET, "hmacSecretRef": SECRET, "caSecretRef": SECRET},
+                    "webhook": {
+                        "address": "https://alertmanager.monitoring:9093",
+                        "tokenSecretRef": SECRET,
+                        "hmacSecretRef": SECRET,
+                        "caSecretRef": SECRET,
+                    },
                 }
             ],
             id="all-of-it",

@@ -28,7 +28,7 @@ _AT: Object = {"address": "http://a:9093"}
 _SECRETS: Object = {"urlSecretRef": SECRET, "tokenSecretRef": SECRET, "caSecretRef": SECRET}
 _POLICY: Object = {
     "connectionRef": {"name": "main", "namespace": "kafka"},
-    "match": {"groups": ["a"], "exclude": ["b"]},
+    "match": {"groups": ["a", "z"], "exclude": ["b"]},
 }
 _SETTINGS: Object = {
     "gracePeriod": "1h",
@@ -65,7 +65,7 @@ BASES: Mapping[str, tuple[Object, ...]] = {
             **_POLICY,
             "action": "DeleteOffsets",
             "when": {"idleFor": "1h"},
-            "deleteOffsets": {"topics": ["a"], "excludeTopics": ["b"], **_SETTINGS},
+            "deleteOffsets": {"topics": ["a", "z"], "excludeTopics": ["b"], **_SETTINGS},
         },
     ),
     "GroupKeep": (
@@ -160,7 +160,7 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
     "must hold at least one of Alert": (["Restore"], []),
     "must hold Streams where": (["Streams", "StreamsState"], ["StreamsState"]),
     "must be one host:port": ("[2001:db8::1]:65535", "a:65536"),
-    "must be an http or https URL, like": ("http://a/b", "ftp://a"),
+    "must be an http or https URL, like": ("https://a/b", "ftp://a"),
     "must be an http or https URL that": ("http://a/?g={group}", "http://a/b"),
     "must be a time of day": ("23:59", "24:00"),
     "must be a name of the IANA": ("Asia/Kathmandu", "Local"),
@@ -179,6 +179,18 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
         {"name": "a", "type": "Webhook", "webhook": _AT},
         {"name": "a", "type": "Webhook", "alertmanager": _AT},
     ),
+    "must be left out unless actions hold Delete": (
+        {**_GRANT, "namespaces": {"names": ["a"]}, "actions": ["DeleteOffsets"], "unprotect": ["Connect"]},
+        {**_GRANT, "namespaces": {"names": ["a"]}, "actions": ["Alert", "Keep"], "unprotect": ["Connect"]},
+    ),
+    "must be left out, or tokenEndpoint": (
+        {**OAUTH, "caSecretRef": SECRET},
+        {**OAUTH, "tokenEndpoint": "http://a", "caSecretRef": SECRET},
+    ),
+    "must be left out, or address": (
+        {"address": "https://a", "caSecretRef": SECRET},
+        {"address": "http://a", "caSecretRef": SECRET},
+    ),
     "must hold either names or selector": ({"selector": {}}, {"names": ["a"], "selector": {}}),
     "values must be given with In and NotIn": (
         {"key": "a", "operator": "In", "values": ["b"]},
@@ -192,7 +204,7 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
 
 _DELETE, _OFFSETS = BASES["GroupPolicy"][1], BASES["GroupPolicy"][2]
 _WATCHED: Object = {**_POLICY, "action": "Alert", "when": {"idleFor": "1h"}}
-# The same of rules about a whole spec: two specs.
+# The same of rules about several fields: two specs.
 SPECS: Mapping[str, tuple[Object, Object]] = {
     "must hold idleFor or unchangedFor with action Delete": (_DELETE, {**_DELETE, "when": {"lag": {"atLeast": 1}}}),
     "must hold idleFor with action DeleteOffsets": (_OFFSETS, {**_OFFSETS, "when": {"unchangedFor": "1h"}}),
@@ -242,12 +254,40 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
     ),
     "must hold another state than Dead": (
         {**_WATCHED, "match": {"groups": ["a"], "states": ["Dead", "Stable"]}},
-        {**_WATCHED, "match": {"groups": ["a"], "states": ["Dead"]}},
+        {**_WATCHED, "match": {"groups": ["a"], "states": ["Dead", "Unknown"]}},
+    ),
+    "must hold Empty with when.idleFor or expiresWithin for Streams": (
+        {**_WATCHED, "match": {"groups": ["a"], "types": ["Streams"], "states": ["Stable", "Empty"]}},
+        {**_WATCHED, "match": {"groups": ["a"], "types": ["Streams"], "states": ["Stable"]}},
+    ),
+    "must hold only Empty with when.idleFor": (
+        {**_WATCHED, "match": {"groups": ["a"], "types": ["Share"], "states": ["Empty"]}},
+        {**_WATCHED, "match": {"groups": ["a"], "types": ["Share"]}},
+    ),
+    "must hold another type than Share": (
+        {**_WATCHED, "when": {"expiresWithin": "1h"}, "match": {"groups": ["a"], "types": ["Share", "Streams"]}},
+        {**_WATCHED, "when": {"expiresWithin": "1h"}, "match": {"groups": ["a"], "types": ["Share"]}},
+    ),
+    "must hold a state of groups of match.types": (
+        {**_POLICY, "action": "Alert", "match": {"groups": ["a"], "types": ["Streams"], "states": ["NotReady"]}},
+        {**_POLICY, "action": "Alert", "match": {"groups": ["a"], "types": ["Share"], "states": ["NotReady"]}},
+    ),
+    "must leave some of groups": (
+        {**_POLICY, "action": "Alert", "match": {"groups": ["a-b*", "a"], "exclude": ["a-*"]}},
+        {**_POLICY, "action": "Alert", "match": {"groups": ["a-b*", "a-"], "exclude": ["a-*"]}},
+    ),
+    "must leave some of topics": (
+        {**_OFFSETS, "deleteOffsets": {"topics": ["a-b*", "a"], "excludeTopics": ["a-*"]}},
+        {**_OFFSETS, "deleteOffsets": {"excludeTopics": ["*"]}},
     ),
     "must only be given with action Delete": (_DELETE, {**_POLICY, "action": "Alert", "delete": {}}),
     "each receiver of owners": (
         BASES["KafkaConnection"][0],
         {**BASES["KafkaConnection"][0], "owners": [{"name": "a", "groups": ["a"], "receiver": "other"}]},
+    ),
+    "the owner of * must be the last one": (
+        {"bootstrapServers": ["a:1"], "owners": [{"name": "a", "groups": ["a"]}, {"name": "b", "groups": ["b", "*"]}]},
+        {"bootstrapServers": ["a:1"], "owners": [{"name": "b", "groups": ["b", "*"]}, {"name": "a", "groups": ["a"]}]},
     ),
     "tls must be given with mechanism AWS_MSK_IAM": (
         BASES["KafkaConnection"][1],
@@ -284,7 +324,7 @@ RULES = [
 
 def cases(kind: str, rule: Rule) -> tuple[Object, Object]:
     """An object that the rule accepts, and one that it refuses. Raises LookupError where the tables have none."""
-    starts = [start for start in SPECS if rule.path == "spec" and rule.message.startswith(start)]
+    starts = [start for start in SPECS if rule.message.startswith(start)]
     if starts:
         good, bad = SPECS[max(starts, key=len)]
         return _object(kind, good), _object(kind, bad)

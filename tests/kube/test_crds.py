@@ -181,6 +181,19 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"match": {"unprotect": ["Share"]}}, id="alert-share-by-default"),
         pytest.param({"match": {"types": [], "unprotect": ["Share"]}}, id="alert-no-types"),
         pytest.param({"match": {"states": ["Stable"]}, "when": {"idleFor": "1h"}}, id="alert-idle-with-members"),
+        pytest.param({"match": {"states": ["Dead"]}, "when": {"committedOffsets": "Absent"}}, id="alert-dead"),
+        pytest.param({"match": {"states": ["NotReady"]}, "when": {"lag": {"atLeast": 1}}}, id="alert-lag-not-ready"),
+        pytest.param({"match": {"types": ["Share"], "states": ["Empty"]}, "when": {"idleFor": "1h"}}, id="share-idle"),
+        pytest.param({"match": {"types": ["Streams"]}, "when": {"idleFor": "1h"}}, id="alert-idle-streams"),
+        pytest.param({"match": {"types": ["Share", "Streams"]}, "when": {"expiresWithin": "1h"}}, id="expires-streams"),
+        pytest.param({"match": {"types": ["Consumer"], "states": ["Assigning"]}}, id="alert-state-of-one-protocol"),
+        pytest.param(
+            {"match": {"types": ["Classic", "Streams"], "states": ["NotReady"]}}, id="alert-state-of-one-type"
+        ),
+        pytest.param({"match": {"groups": ["a*", "b"], "exclude": ["a*"]}}, id="exclude-one-of-two"),
+        pytest.param({"match": {"groups": ["a*"], "exclude": ["a-*", "*a"]}}, id="exclude-some"),
+        pytest.param({"match": {"groups": [r"a\*b"], "exclude": [r"a\*"]}}, id="exclude-a-literal-star"),
+        pytest.param({**STALE, "deleteOffsets": {"excludeTopics": ["a*"]}}, id="stale-offsets-but-of-some-topics"),
         pytest.param(DELETE, id="delete"),
         pytest.param(
             {
@@ -270,10 +283,14 @@ def msk(**fields: Any) -> Patch:
             {
                 "sasl": {
                     "mechanism": "OAUTHBEARER",
-                    "oauth": {**OAUTH, "tokenEndpoint": "http://sso:8080", "scope": "a b", "caSecretRef": SECRET},
+                    "oauth": {**OAUTH, "tokenEndpoint": "https://sso:8080", "scope": "a b", "caSecretRef": SECRET},
                 }
             },
             id="oauth-all-fields",
+        ),
+        pytest.param(
+            {"sasl": {"mechanism": "OAUTHBEARER", "oauth": {**OAUTH, "tokenEndpoint": "http://sso:8080"}}},
+            id="oauth-by-http",
         ),
         pytest.param(msk(), id="msk"),
         pytest.param(msk(region="us-gov-west-1", roleARN="arn:aws-us-gov:iam::111122223333:role/a/b"), id="msk-role"),
@@ -290,7 +307,7 @@ def msk(**fields: Any) -> Patch:
         pytest.param({"limits": {"minGracePeriod": "30d", "minBackupRetention": "365d"}}, id="floors-highest"),
         pytest.param({"limits": {"minIdleFor": "72h", "minBackupRetention": "1h"}}, id="floors"),
         pytest.param(access(unprotect=["Connect", "Streams", "StreamsState", "MirrorMaker", "Share"]), id="unprotect"),
-        pytest.param(access(unprotect=["Share"] * 2, actions=["Alert"] * 2), id="access-the-same-twice"),
+        pytest.param(access(unprotect=["Share"] * 2, actions=["Delete"] * 2), id="access-the-same-twice"),
         pytest.param({"limits": {"requestsPerSecond": 10000}}, id="rate-highest"),
         pytest.param({"mirrorMaker": {"checkpointTopics": []}}, id="no-checkpoints"),
         pytest.param({"mirrorMaker": {"checkpointTopics": ["a.checkpoints.internal", "b_c-D"]}}, id="checkpoints"),
@@ -327,7 +344,11 @@ def msk(**fields: Any) -> Patch:
             access(groups=[r"a\*", "*"], actions=["Restore", "Delete", "DeleteOffsets", "Alert"]),
             id="access-all-actions",
         ),
+        pytest.param(access(actions=["Alert"], unprotect=[]), id="access-unprotect-nothing"),
         pytest.param({"owners": []}, id="owners-none"),
+        pytest.param(
+            {"owners": [{"name": "a", "groups": ["a*"]}, {"name": "rest", "groups": ["*"]}]}, id="owner-of-the-rest"
+        ),
         pytest.param(owners(), id="owner-with-receiver"),
         pytest.param({"owners": [{"name": "a", "groups": ["*"]}]}, id="owner-without-receiver"),
         pytest.param(owners(name="A.b_c-9" + "x" * 56, groups=[r"a\*b", "*"]), id="owner-with-a-long-name"),
@@ -348,6 +369,8 @@ def test_connection_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
 
 # Four bytes a character: what costs the rules the most.
 _WIDEST = ["\N{GRINNING FACE}" * 255] * 64
+# Only the last one covers groups, and of these not the last.
+_WIDEST_EXCLUDE = ["\N{GRINNING FACE}" * 253 + "a*"] * 63 + _WIDEST[:1]
 _WIDEST_ACCESS = {
     "namespaces": {"names": ["a" * 63] * 32},
     "groups": _WIDEST[:8],
@@ -367,7 +390,9 @@ _WIDEST_SELECTOR = {
 @pytest.mark.parametrize(
     "candidate",
     [
-        pytest.param(a_policy({"match": {"groups": _WIDEST, "exclude": _WIDEST}}), id="policy"),
+        pytest.param(
+            a_policy({"match": {"groups": [*_WIDEST[:-1], "a" * 255], "exclude": _WIDEST_EXCLUDE}}), id="policy"
+        ),
         pytest.param(
             a_connection(
                 {
@@ -463,6 +488,10 @@ STATES_IN_USE = "spec.match.states: .* must hold only Empty and Dead with action
 STATE_ALONE = "spec.match.unprotect: .* must hold Streams where it holds StreamsState"
 NOT_ALONE = "spec.when: .* must hold idleFor and nothing else with action DeleteOffsets"
 SHARE_MISSING = "spec.match.types: .* must hold Share where unprotect holds Share"
+NO_COMMITS = "spec.match.states: .* must hold another state than Dead with lag"
+NEVER_EXPIRE = "spec.match.types: .* must hold another type than Share with when.expiresWithin"
+STATE_OF_TYPES = "spec.match.states: .* must hold a state of groups of match.types"
+NONE_LEFT = "spec.match.exclude: .* must leave some of groups"
 ABSENT_AND = "spec.when.committedOffsets: .* must not be Absent with lag, deletedTopics or expiresWithin"
 ALL_AND = "spec.when.deletedTopics: .* must not be All with lag or with committedOffsets OutOfRange"
 FOR_OFFSETS = "spec.deleteOffsets: .* must only be given with action DeleteOffsets"
@@ -564,10 +593,43 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
             "spec.match.states: .* must hold Empty with when.unchangedFor",
             id="alert-unchanged-with-members",
         ),
+        pytest.param({**when(idleFor="1h"), **match(states=["Dead"])}, NO_COMMITS, id="alert-idle-dead"),
+        pytest.param({**when(expiresWithin="1h"), **match(states=["NotReady"])}, NO_COMMITS, id="expires-not-ready"),
+        pytest.param({**when(idleFor="1h"), **match(states=["Unknown", "Dead"])}, NO_COMMITS, id="alert-idle-unknown"),
+        pytest.param({**when(lag={"atLeast": 1}), **match(states=["Dead"])}, NO_COMMITS, id="alert-lag-dead"),
+        pytest.param({**when(deletedTopics="Some"), **match(states=["Dead"])}, NO_COMMITS, id="deleted-topics-dead"),
+        pytest.param({**when(committedOffsets="OutOfRange"), **match(states=["Dead"])}, NO_COMMITS, id="range-dead"),
         pytest.param(
-            {**when(idleFor="1h"), **match(states=["Dead"])},
-            "spec.match.states: .* must hold another state than Dead with when.idleFor",
-            id="alert-idle-dead",
+            {**when(expiresWithin="1h"), **match(types=["Streams", "Share"], states=["Stable", "Reconciling"])},
+            "spec.match.states: .* must hold Empty with when.idleFor or expiresWithin for Streams groups",
+            id="alert-expires-streams-with-members",
+        ),
+        pytest.param(
+            {**when(idleFor="1h"), **match(types=["Share"], states=["Empty", "Stable"])},
+            "spec.match.states: .* must hold only Empty with when.idleFor where types hold only Share",
+            id="alert-idle-share-with-members",
+        ),
+        pytest.param({**when(expiresWithin="1h"), **match(types=["Share"])}, NEVER_EXPIRE, id="alert-expires-share"),
+        pytest.param(
+            {
+                "action": "Delete",
+                **when(unchangedFor="1h", expiresWithin="1h"),
+                **match(types=["Share"], unprotect=["Share"]),
+            },
+            NEVER_EXPIRE,
+            id="delete-expires-share",
+        ),
+        pytest.param(match(types=["Classic"], states=["Assigning", "NotReady"]), STATE_OF_TYPES, id="state-classic"),
+        pytest.param(match(types=["Consumer", "Share"], states=["NotReady"]), STATE_OF_TYPES, id="state-consumer"),
+        pytest.param(match(types=["Share"], states=["PreparingRebalance"]), STATE_OF_TYPES, id="state-share"),
+        pytest.param(match(types=["Streams"], states=["CompletingRebalance"]), STATE_OF_TYPES, id="state-streams"),
+        pytest.param(match(groups=["a*", "b"], exclude=["*"]), NONE_LEFT, id="exclude-everything"),
+        pytest.param(match(groups=["a-{uuid}", "b"], exclude=["b", "a-{uuid}"]), NONE_LEFT, id="exclude-the-same"),
+        pytest.param(match(groups=["a-*-b", "a-b"], exclude=["a-*"]), NONE_LEFT, id="exclude-a-wider-pattern"),
+        pytest.param(
+            {**STALE, "deleteOffsets": {"topics": ["a", "b*"], "excludeTopics": ["b*", "a*"]}},
+            "spec.deleteOffsets.excludeTopics: .* must leave some of topics",
+            id="stale-of-no-topic",
         ),
         pytest.param(when(committedOffsets="Absent", lag={"atLeast": 1}), ABSENT_AND, id="absent-and-lag"),
         pytest.param(when(committedOffsets="Absent", deletedTopics="Some"), ABSENT_AND, id="absent-and-topics"),
@@ -682,6 +744,11 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param(oauth(tokenEndpoint="https://"), f"oauth.tokenEndpoint: .* {URL}", id="endpoint-without-host"),
         pytest.param(oauth(tokenEndpoint="https://a b"), f"oauth.tokenEndpoint: .* {URL}", id="endpoint-with-space"),
         pytest.param(
+            oauth(tokenEndpoint="http://sso/token", caSecretRef=SECRET),
+            "oauth.caSecretRef: .* must be left out, or tokenEndpoint begin with https",
+            id="oauth-authority-of-http",
+        ),
+        pytest.param(
             OAUTH_WITHOUT_SECRET, "spec.sasl.oauth.clientSecretRef: Required value", id="oauth-without-secret"
         ),
         pytest.param({"role": "Standby"}, 'spec.role: Unsupported value: "Standby"', id="role-unknown"),
@@ -779,6 +846,11 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param(access(namespaces={"names": ["a"] * 33}), "names: Too many", id="access-names-too-many"),
         pytest.param(access(groups=[r"a\d"]), rf"groups\[0\]: .* {BACKSLASH}", id="access-regex"),
         pytest.param(access(groups=["a"] * 9), "groups: Too many", id="access-groups-too-many"),
+        pytest.param(
+            access(actions=["Alert", "Restore"], unprotect=["Streams"]),
+            r"access\[0\].unprotect: .* must be left out unless actions hold Delete or DeleteOffsets",
+            id="access-unprotect-without-a-deletion",
+        ),
         pytest.param(access(actions=["Retain"]), r"actions\[0\]: Unsupported value", id="access-action-unknown"),
         pytest.param(selected(operator="In"), VALUES, id="selector-in-without-values"),
         pytest.param(selected(operator="NotIn", values=[]), VALUES, id="selector-not-in-without-values"),
@@ -796,6 +868,11 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param(owners(groups=[""]), r"groups\[0\]: .* must not be empty", id="owner-pattern-empty"),
         pytest.param(owners(groups=[r"a\d"]), rf"groups\[0\]: .* {BACKSLASH}", id="owner-regex"),
         pytest.param(owners(groups=["a"] * 17), "groups: Too many", id="owner-patterns-too-many"),
+        pytest.param(
+            {"owners": [{"name": "rest", "groups": ["*"]}, *owners()["owners"]], "receivers": [CHAT]},
+            r"spec.owners: .* the owner of \* must be the last one",
+            id="owner-of-all-first",
+        ),
         pytest.param(owners(receiver="mail"), f"spec.owners: .* {OWNERS_RECEIVER}", id="owner-receiver-unknown"),
         pytest.param({**owners(), "receivers": None}, f"spec.owners: .* {OWNERS_RECEIVER}", id="owner-no-receivers"),
         pytest.param(
@@ -1014,7 +1091,7 @@ def _windows(windows: object, name: str) -> Object:
 Lists = dict[str, tuple[Callable[[Any, str], Object], list[Any], list[Any]]]
 _IN_MATCH: dict[str, tuple[Patch, list[Any], list[Any]]] = {
     "groups": (DELETE, ["a", "b-*"], ["a"]),
-    "exclude": (DELETE, ["a", "b-*"], ["b-*"]),
+    "exclude": (DELETE, ["c", "b-*"], ["b-*"]),
     "states": (DELETE, ["Empty", "Dead"], ["Empty"]),
     "types": (DELETE, ["Classic", "Consumer"], ["Consumer"]),
     "unprotect": (DELETE, ["Connect", "MirrorMaker"], ["Connect"]),
