@@ -69,4 +69,6 @@ def _entry(of: KeptGroup) -> dict[str, Any]:
         entry["until"] = timestamp(of.until)
     if of.due is not None:
         entry |= {"dueTime": timestamp(of.due)} | ({"policy": of.policy} if of.policy else {})
+    if of.due_reason is not None:
+        entry["dueReason"] = str(of.due_reason)
     return entry
