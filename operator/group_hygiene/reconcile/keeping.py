@@ -171,7 +171,7 @@ def _client(used_by: UsedBy | None, found: Description | Fault | None, now: date
 
 
 def _missing(keep: GroupKeep, right: Right, name: str) -> str:
-    entry = missing_entry(keep.namespace, right, Patterns.of_names([name]).sources)
+    entry = missing_entry(keep.namespace, [right], Patterns.of_names([name]).sources)
     return f"the connection's owner must add {entry} to spec.access"
 
 

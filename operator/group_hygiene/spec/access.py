@@ -140,7 +140,7 @@ class Grant:
         )
 
 
-def missing_entry(namespace: str, right: Right, groups: Sequence[str] = ()) -> str:
+def missing_entry(namespace: str, rights: Iterable[Right], groups: Sequence[str] = ()) -> str:
     """The entry of `spec.access` to ask the owner of a connection for, as YAML on one line.
 
     groups: patterns; none, or more than a message has room for, are shown as `...`.
@@ -148,7 +148,8 @@ def missing_entry(namespace: str, right: Right, groups: Sequence[str] = ()) -> s
     listed = json.dumps([*groups])
     if not groups or len(listed) > _LISTED_MAX:
         listed = "[...]"
-    return f"{{namespaces: {{names: {json.dumps([namespace])}}}, groups: {listed}, actions: [{right}]}}"
+    actions = ", ".join(rights)
+    return f"{{namespaces: {{names: {json.dumps([namespace])}}}, groups: {listed}, actions: [{actions}]}}"
 
 
 def granted_to_any(entries: Iterable[Access], right: Right) -> TenantPatterns:

@@ -465,7 +465,7 @@ def admit_right(key: str, namespace: str, given: Grant | None, right: Right, gro
     key: of the connection. given: None = it grants the namespace nothing, or does not exist, which looks the same.
     groups: patterns, for that entry.
     """
-    entry = f"its owner must add {missing_entry(namespace, right, groups)} to spec.access"
+    entry = f"its owner must add {missing_entry(namespace, [right], groups)} to spec.access"
     if given is None:
         own = "or connectionRef must name a connection of that namespace itself"
         message = f"KafkaConnection {key} grants nothing to namespace {namespace}: {entry}, {own}"
