@@ -76,13 +76,11 @@ def server() -> Iterator[ApiServer]:
         pytest.param("kafka/own", "kafkaconnections", id="connection-of-its-namespace"),
     ],
 )
-def test_what_to_ask_for(
-    run: Run, server: ApiServer, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], account: str, lacks: str
-) -> None:
+def test_what_to_ask_for(run: Run, server: ApiServer, command: tuple[str, ...], account: str, lacks: str) -> None:
     """The Kubernetes right, by its verb and resource; and the entry of spec.access, with which none is needed."""
     namespace, _, name = account.partition("/")
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig_for_service_account(namespace, name)))
-    answer = run(*command, "--connection", "main", "-n", "kafka", stdin=json.dumps(POLICY))
+    where = ("--kubeconfig", server.kubeconfig_for_service_account(namespace, name), "-n", "kafka")
+    answer = run(*command, "--connection", "main", *where, stdin=json.dumps(POLICY))
     assert (answer.code, answer.out) == (1, "")
     assert f"ask for get on {lacks} in namespace kafka. " in answer.err
     entry = '{namespaces: {names: ["team"]}, groups: [...], actions: [Alert, Keep, Restore]}'
@@ -111,10 +109,10 @@ def secure() -> Iterator[KafkaCluster]:
     [
         pytest.param(_PLAN, "DESCRIBE on the cluster is denied", id="plan"),
         pytest.param(_EXPLAIN, "DESCRIBE on the cluster is denied", id="explain"),
-        pytest.param(_HISTORY, "needs READ on the topic __group_hygiene", id="history"),
+        pytest.param(_HISTORY, "needs DESCRIBE_CONFIGS on the topic __group_hygiene", id="history"),
         pytest.param(("list",), "DESCRIBE on the cluster is denied", id="list"),
         pytest.param(("offsets", "theirs"), "needs DESCRIBE on the group", id="offsets"),
-        pytest.param(("restore", "mine"), "needs READ on the topic __group_hygiene", id="restore"),
+        pytest.param(("restore", "mine"), "needs DESCRIBE_CONFIGS on the topic __group_hygiene", id="restore"),
     ],
 )
 def test_a_kafka_user_with_few_rights(

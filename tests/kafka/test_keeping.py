@@ -166,11 +166,11 @@ def test_a_mark_says_what_it_is_for(
     [
         pytest.param("plain.a", True, "echo '{OBJECT}' | kubectl create -n team-a -f -", id="plain"),
         pytest.param("it's\n", True, "from then on: {OBJECT}", id="not-for-a-shell"),
-        pytest.param("x" * 700, True, "To restore it: create a GroupRestore; ", id="too-long"),
+        pytest.param("x" * 700, True, "To restore it, create a GroupRestore; ", id="too-long"),
         pytest.param(
             "a*b",
             False,
-            "the connection's owner must add "
+            "To restore it, the connection's owner must add "
             r'{namespaces: {names: ["team-a"]}, groups: ["a\\*b"], actions: [Restore]} to spec.access, or restore it',
             id="not-granted",
         ),
@@ -190,8 +190,10 @@ def test_a_deleted_group_says_how_it_comes_back(scene: Scene, name: str, restora
         "metadata": {"generateName": "restore-"},
         "spec": {"connectionRef": reference, "groups": [name]},
     }
-    assert says.replace("{OBJECT}", json.dumps(obj)) in of_name.message
-    assert message_shown(of_name.message) == of_name.message
+    assert of_name.message.startswith("was deleted at 2026-03-01T12:00:00Z, with a backup until ")
+    assert says.replace("{OBJECT}", json.dumps(obj)) in of_name.remedy
+    whole = f"{of_name.message}. {of_name.remedy}"
+    assert message_shown(whole) == whole
 
 
 def test_a_group_shows_its_client_and_since_when_it_is_unchanged(scene: Scene, make: Maker) -> None:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
-from kubernetes.client import CoreV1Api
+from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.config import new_client_from_config
 
 from group_hygiene.alerts.outbox import Outbox
@@ -378,7 +378,7 @@ class Place:
     """The operator's own parts on the API server, with the connections `main` and `closed`, which grants nothing."""
 
     def __init__(self, server: ApiServer, client: Any) -> None:
-        self.server, self.api, self.core = server, Api(client), CoreV1Api(client)
+        self.server, self.api, self.core, self.custom = server, Api(client), CoreV1Api(client), CustomObjectsApi(client)
         self.metrics, self.objects, clock = Metrics(), Objects(), SystemClock()
         recorder, grants = Recorder(self.api), Grants(self.api, clock)
         missing = cast("Any", None)
@@ -425,13 +425,15 @@ class Place:
         if problem.refusal is not None:
             self.writer.write_problem(POLICIES, obj, problem.refusal)
             return
-        self.objects.put(POLICIES, obj)
-        self.unserved._write(POLICIES, (obj["metadata"]["namespace"], obj["metadata"]["name"]))
+        key = obj["metadata"]["namespace"], obj["metadata"]["name"]
+        # With what was applied, as the watch shows it.
+        self.objects.put(POLICIES, self.stored(POLICIES, *key))
+        self.unserved._write(POLICIES, key)
 
     def shown(self, plural: str, before: Mapping[str, Any]) -> Shown:
         """By the object and its Events as they are stored, and by the metrics."""
         namespace, name = before["metadata"]["namespace"], before["metadata"]["name"]
-        obj = dict(self.api.get(plural, namespace, name))
+        obj = self.stored(plural, namespace, name)
         found = {each["type"]: f"{each['status']} {each['reason']}" for each in obj["status"].get("conditions", ())}
         waits = [kind for kind in ("Reconciling", "Stalled") if kind in found]
         for kind in waits:
@@ -447,9 +449,13 @@ class Place:
             of_argo_cd.status,
             ", ".join(f"{kind} {found[kind]}" for kind in rest),
             ", ".join(sorted(f"{each.type} {each.reason}" for each in events)),
-            self.gauge("policy_evidence_ready", namespace, name),
-            self.gauge("deletion_blocked", namespace, name),
+            self.gauge("policy_evidence_ready", namespace, name) if plural == POLICIES else None,
+            self.gauge("deletion_blocked", namespace, name) if plural == POLICIES else None,
         )
+
+    def stored(self, plural: str, namespace: str, name: str) -> dict[str, Any]:
+        group, version = API.split("/")
+        return dict(self.custom.get_namespaced_custom_object(group, version, namespace, plural, name))
 
     def gauge(self, name: str, namespace: str, policy: str) -> float | None:
         labels = {"namespace": namespace, "policy": policy}
@@ -481,7 +487,7 @@ def test_a_policy(place: Place, request: pytest.FixtureRequest, made: Run | Prob
     else:
         place.ran(obj, made)
     assert place.shown(POLICIES, obj) == shown
-    stored = place.api.get(POLICIES, namespace, name)["status"]
+    stored = place.stored(POLICIES, namespace, name)["status"]
     assert stored["observedGeneration"] == obj["metadata"]["generation"]
     for condition in stored["conditions"]:
         assert condition["message"] or condition["reason"] == "NotBlocked"

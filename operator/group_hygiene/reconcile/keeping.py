@@ -114,8 +114,8 @@ def keep_groups(
     over = f"the GroupKeeps of a namespace may keep {REQUESTS_MAX} groups of a connection"
     refused = {name: KeptGroup(name, False, reasons.TOO_MANY_KEEPS, over) for name in too_many}
     for name in set(keep.groups).difference(granted):
-        denied = f"the connection does not grant Keep for it: {_missing(keep, Right.KEEP, name)}"
-        refused[name] = KeptGroup(name, False, reasons.ACTION_NOT_GRANTED, denied)
+        denied, remedy = "the connection does not grant Keep for it", _missing(keep, Right.KEEP, name)
+        refused[name] = KeptGroup(name, False, reasons.ACTION_NOT_GRANTED, denied, remedy=f"To get it, {remedy}")
     seen = contents.seen.get(context.connection.uid, {})
 
     def result(name: str) -> KeptGroup:
@@ -177,8 +177,9 @@ def _missing(keep: GroupKeep, right: Right, name: str) -> str:
 
 def _how_to_restore(context: Context, keep: GroupKeep, name: str) -> str:
     """A GroupRestore that the team may create; else what it may ask for."""
+    then = "this request protects it from then on"
     if not keep.restorable(name):
-        return f"{_missing(keep, Right.RESTORE, name)}, or restore it; this request protects it from then on"
+        return f"To restore it, {_missing(keep, Right.RESTORE, name)}, or restore it; {then}"
     reference = {"name": context.connection.name, "namespace": context.connection.namespace}
     made = {
         "apiVersion": API_VERSION,
@@ -186,11 +187,12 @@ def _how_to_restore(context: Context, keep: GroupKeep, name: str) -> str:
         "metadata": {"generateName": "restore-"},
         "spec": {"connectionRef": reference, "groups": [name]},
     }
-    how = f"create this GroupRestore in namespace {keep.namespace}; this request protects it from then on: "
     text = json.dumps(made)
     if PLAIN.fullmatch(name):
         text = f"echo '{text}' | kubectl create -n {keep.namespace} -f -"
-    return how + text if len(text) <= _OBJECT_MAX else "create a GroupRestore; this request protects it from then on"
+    if len(text) > _OBJECT_MAX:
+        return f"To restore it, create a GroupRestore; {then}"
+    return f"To restore it, create this GroupRestore in namespace {keep.namespace}; {then}: {text}"
 
 
 def _due_reason(mark: Mark, policies: Mapping[str, Policy]) -> DueReason | None:
@@ -224,9 +226,9 @@ def _protected(
     namespace, _, policy = ("" if first is None else first.policy).partition("/")
     state = None if isinstance(found, Fault) else str(found.group.state) if found is not None else ""
 
-    def result(protected: bool, reason: str = "", message: str = "") -> KeptGroup:
+    def result(protected: bool, reason: str = "", message: str = "", remedy: str = "") -> KeptGroup:
         shown = policy if namespace == keep.namespace else ""
-        return KeptGroup(name, protected, reason, message, state, request.until, due, why, shown)
+        return KeptGroup(name, protected, reason, message, state, request.until, due, why, shown, remedy=remedy)
 
     if name in contents.intents:
         return result(False, reasons.BEING_DELETED, "its deletion had begun before; it is asked for again soon")
@@ -237,14 +239,12 @@ def _protected(
     deleted = contents.deletions.get(name)
     if found is None and deleted is not None:
         when = f"was deleted at {timestamp(deleted.at)}, with a backup until {timestamp(deleted.until)}"
-        how = _how_to_restore(context, keep, name)
-        return result(False, reasons.ALREADY_DELETED, f"{when}. To restore it: {how}")
+        return result(False, reasons.ALREADY_DELETED, when, _how_to_restore(context, keep, name))
     if found is None and is_like_a_pattern(name):
         return result(False, reasons.GROUP_UNKNOWN, "there is no such group: a GroupKeep has exact ids, no patterns")
     if found is None:
         return result(True, reasons.GROUP_UNKNOWN, "there is no such group; the request protects it if it appears")
     if before is not None and effect_of_deletion(contents, name, before):
-        how = _how_to_restore(context, keep, name)
-        text = f"it or some of its offsets were deleted when the request was written. To restore them: {how}"
-        return result(False, reasons.ALREADY_DELETED, text)
+        text = "it or some of its offsets were deleted when the request was written"
+        return result(False, reasons.ALREADY_DELETED, text, _how_to_restore(context, keep, name))
     return result(True)
