@@ -114,8 +114,13 @@ def keep_groups(
     over = f"the GroupKeeps of a namespace may keep {REQUESTS_MAX} groups of a connection"
     refused = {name: KeptGroup(name, False, reasons.TOO_MANY_KEEPS, over) for name in too_many}
     for name in set(keep.groups).difference(granted):
-        denied, remedy = "the connection does not grant Keep for it", _missing(keep, Right.KEEP, name)
-        refused[name] = KeptGroup(name, False, reasons.ACTION_NOT_GRANTED, denied, remedy=f"To get it, {remedy}")
+        refused[name] = KeptGroup(
+            name,
+            False,
+            reasons.ACTION_NOT_GRANTED,
+            "the connection does not grant Keep for it",
+            remedy=f"To get it, {_missing(keep, Right.KEEP, name)}",
+        )
     seen = contents.seen.get(context.connection.uid, {})
 
     def result(name: str) -> KeptGroup:
