@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from group_hygiene.model import reasons
 from sandbox.kafka import KafkaCluster
@@ -136,14 +137,37 @@ def test_a_team_keeps_its_group_after_the_mark(world: World, groups: Groups, top
     wait_for(lambda: world.get("kgp", OWNER, "after")["status"].get("groups", {}).get("marked") == 1)
 
 
-def test_a_deleted_group_says_how_to_restore_it(world: World, groups: Groups, topic: str) -> None:
+def _entry_to_ask_for(status: dict[str, Any]) -> Any:
+    """Of the first group: what its message says that the owner of the connection must add to spec.access."""
+    _, _, text = status["results"][0]["message"].partition("must add ")
+    return yaml.safe_load(text.partition(" to spec.access")[0])
+
+
+def test_a_deleted_group_says_how_to_restore_it(world: World, kafka: KafkaCluster, groups: Groups, topic: str) -> None:
+    """By an object that the team may create; without the grant for that, by what the team may ask for."""
     unused(groups, "keep-late", topic)
     world.apply(deleting("late", "keep-late"))
     wait_for(lambda: "keep-late" not in groups.names())
     world.apply(group_keep("late", "keep-late"))
     status = kept(world, "late", "AlreadyDeleted")
     assert condition(status) == "False"
-    assert "create a GroupRestore" in status["results"][0]["message"]
+    entry = {"namespaces": {"names": [TEAM]}, "groups": ["keep-late"], "actions": ["Restore"]}
+    assert _entry_to_ask_for(status) == entry
+    world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT, entry]))
+
+    def command() -> str | None:
+        (row,) = world.get("kgk", TEAM, "late")["status"]["results"]
+        _, _, found = row["message"].partition("protects it from then on: ")
+        return found or None
+
+    # Of a user who is granted it, and may create objects in the namespace.
+    script = str(wait_for(command))
+    namespace, kubeconfig = f"-n {TEAM}", str(world.server.kubeconfig)
+    assert namespace in script
+    subprocess.run(["sh", "-c", script], env={**os.environ, "KUBECONFIG": kubeconfig}, check=True)
+    wait_for(lambda: "keep-late" in groups.names())
+    assert condition(kept(world, "late", "Kept")) == "True"
+    world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT]))
 
 
 def test_a_revoked_grant_ends_the_request(world: World, kafka: KafkaCluster, groups: Groups, topic: str) -> None:
@@ -152,8 +176,12 @@ def test_a_revoked_grant_ends_the_request(world: World, kafka: KafkaCluster, gro
     world.apply(group_keep("revoked", "keep-revoked", "other-group"))
     status = kept(world, "revoked", "ActionNotGranted")
     assert {row["group"]: row["protected"] for row in status["results"]} == {"keep-revoked": True, "other-group": False}
+    asked = {"namespaces": {"names": [TEAM]}, "groups": ["other-group"], "actions": ["Keep"]}
+    assert _entry_to_ask_for(status) == asked
     world.apply(group_keep("revoked", "keep-revoked", namespace=STRANGER))
-    kept(world, "revoked", "CrossNamespaceRefused", STRANGER)
+    refused = kept(world, "revoked", "CrossNamespaceRefused", STRANGER)
+    entry = f'{{namespaces: {{names: ["{STRANGER}"]}}, groups: ["keep-revoked"], actions: [Keep]}}'
+    assert f"its owner must add {entry} to spec.access" in refused["conditions"][0]["message"]
     world.apply(deleting("revoked", "keep-revoked"))
     world.apply(connection(OWNER, kafka.bootstrap_servers, limits=FLOORS, access=[GRANT | {"actions": ["Alert"]}]))
     kept(world, "revoked", "ActionNotGranted")

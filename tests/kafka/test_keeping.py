@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pytest
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
@@ -16,17 +18,22 @@ from group_hygiene import reconcile
 from group_hygiene.decide.plan import Plan
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import OutcomeType, Removal
-from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
+from group_hygiene.model.entries import REQUESTED, Mark, OutcomeType, Removal
+from group_hygiene.model.group_keep import Deletions, DueReason, GroupKeep, KeptGroup
+from group_hygiene.model.naming import message_shown
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile import Observation, allowance, keeping
 from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.durations import Duration
+from group_hygiene.spec.policy import Action, Policy, When
 from sandbox.kafka import KafkaCluster
 from tests.kafka.books import outcome
 from tests.kafka.clients import Stepped
 from tests.kafka.makers import Maker, at
 from tests.kafka.scene import Guard, Scene, policy
+
+DAY = timedelta(days=1)
 
 
 def kept(scene: Scene, keep: GroupKeep) -> dict[str, str]:
@@ -125,6 +132,78 @@ def test_a_deletion_in_doubt(scene: Scene, make: Maker) -> None:
     assert kept(scene, keep) == {group: reasons.BEING_DELETED}
     scene.context.journal.contents.apply([Removal(doubt.key)])
     assert kept(scene, keep) == {group: ""}
+
+
+_POLICY = replace(policy("*", mode="Enforce"), uid="marking", namespace="team-b")
+
+
+@pytest.mark.parametrize(
+    ("uid", "marking", "reason"),
+    [
+        pytest.param("marking", _POLICY, DueReason.UNCHANGED, id="unchangedFor"),
+        pytest.param("marking", replace(_POLICY, when=When(idle_for=Duration(days=1))), DueReason.IDLE, id="idleFor"),
+        pytest.param(
+            "marking",
+            replace(_POLICY, when=When(idle_for=Duration(days=1), unchanged_for=Duration(days=1))),
+            DueReason.IDLE,
+            id="both",
+        ),
+        pytest.param("marking", replace(_POLICY, action=Action.DELETE_OFFSETS), DueReason.STALE_OFFSETS, id="offsets"),
+        pytest.param("marking", replace(_POLICY, digest="edited"), None, id="edited-since"),
+        pytest.param("another", _POLICY, None, id="policy-of-another-connection"),
+        pytest.param(f"{REQUESTED}1", _POLICY, DueReason.REQUESTED, id="a-command"),
+    ],
+)
+def test_a_mark_says_what_it_is_for(
+    scene: Scene, make: Maker, uid: str, marking: Policy, reason: DueReason | None
+) -> None:
+    """And nothing else about policies of other namespaces."""
+    topic, group = make.topic(records=2), make.name()
+    make.abandoned(group, topic, commit=at(topic, 1))
+    now = scene.clock.now()
+    mark = Mark(policy_uid=uid, group=group, policy="team-b/p", digest=_POLICY.digest, since=now, due=now + DAY)
+    scene.context.journal.contents.apply([mark])
+    keep = GroupKeep("team-a", "k", "uid", (group,), "needed", None)
+    executor = reconcile.Executor(scene.context, Guard())
+    found = reconcile.keep_groups(executor, keep, {}, False, {"marking": marking})
+    assert not isinstance(found, Refusal), found
+    assert [(each.due, each.due_reason, each.policy) for each in found] == [(now + DAY, reason, "")]
+    scene.context.journal.contents.apply([Removal(mark.key)])
+
+
+@pytest.mark.parametrize(
+    ("name", "restorable", "says"),
+    [
+        pytest.param("plain.a", True, "echo '{OBJECT}' | kubectl create -n team-a -f -", id="plain"),
+        pytest.param("it's\n", True, "from then on: {OBJECT}", id="not-for-a-shell"),
+        pytest.param("x" * 700, True, "To restore it, create a GroupRestore; ", id="too-long"),
+        pytest.param(
+            "a*b",
+            False,
+            "To restore it, the connection's owner must add "
+            r'{namespaces: {names: ["team-a"]}, groups: ["a\\*b"], actions: [Restore]} to spec.access, or restore it',
+            id="not-granted",
+        ),
+    ],
+)
+def test_a_deleted_group_says_how_it_comes_back(scene: Scene, name: str, restorable: bool, says: str) -> None:
+    scene.context.journal.contents.apply([outcome(name)])
+    keep = GroupKeep("team-a", "k", "uid", (name,), "needed", None, restorable=lambda _: restorable)
+    found = reconcile.keep_groups(reconcile.Executor(scene.context, Guard()), keep, {}, False)
+    assert not isinstance(found, Refusal), found
+    (of_name,) = found
+    assert (of_name.protected, of_name.reason) == (False, reasons.ALREADY_DELETED)
+    reference = {"name": scene.context.connection.name, "namespace": scene.context.connection.namespace}
+    obj = {
+        "apiVersion": "grouphygiene.io/v1alpha1",
+        "kind": "GroupRestore",
+        "metadata": {"generateName": "restore-"},
+        "spec": {"connectionRef": reference, "groups": [name]},
+    }
+    assert of_name.message.startswith("was deleted at 2026-03-01T12:00:00Z, with a backup until ")
+    assert says.replace("{OBJECT}", json.dumps(obj)) in of_name.remedy
+    whole = f"{of_name.message}. {of_name.remedy}"
+    assert message_shown(whole) == whole
 
 
 def test_a_group_shows_its_client_and_since_when_it_is_unchanged(scene: Scene, make: Maker) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -238,6 +239,8 @@ def test_a_commit_while_it_is_saved_keeps_the_group(scene: Scene, proxy: KafkaPr
     during(proxy, PRODUCE, lambda: commits(make, group, topic))
     (outcome,) = scene.apply(plan, observation)
     assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.RECENTLY_ACTIVE)
+    used, again = map(datetime.fromisoformat, re.findall(r"20[0-9T:-]+Z", outcome.message))
+    assert again - used == plan.policy.when.unchanged_for, outcome.message
     assert len(proxy.seen(DELETE_GROUPS)) == before
     assert group in make.groups()
     assert backups(scene, group) == []

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
-from group_hygiene.spec.access import Grant, Right
+from group_hygiene.spec.access import Grant, Right, missing_entry
 from group_hygiene.spec.connection import Connection, admit, grant, parse_connection
 from group_hygiene.spec.durations import parse_duration
 from group_hygiene.spec.patterns import Patterns
@@ -116,10 +117,21 @@ def test_each_right_has_groups_of_its_own() -> None:
     ],
 )
 def test_refused(policy: Policy, reason: str) -> None:
-    """A policy that is granted nothing, or not for its action, is refused with what must be."""
-    with pytest.raises(SpecError, match="must") as refused:
+    """A policy that is granted nothing, or not for its action, is refused with the entry that is missing."""
+    with pytest.raises(SpecError) as refused:
         _admit(_connection(_entry(actions=["Delete"])), policy)
     assert refused.value.reason == reason
+    _, _, text = str(refused.value).partition("its owner must add ")
+    entry = yaml.safe_load(text.partition(" to spec.access")[0])
+    wanted = _entry([*policy.match.groups.sources], [str(policy.action)], names=[policy.namespace])
+    assert entry == wanted
+    assert _admit(_connection(_entry(actions=["Delete"]), entry), policy)
+
+
+def test_an_entry_that_is_too_long_for_a_message() -> None:
+    """And one of a namespace that YAML would read as a number."""
+    entry = missing_entry("123", [Right.ALERT], [f"group-{number}" for number in range(64)])
+    assert entry == '{namespaces: {names: ["123"]}, groups: [...], actions: [Alert]}'
 
 
 @pytest.mark.parametrize(

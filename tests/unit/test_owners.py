@@ -357,4 +357,4 @@ def test_commands_show_the_owner() -> None:
     assert [row[at] for row in none.rows] == [None, None]
     assert [listed(cluster(), groups[0], owner).get("owner") for owner in ("payments", "")] == ["payments", None]
     verdicts = [match("pay-1", owner="payments"), match("other")]
-    assert [judged("a", verdict).get("owner") for verdict in verdicts] == ["payments", None]
+    assert [judged("a", verdict, NOW).get("owner") for verdict in verdicts] == ["payments", None]

@@ -72,9 +72,9 @@ SHOWN = {
     reasons.PENDING_TRANSACTION: {"fault.message"},
     reasons.POLICY_CHANGED: {"KINDS[plural]", "name", "namespace"},
     reasons.RECENTLY_ACTIVE: {
-        *("describe(found)", "note", "again", "earliest", "until"),
-        # `note` and `again` are literal.
-        *("timestamp(_time_of(found) + wait)", "timestamp(since)", "format_duration(case.policy.grace_period)"),
+        *("describe(found)", "note", "again", "until", "timestamp(since)", "timestamp(now)"),
+        # `note` and `again` are literal; `earliest` adds a date.
+        *("earliest(again, _time_of(found), wait)", "earliest('it matches again', now, self._wait)"),
     },
     reasons.SUBSCRIBED: {"len(idle)", "place.topic"},
     reasons.TOO_RECENT: {

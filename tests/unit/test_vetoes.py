@@ -208,7 +208,10 @@ def test_recent_use_says_when_and_until_when() -> None:
     refusal = next(filter(None, (veto(used) for veto in vetoes.VETOES)))
     assert refusal.message.startswith("it committed for orders-0 at 1970-01-01T00:00:01Z (offset 1000 of __consumer")
     refusal = next(filter(None, (veto(_Reads(mark=_EARLY).case()) for veto in vetoes.VETOES)))
-    assert refusal.message == "it was used after it was marked, until 2030-01-27T08:00:00Z: it is marked again, for 24h"
+    assert refusal.message == (
+        "it was used after it was marked, until 2030-01-27T08:00:00Z: it is marked again, and due at "
+        "2030-02-01T12:00:00Z at the earliest"
+    )
 
 
 def test_every_veto_is_tried() -> None:

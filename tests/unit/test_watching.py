@@ -425,11 +425,11 @@ def test_in_use_right_after_a_restart(world: World) -> None:
 
 def test_what_a_plan_assumes(world: World) -> None:
     """A group that the scan found Empty counts as unchanged for just as long as the policy asks; others are unknown."""
-    known = watching.assumed(world.seen["a"], _POLICY, NOW)
+    known = watching.assumed(world.seen["a"], _POLICY)
     assert known is not None
-    assert (known.observed, known.since) == (_POLICY.when.unchanged_for, NOW - known.observed)
-    assert watching.assumed(None, _POLICY, NOW) is None
-    assert watching.assumed(world.seen["a"], alert(), NOW) is None
+    assert (known.observed, known.since) == (_POLICY.when.unchanged_for, world.seen["a"].since)
+    assert watching.assumed(None, _POLICY) is None
+    assert watching.assumed(world.seen["a"], alert()) is None
 
 
 _POLICIES = (_POLICY, _OFTEN, _SELDOM)

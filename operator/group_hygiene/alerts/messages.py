@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from urllib.parse import quote
 
 from group_hygiene import __version__
 from group_hygiene.alerts.state import DETAIL_MAX, NAME_MAX, AlertType, Item, Status
-from group_hygiene.model.naming import printable
+from group_hygiene.model.naming import PLAIN, printable
 from group_hygiene.spec.crds import API_VERSION
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.patterns import NO_PATTERNS
@@ -32,8 +31,6 @@ MESSAGE_MAX, _SLACK_MAX = 256_000, 30_000
 _SLACK_NAMES = 10
 _SEVERITY = {AlertType.GROUPS_DELETED: "info", AlertType.TEST: "info"}
 _KEEP_PERIOD = timedelta(days=30)
-# Names that need no quotes in any shell.
-_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.:@+-]*")
 _LINK_MAX = 1_500
 
 
@@ -264,7 +261,7 @@ def _creation(item: Item) -> list[str]:
     Only with names that no shell interprets, as one without here-documents takes each line for a command.
     """
     found = keep_object(item)
-    names = [] if found is None else [name for name in found["spec"]["groups"] if _PLAIN.fullmatch(name)]
+    names = [] if found is None else [name for name in found["spec"]["groups"] if PLAIN.fullmatch(name)]
     if found is None or not names:
         return []
     text = json.dumps(found | {"spec": found["spec"] | {"groups": names}})
@@ -280,7 +277,7 @@ def keep_command(group: str, owner: str, connection: str) -> str:
     "" = the name is truncated, or has a character that some shell interprets. Quotes differ between sh, fish,
     PowerShell and cmd.
     """
-    if len(group) > NAME_MAX or not _PLAIN.fullmatch(group):
+    if len(group) > NAME_MAX or not PLAIN.fullmatch(group):
         return ""
     namespace, _, name = connection.partition("/")
     options = ["--for", f"{_KEEP_PERIOD.days}d", "--why", f"needed by {owner}", "--connection", name, "-n", namespace]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from msgspec import structs
@@ -45,13 +46,14 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """last_use: in words, None = not known."""
+    """last_use: in words, None = not known. begun: of the scan."""
 
     policy: Policy
     group: Group
     verdict: Verdict | None
     steps: Sequence[_Step]
     last_use: str | None
+    begun: datetime
 
 
 def explain(
@@ -104,7 +106,7 @@ def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
             found = expiry(verdict)
         steps.append(_Step(*what, "Passed", message=found))
     used_last = None if verdict is None else last_use(verdict, scan.snapshot.taken_at)
-    return _Explained(policy, group, verdict, steps, used_last)
+    return _Explained(policy, group, verdict, steps, used_last, scan.begun)
 
 
 def _unselected(match: Match, group: Group) -> str:
@@ -154,6 +156,6 @@ def _document(explained: _Explained) -> dict[str, Any]:
     return {
         "namespace": policy.namespace,
         "name": policy.name,
-        "group": None if verdict is None else judged(explained.group.id, verdict),
+        "group": None if verdict is None else judged(explained.group.id, verdict, explained.begun),
         "checks": [asdict(step) for step in explained.steps],
     }

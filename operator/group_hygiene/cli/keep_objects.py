@@ -34,7 +34,7 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
     namespace, api = current_namespace(target.context, target.kubeconfig), open_api(target.context, target.kubeconfig)
     reference = {"name": target.connection, "namespace": target.namespace}
     name = f"keep-{hashlib.sha256(json.dumps([reference, *sorted(groups)]).encode()).hexdigest()[:12]}"
-    shown, delete = f"GroupKeep {namespace}/{name}", f"kubectl delete kgk {name} -n {namespace}"
+    shown, it = f"GroupKeep {namespace}/{name}", f"kgk {name} -n {namespace}"
     if len(groups) > GROUPS_MAX:
         raise UsageError(f"{denied}. A GroupKeep may name {GROUPS_MAX} groups: name fewer")
     now = datetime.now(UTC).replace(microsecond=0)
@@ -85,11 +85,11 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
             f"it holds for KafkaConnection {target.namespace}/{target.connection}, and no other to that cluster"
         )
     if served is None:
-        errors.append(f"no operator has served {shown} yet: kubectl describe kgk {name} -n {namespace}")
+        errors.append(f"no operator has served {shown} yet: kubectl describe {it}")
     else:
         text = f"{shown}: {served['reason']}: {served['message']}"
         if served["status"] != "True":
-            errors.append(f"{text}. It stays: {delete}")
+            errors.append(f"{text}. What helps: kubectl describe {it}. It stays: kubectl delete {it}")
         elif served["reason"] == reasons.GROUP_UNKNOWN:
             notes.append(text)
     if before is None and served is not None:

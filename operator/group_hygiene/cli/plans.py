@@ -20,6 +20,7 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Protections
+from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Verdict
@@ -34,6 +35,8 @@ from group_hygiene.status.of_policies import lag_entry, warns_late
 
 # More matches are also counted by pattern and owner.
 _MANY = 20
+# Deleted topics of a match.
+_TOPICS = 10
 # As of `terraform plan`.
 _WOULD_ACT = 2
 _COLUMNS = (
@@ -51,11 +54,12 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Policies of one connection, and the observation of one scan of its cluster."""
+    """Policies of one connection, and the observation of one scan of its cluster, which began then."""
 
     connection: str
     policies: Sequence[Policy]
     observation: Observation
+    begun: datetime
 
     @property
     def snapshot(self) -> Snapshot:
@@ -75,7 +79,7 @@ class Scans:
 class _Planned:
     """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run.
 
-    patterns, owners: see `by_pattern` and `by_owner`.
+    patterns, owners: see `by_pattern` and `by_owner`. begun: see `Scan`.
     """
 
     policy: Policy
@@ -85,6 +89,7 @@ class _Planned:
     conditions: RunConditions
     patterns: Sequence[Mapping[str, Any]]
     owners: Sequence[Mapping[str, Any]]
+    begun: datetime
 
 
 def plan(target: ChosenCluster, files: Sequence[str], activity: ActivitySpec | None, options: PlanOptions) -> Report:
@@ -127,7 +132,7 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     made = make_plan(dry, verdicts, {}, conditions, datetime.now(UTC))
     first = made.due[: max_deletions(dry.limits, conditions)] if made.refusal is None else ()
     patterns = by_pattern(made, scan.snapshot.taken_at)
-    return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made))
+    return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made), scan.begun)
 
 
 def scan_clusters(
@@ -174,12 +179,13 @@ def scan_clusters(
                     tables=open_tables(session, activity),
                     assume_unchanged=True,
                 )
+                begun = session.clock.now()
                 observation = observe(context, [narrowed(policy) for policy in admitted], full, whole=True)
                 pattern_lines = [] if full else _pattern_notes(session, admitted, observation)
         except HygieneError as error:
             errors.append(f"GroupPolicy {', '.join(policy.key for policy in policies)}: {error}")
             continue
-        scan = Scan("/".join(key), admitted, observation)
+        scan = Scan("/".join(key), admitted, observation, begun)
         notes += _scan_notes(scan, session.api is not None)
         notes += pattern_lines
         errors += _scan_errors(scan)
@@ -381,7 +387,11 @@ def _table(planned: _Planned, document: Document) -> Table:
     verdicts = made.verdicts.values()
     # Not a list: a plan may have a million groups.
     rows = (
-        group | {"lastUse": last_use(verdict, now), "found": _found(verdict) if verdict.matches else None}
+        group
+        | {
+            "lastUse": last_use(verdict, now),
+            "found": matched_because(verdict, planned.begun) if verdict.matches else None,
+        }
         for group, verdict in zip(document["groups"], verdicts, strict=True)
     )
     table = Table.of(rows, _COLUMNS, heading)
@@ -396,22 +406,50 @@ def _watched(verdict: Verdict) -> tuple[object, ...]:
     return verdict.group.state, verdict.group.type, reason, verdict.topics, verdict.evidence.owner, last_use
 
 
-def _found(verdict: Verdict) -> str | None:
-    """Why a group matches, as far as it is known: topics, since when it is idle, lag, range and expiry."""
+def matched_because(verdict: Verdict, begun: datetime) -> str:
+    """Why a group matches, as far as it is known: topics, since when it is unused, lag, range, expiry, its client."""
+    evidence, found = verdict.evidence, lag_entry(verdict)
+    activity = evidence.activity if isinstance(evidence.activity, Activity) else None
     if verdict.topics:
-        return f"offsets of {', '.join(sorted(verdict.topics))}"
-    found, activity = lag_entry(verdict), verdict.evidence.activity
-    idle = activity.idle_since if isinstance(activity, Activity) else None
-    commits = isinstance(activity, Activity) and verdict.group.in_use and activity.committed_last
-    outside = found.get("outOfRangePartitions")
+        used = {topic: activity.used_last(topic) if activity else None for topic in sorted(verdict.topics)}
+        shown = (f"{topic} (last commit at {timestamp(at)})" if at else topic for topic, at in used.items())
+        return f"offsets of {', '.join(shown)}"
+    idle, since = activity.idle_since if activity else None, unchanged_since(verdict, begun)
+    commits = activity.committed_last if activity and verdict.group.in_use else None
+    outside, missing = found.get("outOfRangePartitions"), evidence.missing_topics
     parts = [
         f"idle since {timestamp(idle)}" if idle else None,
+        f"seen unchanged since {timestamp(since)}" if since else None,
         f"its last commit was at {timestamp(commits)}" if commits and verdict.expires is None else None,
         f"{found['lag']} records wait for it" if found else None,
         f"{outside} of its offsets are out of range" if outside else None,
+        f"it has offsets of deleted topics: {truncated_list(sorted(missing), _TOPICS)}"
+        if missing and isinstance(missing, frozenset)
+        else None,
+        "it has no committed offsets" if evidence.offsets == {} else None,
         expiry(verdict),
+        _last_member(verdict),
     ]
-    return "; ".join(filter(None, parts)) or None
+    return "; ".join(filter(None, parts)) or f"its state is {verdict.group.state}, and match selects it"
+
+
+def _last_member(verdict: Verdict) -> str | None:
+    """By the pipeline's tables, else by the ledger, which has the members of Connect and Streams; None = not known."""
+    activity, used_by = verdict.evidence.activity, verdict.evidence.used_by
+    if isinstance(activity, Activity) and activity.last_client is not None:
+        return f"its last member was {activity.last_client}"
+    if used_by is None:
+        return None
+    return f"its last member was client {used_by.client_id!r} at {timestamp(used_by.at)} ({used_by.program})"
+
+
+def unchanged_since(verdict: Verdict, begun: datetime) -> datetime | None:
+    """Since when the operator's scans have seen it unchanged, by the ledger; None = not known.
+
+    begun: of the scan of this command, which shows nothing about the time before.
+    """
+    seen = verdict.evidence.unchanged
+    return None if seen is None or seen.since >= begun else seen.since
 
 
 def expiry(verdict: Verdict) -> str | None:
@@ -456,15 +494,17 @@ def _document(planned: _Planned, summary: bool) -> dict[str, Any]:
         **({} if summary else {"due": list(made.due), "firstRun": list(planned.first)}),
         "nextExpiryTime": None if made.next_expiry is None else timestamp(made.next_expiry),
         "refusal": None if refusal is None else {"reason": refusal.reason, "message": refusal.message},
-        **({} if summary else {"groups": [judged(*each) for each in made.verdicts.items()]}),
+        **({} if summary else {"groups": [judged(*each, planned.begun) for each in made.verdicts.items()]}),
     }
 
 
-def judged(name: str, verdict: Verdict) -> dict[str, Any]:
+def judged(name: str, verdict: Verdict, begun: datetime) -> dict[str, Any]:
     """One verdict as JSON; reason and message only if the group is skipped, lag only if the policy uses it, and owner,
-    likelyProgram, expiresTime and lastClient only if they are known.
+    likelyProgram, idleSince, unchangedSince, expiresTime and lastClient only if they are known. begun: see `Scan`.
     """
-    refusal = verdict.refusal
+    refusal, activity = verdict.refusal, verdict.evidence.activity
+    idle = activity.idle_since if isinstance(activity, Activity) else None
+    since = unchanged_since(verdict, begun)
     why: Mapping[str, Any] = {} if refusal is None else {"reason": refusal.reason, "message": refusal.message}
     group = verdict.group
     return {
@@ -477,6 +517,8 @@ def judged(name: str, verdict: Verdict) -> dict[str, Any]:
         **({"likelyProgram": entry.program} if (entry := likely_program(name)) is not None else {}),
         **({"topics": sorted(verdict.topics)} if verdict.topics else {}),
         **why,
+        **({} if idle is None else {"idleSince": timestamp(idle)}),
+        **({} if since is None else {"unchangedSince": timestamp(since)}),
         **lag_entry(verdict),
         **({} if verdict.expires is None else {"expiresTime": timestamp(verdict.expires)}),
         **_last_client(verdict),

@@ -27,6 +27,7 @@ from group_hygiene.model.evidence import Claims
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import SystemClock
+from group_hygiene.spec.access import Right, missing_entry
 from group_hygiene.spec.client_properties import ClientProperties, parse_client_properties
 from group_hygiene.spec.connection import (
     ActivitySpec,
@@ -285,13 +286,6 @@ def _ledger_topic(connection: Object) -> str:
     return next((str(topic) for each in parts if (topic := (each.get("ledger") or {}).get("topic"))), TOPIC)
 
 
-# What a tenant can do, and ask for.
-_WITHOUT_CONNECTION = (
-    "objects in your own namespace need no right to it, if its owner grants their action in spec.access: a GroupKeep "
-    "keeps groups, a GroupRestore restores them, and a GroupPolicy with action Alert shows their use"
-)
-
-
 def open_api(context: str | None, kubeconfig: Path | None, namespaces: Collection[str] = ()) -> Api:
     """The API server of the kubeconfig, without a request. namespaces: see `Api`. Raises HygieneError."""
     from group_hygiene.controller.api import Api, load_config
@@ -301,9 +295,11 @@ def open_api(context: str | None, kubeconfig: Path | None, namespaces: Collectio
         return Api(load_config(context=context, file=kubeconfig), namespaces)
 
 
-def read_object(api: Api, plural: str, namespace: str, name: str) -> Object:
-    """One object of our CRDs. Raises UsageError if there is none, NotAllowed (of a KafkaConnection) or UsageError if it
-    may not be read, and otherwise ApiError with advice.
+def read_object(api: Api, plural: str, namespace: str, name: str, here: str | None = None) -> Object:
+    """One object of our CRDs. here: of a KafkaConnection for a command on groups, the user's own namespace.
+
+    Raises UsageError if there is none, or if it may not be read (with `here` NotAllowed), and otherwise ApiError with
+    advice.
     """
     from group_hygiene.controller.api import KINDS
 
@@ -313,12 +309,25 @@ def read_object(api: Api, plural: str, namespace: str, name: str) -> Object:
     except NotFound:
         raise UsageError(f"there is no {kind} {namespace}/{name}: {_others(api, plural)}") from None
     except Forbidden:
-        message = f"you may not read {kind} {namespace}/{name}"
-        if plural == CONNECTIONS:
-            raise NotAllowed(f"{message}: {_WITHOUT_CONNECTION}") from None
+        message = f"you may not read {kind} {namespace}/{name}: ask for get on {plural} in namespace {namespace}"
+        if here is not None:
+            raise NotAllowed(f"{message}. {_without_connection(namespace, here)}") from None
         raise UsageError(message) from None
     except ApiError as error:
         raise ApiError(f"{error}; {API_ADVICE}") from error
+
+
+def _without_connection(namespace: str, here: str) -> str:
+    """What a user without rights to a connection of `namespace` can do, and what to ask its owner for."""
+    grant = ""
+    if here != namespace:
+        entry = missing_entry(here, (Right.ALERT, Right.KEEP, Right.RESTORE))
+        grant = f", once its owner adds {entry} to spec.access"
+    return (
+        f"Objects in your namespace need no right to it{grant}: a GroupPolicy with action Alert shows the use of "
+        "groups, a GroupKeep keeps them, and a GroupRestore restores them. Or use a Kafka user of your own: "
+        "--bootstrap-server with --command-config"
+    )
 
 
 def _others(api: Api, plural: str) -> str:
@@ -333,7 +342,8 @@ def _others(api: Api, plural: str) -> str:
 
 def _from_kubernetes(target: ChosenCluster, name: str) -> tuple[Api, Object, Connection, Settings]:
     namespace, api = target.namespace, open_api(target.context, target.kubeconfig)
-    obj = read_object(api, CONNECTIONS, namespace, name)
+    here = current_namespace(target.context, target.kubeconfig)
+    obj = read_object(api, CONNECTIONS, namespace, name, here)
     connection = parse_connection(obj)
     try:
         settings = connection.settings(lambda ref: api.read_secret(namespace, ref))
@@ -341,8 +351,10 @@ def _from_kubernetes(target: ChosenCluster, name: str) -> tuple[Api, Object, Con
         if error.reason != reasons.SECRET_FORBIDDEN:
             raise
         # The message of the API has advice for the operator, not for a user.
-        message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names: {_WITHOUT_CONNECTION}"
-        raise NotAllowed(message) from None
+        raise NotAllowed(
+            f"you may not read the Secrets that KafkaConnection {namespace}/{name} names, with which the operator logs "
+            f"in: ask for get on secrets in namespace {namespace}. {_without_connection(namespace, here)}"
+        ) from None
     return api, obj, connection, settings
 
 

@@ -16,7 +16,7 @@ from group_hygiene.model.group_keep import GroupKeep
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.restore.restorable import RestoreRequest
 from group_hygiene.spec.access import Right
-from group_hygiene.spec.connection import Connection, admit, admit_object
+from group_hygiene.spec.connection import Connection, admit, admit_right
 from group_hygiene.spec.policy import Policy, parse_policy
 
 S = TypeVar("S", Policy, RestoreRequest, GroupKeep)
@@ -84,7 +84,7 @@ def admitted(
     what = "restore" if right is Right.RESTORE else "keep"
     try:
         refuse_unusable(obj)
-        admit_object(connection, granted.namespace, granted.grant, right)
+        admit_right(connection.key, granted.namespace, granted.grant, right)
         spec = isolated(f"a {what} of connection {connection.key}", parse, obj)
     except SpecError as error:
         return Refusal.of(error)

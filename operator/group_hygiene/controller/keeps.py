@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from group_hygiene import reconcile
-from group_hygiene.controller.binding import Admitted, admitted
+from group_hygiene.controller.binding import Admitted, AdmittedPolicy, admitted
 from group_hygiene.controller.isolation import tried
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, Key, Object
 from group_hygiene.controller.schedule import Turns
@@ -69,6 +70,8 @@ class Keeps:
                     self._refuse(key, obj["metadata"]["uid"], connection, keeping.reason)
                 else:
                     self._wanted[keeping.uid] = frozenset(filter(keeping.spec.granted, keeping.spec.groups))
+                    if (restorable := granted.grant.groups(Right.RESTORE)) is not None:
+                        keeping = replace(keeping, spec=replace(keeping.spec, restorable=restorable.matches))
                     found.append(keeping)
         self._turns.keep_only(self._wanted, {each.namespace for each in found})
         for uid in (self._earlier.keys() | self._shown.keys()) - self._wanted.keys():
@@ -110,10 +113,17 @@ class Keeps:
         return id_
 
     def run(
-        self, context: reconcile.Context, due: Sequence[Keeping], guarding: Callable[[Keeping], reconcile.Guard]
+        self,
+        context: reconcile.Context,
+        due: Sequence[Keeping],
+        guarding: Callable[[Keeping], reconcile.Guard],
+        active: Sequence[AdmittedPolicy],
     ) -> None:
-        """Serve each of them once; those for which no time is left are due in the next round."""
-        left = Deadline(_ROUND_S)
+        """Serve each of them once; those for which no time is left are due in the next round.
+
+        active: the policies of the connection that run.
+        """
+        left, policies = Deadline(_ROUND_S), {entry.uid: entry.spec for entry in active}
         for number, each in enumerate(self._turns.in_order(due)):
             if number and left.left <= 0:
                 return
@@ -122,7 +132,7 @@ class Keeps:
                 executor, earlier = reconcile.Executor(context, guard), self._earlier.setdefault(each.uid, {})
                 ahead = not (self._services.objects.is_complete and self._services.api.serves_all)
                 what = f"a keep of connection {self._key}"
-                found = tried(what, reconcile.keep_groups, executor, each.spec, earlier, ahead)
+                found = tried(what, reconcile.keep_groups, executor, each.spec, earlier, ahead, policies)
                 if guard.seconds_left() <= 0:
                     # The process that leads now reports the result.
                     return

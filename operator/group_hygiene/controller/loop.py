@@ -234,7 +234,9 @@ class ConnectionLoop:
                     objects = self._services.objects
                     reconcile.forget_policies(context, objects.active_uids(POLICIES), objects.uids(CONNECTIONS))
                 self._keeps.withdraw(context)
-                self._keeps.run(context, keeping, lambda each: self._services.guard(KEEPS, each.obj, obj, each.granted))
+                self._keeps.run(
+                    context, keeping, lambda each: self._services.guard(KEEPS, each.obj, obj, each.granted), active
+                )
                 self._restores.run(
                     context,
                     served.asked,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -37,8 +37,9 @@ from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.restore.grouprestore import build_restore_status, deletion_time, has_ttl, parse_restore
 from group_hygiene.spec.access import Right
-from group_hygiene.spec.connection import admit, admit_object, nothing_granted
+from group_hygiene.spec.connection import admit, admit_right
 from group_hygiene.spec.keep import parse_keep
+from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import parse_policy
 from group_hygiene.status.conditions import build_suspended_status
 from group_hygiene.status.of_keeps import build_keep_status
@@ -157,21 +158,21 @@ class Unserved:
         try:
             refuse_unusable(obj)
             policy = parse_policy(obj) if plural == POLICIES else None
-            if plural == RESTORES:
-                parse_restore(obj)
-            elif plural == KEEPS:
-                parse_keep(obj)
+            groups: Sequence[str] = ()
+            if policy is not None:
+                right, groups = Right(policy.action.value), policy.match.groups.sources
+            elif plural == RESTORES:
+                right, groups = Right.RESTORE, Patterns.of_names(parse_restore(obj)[1].groups).sources
+            else:
+                right, groups = Right.KEEP, Patterns.of_names(parse_keep(obj).groups).sources
             found = self._objects.get(CONNECTIONS, of, name)
             if found is None and namespace == of:
                 return Refusal(reasons.CONNECTION_NOT_FOUND, f"there is no KafkaConnection {of}/{name} (yet)")
-            if found is None:
-                # Other namespaces see the same whether it exists or grants them nothing.
-                return Refusal(reasons.CROSS_NAMESPACE, nothing_granted(f"{of}/{name}", namespace))
-            connection, _ = parsed(found)
-            given = self._grants.of(connection, namespace).grant
-            if policy is None:
-                admit_object(connection, namespace, given, Right.RESTORE if plural == RESTORES else Right.KEEP)
-            elif admit(connection, policy, given).suspend:
+            connection = None if found is None else parsed(found)[0]
+            given = None if connection is None else self._grants.of(connection, namespace).grant
+            # Other namespaces see the same whether it exists or grants them nothing.
+            admit_right(f"{of}/{name}", namespace, given, right, groups)
+            if policy is not None and connection is not None and admit(connection, policy, given).suspend:
                 return Refusal(reasons.SUSPENDED, "suspended")
         except SpecError as error:
             # Not stalled if the connection refuses: an edit of the connection can help, too.

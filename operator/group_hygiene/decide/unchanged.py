@@ -187,10 +187,10 @@ def unchanged(
     return Unchanged(since, timedelta(seconds=max(0.0, clock.seconds - began)), missed)
 
 
-def assumed(seen: Seen | None, policy: Policy, now: datetime) -> Unchanged | None:
+def assumed(seen: Seen | None, policy: Policy) -> Unchanged | None:
     """As `unchanged`, for a group that was unchanged for as long as the policy asks; None if no scan found it Empty."""
     wanted = policy.when.unchanged_for
-    return None if seen is None or wanted is None else Unchanged(now - wanted, wanted)
+    return None if seen is None or wanted is None else Unchanged(seen.since, wanted)
 
 
 def ended(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -10,6 +11,8 @@ T = TypeVar("T")
 
 # In bytes of JSON. etcd accepts objects of at most 1.5 MiB, and an Event's message may have 1,024 bytes.
 MESSAGE_MAX, ID_MAX = 1_000, 1_024
+# Names that need no quotes in any shell.
+PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.:@+-]*")
 
 
 def truncated_list(things: Sequence[T], most: int, shown: Callable[[T], str] = str) -> str:

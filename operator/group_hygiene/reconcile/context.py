@@ -200,7 +200,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
     uid = context.connection.uid
     seen = contents.seen.get(uid, {}).get(group.id)
     if context.assume_unchanged:
-        known = unchanged.assumed(seen, policy, context.clock.now())
+        known = unchanged.assumed(seen, policy)
     else:
         known = unchanged.unchanged(
             seen,

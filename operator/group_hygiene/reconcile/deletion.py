@@ -161,7 +161,7 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> BatchResult:
         now, until = context.clock.now(), Deadline(seconds)
         saved = {each.group.id: _saved(run, each, read.log_ends, now, seconds) for each in ready}
         intents = [each.intent for each in saved.values()]
-        window = DeletionWindow(context, run.cluster, intents)
+        window = DeletionWindow(context, run.cluster, intents, run.plan.policy.when.unused_for)
         backups = [part for each in saved.values() for part in each.parts]
         over = [Removal(key) for each in saved.values() for key in each.superseded]
         changes: list[Change] = [*backups, *over, *intents]

@@ -6,31 +6,38 @@ and reads it back with all intents. So at least one of both sees the other.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import KeepRequest, Removal, UsedBy
-from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
+from group_hygiene.model.entries import REQUESTED, KeepRequest, Mark, Removal, UsedBy
+from group_hygiene.model.group_keep import Deletions, DueReason, GroupKeep, KeptGroup
 from group_hygiene.model.groups import Fault, GroupState
 from group_hygiene.model.last_use import LastClient
-from group_hygiene.model.naming import id_shown
+from group_hygiene.model.naming import PLAIN
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Description
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Moment
+from group_hygiene.spec.access import Right, missing_entry
+from group_hygiene.spec.crds import API_VERSION
 from group_hygiene.spec.durations import timestamp
-from group_hygiene.spec.patterns import is_like_a_pattern
+from group_hygiene.spec.patterns import Patterns, is_like_a_pattern
+from group_hygiene.spec.policy import Policy
 
 # A request without an end is written this far ahead, and again when less than that is left.
 _AHEAD, _RENEWED_AT = timedelta(days=7), timedelta(days=6)
 # Requests of the GroupKeeps of one namespace in one ledger, whose entries stay in memory.
 REQUESTS_MAX = 1_000
+# Of a GroupRestore in a message, which has at most 1,000 bytes.
+_OBJECT_MAX = 600
 
 
 def deletions_of(contents: Contents, name: str) -> Deletions:
@@ -53,12 +60,17 @@ def effect_of_deletion(contents: Contents, name: str, before: Deletions) -> str:
 
 
 def keep_groups(
-    executor: Executor, keep: GroupKeep, earlier: dict[str, Deletions], at_most_ahead: bool
+    executor: Executor,
+    keep: GroupKeep,
+    earlier: dict[str, Deletions],
+    at_most_ahead: bool,
+    policies: Mapping[str, Policy] = MappingProxyType({}),
 ) -> list[KeptGroup] | Refusal:
     """Write the requests of a GroupKeep that are missing or end soon, read them back, and find out how its groups are.
 
     earlier: the deletions of groups before their requests were written, while an intent is open; changed here.
-    at_most_ahead: no request is written further ahead than one without an end. A Refusal: nothing was written.
+    at_most_ahead: no request is written further ahead than one without an end. policies: those that run, by uid.
+    A Refusal: nothing was written.
     """
     context = executor.context
     contents, now = context.journal.contents, context.clock.now()
@@ -101,13 +113,18 @@ def keep_groups(
     found = kafka_groups.find_groups(context.client, asked, Deadline(context.connection.timeout.total_seconds()))
     over = f"the GroupKeeps of a namespace may keep {REQUESTS_MAX} groups of a connection"
     refused = {name: KeptGroup(name, False, reasons.TOO_MANY_KEEPS, over) for name in too_many}
-    denied = "the connection does not grant Keep for it"
     for name in set(keep.groups).difference(granted):
-        refused[name] = KeptGroup(name, False, reasons.ACTION_NOT_GRANTED, denied)
+        refused[name] = KeptGroup(
+            name,
+            False,
+            reasons.ACTION_NOT_GRANTED,
+            "the connection does not grant Keep for it",
+            remedy=f"To get it, {_missing(keep, Right.KEEP, name)}",
+        )
     seen = contents.seen.get(context.connection.uid, {})
 
     def result(name: str) -> KeptGroup:
-        found_now = _protected(contents, keep, name, found[name], earlier)
+        found_now = _protected(context, keep, name, found[name], earlier, policies)
         since = seen[name].since if name in seen and found_now.state == GroupState.EMPTY else None
         return replace(found_now, unchanged_since=since, client=_client(contents.used_by.get(name), found[name], now))
 
@@ -158,22 +175,65 @@ def _client(used_by: UsedBy | None, found: Description | Fault | None, now: date
     return f"{LastClient(used_by.client_id, None, None, None, 0, used_by.at)} at {timestamp(used_by.at)}"
 
 
+def _missing(keep: GroupKeep, right: Right, name: str) -> str:
+    entry = missing_entry(keep.namespace, [right], Patterns.of_names([name]).sources)
+    return f"the connection's owner must add {entry} to spec.access"
+
+
+def _how_to_restore(context: Context, keep: GroupKeep, name: str) -> str:
+    """A GroupRestore that the team may create; else what it may ask for."""
+    then = "this request protects it from then on"
+    if not keep.restorable(name):
+        return f"To restore it, {_missing(keep, Right.RESTORE, name)}, or restore it; {then}"
+    reference = {"name": context.connection.name, "namespace": context.connection.namespace}
+    made = {
+        "apiVersion": API_VERSION,
+        "kind": "GroupRestore",
+        "metadata": {"generateName": "restore-"},
+        "spec": {"connectionRef": reference, "groups": [name]},
+    }
+    text = json.dumps(made)
+    if PLAIN.fullmatch(name):
+        text = f"echo '{text}' | kubectl create -n {keep.namespace} -f -"
+    if len(text) > _OBJECT_MAX:
+        return f"To restore it, create a GroupRestore; {then}"
+    return f"To restore it, create this GroupRestore in namespace {keep.namespace}; {then}: {text}"
+
+
+def _due_reason(mark: Mark, policies: Mapping[str, Policy]) -> DueReason | None:
+    """None = not known: another connection has the policy, or it was edited and will mark the group again."""
+    if mark.policy_uid.startswith(REQUESTED):
+        return DueReason.REQUESTED
+    policy = policies.get(mark.policy_uid)
+    if policy is None or policy.digest != mark.digest:
+        return None
+    if policy.by_topic:
+        return DueReason.STALE_OFFSETS
+    return DueReason.UNCHANGED if policy.when.idle_for is None else DueReason.IDLE
+
+
 def _protected(
-    contents: Contents, keep: GroupKeep, name: str, found: Description | Fault | None, earlier: dict[str, Deletions]
+    context: Context,
+    keep: GroupKeep,
+    name: str,
+    found: Description | Fault | None,
+    earlier: dict[str, Deletions],
+    policies: Mapping[str, Policy],
 ) -> KeptGroup:
+    contents = context.journal.contents
     request = contents.object_keeps.get(name, {}).get(keep.source)
     if request is None:
         return KeptGroup(name, False, reasons.LEDGER_UNAVAILABLE, "its request was not read back")
     marks = [mark for of in contents.marks.values() for mark in [of.get(name)] if mark is not None]
     first = min(marks, key=lambda mark: mark.due, default=None)
-    due = None if first is None else first.due
+    due, why = (None, None) if first is None else (first.due, _due_reason(first, policies))
     # The names of other namespaces' policies are not for this one.
     namespace, _, policy = ("" if first is None else first.policy).partition("/")
     state = None if isinstance(found, Fault) else str(found.group.state) if found is not None else ""
 
-    def result(protected: bool, reason: str = "", message: str = "") -> KeptGroup:
+    def result(protected: bool, reason: str = "", message: str = "", remedy: str = "") -> KeptGroup:
         shown = policy if namespace == keep.namespace else ""
-        return KeptGroup(name, protected, reason, message, state, request.until, due, shown)
+        return KeptGroup(name, protected, reason, message, state, request.until, due, why, shown, remedy=remedy)
 
     if name in contents.intents:
         return result(False, reasons.BEING_DELETED, "its deletion had begun before; it is asked for again soon")
@@ -182,14 +242,14 @@ def _protected(
         return result(False, reasons.BEING_DELETED, text)
     before = earlier.pop(name, None)
     deleted = contents.deletions.get(name)
-    how = f"create a GroupRestore with groups [{id_shown(name)!r}]; this request protects it from then on"
     if found is None and deleted is not None:
-        return result(False, reasons.ALREADY_DELETED, f"was deleted at {timestamp(deleted.at)}. To restore it: {how}")
+        when = f"was deleted at {timestamp(deleted.at)}, with a backup until {timestamp(deleted.until)}"
+        return result(False, reasons.ALREADY_DELETED, when, _how_to_restore(context, keep, name))
     if found is None and is_like_a_pattern(name):
         return result(False, reasons.GROUP_UNKNOWN, "there is no such group: a GroupKeep has exact ids, no patterns")
     if found is None:
         return result(True, reasons.GROUP_UNKNOWN, "there is no such group; the request protects it if it appears")
     if before is not None and effect_of_deletion(contents, name, before):
-        text = f"it or some of its offsets were deleted when the request was written. To restore them: {how}"
-        return result(False, reasons.ALREADY_DELETED, text)
+        text = "it or some of its offsets were deleted when the request was written"
+        return result(False, reasons.ALREADY_DELETED, text, _how_to_restore(context, keep, name))
     return result(True)

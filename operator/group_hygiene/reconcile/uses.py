@@ -151,7 +151,7 @@ class Uses:
         self._trusts_scans = Unprotect.UNREADABLE_OFFSETS_LOG in policy.match.unprotect
         self._names = plan.actions if since is not None or policy.when.unchanged_for is not None else ()
         self._again, self._unread, self._hint = "it matches again", "between scans", _HINT
-        self._wait: timedelta | None = policy.when.unchanged_for
+        self._wait = policy.when.unused_for
         self._by_time, self._why = since is not None, Since({}, {}).why
         self._tail: Tail | None = None
         self._before: Mapping[int, int] = {}
@@ -280,8 +280,12 @@ def grown_refusal(grown: Mapping[int, str]) -> Refusal | None:
 
 def recently_active(found: Found, again: str, wait: timedelta | None, note: str = "") -> Refusal:
     """The refusal of a group with this record. `again` holds when it was unused for `wait`, at the earliest."""
-    earliest = "" if wait is None else f": {again} at {timestamp(_time_of(found) + wait)} at the earliest"
-    return Refusal(reasons.RECENTLY_ACTIVE, describe(found) + note + earliest)
+    return Refusal(reasons.RECENTLY_ACTIVE, describe(found) + note + earliest(again, _time_of(found), wait))
+
+
+def earliest(again: str, used: datetime, wait: timedelta | None) -> str:
+    """The end of a message on a use at that time: see `recently_active`."""
+    return "" if wait is None else f": {again} at {timestamp(used + wait)} at the earliest"
 
 
 def describe(found: Found) -> str:

@@ -20,7 +20,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Description
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.reconcile.context import Context, Facts, evidence_of, readable
-from group_hygiene.reconcile.uses import recently_active
+from group_hygiene.reconcile.uses import earliest, recently_active
 from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Policy
 
@@ -215,8 +215,8 @@ def used_since_marked(case: Case) -> Refusal | None:
             return None
         since = case.verdict.evidence.idle_since
         until = "" if since is None else f", until {timestamp(since)}"
-        again = f"it is marked again, for {format_duration(case.policy.grace_period)}"
-        return Refusal(reasons.RECENTLY_ACTIVE, f"it was used after it was marked{until}: {again}")
+        again = earliest("it is marked again, and due", case.now, case.policy.grace_period)
+        return Refusal(reasons.RECENTLY_ACTIVE, f"it was used after it was marked{until}{again}")
     if target and target <= due_topics(case.policy, mark, case.verdict, case.now):
         return None
     return Refusal(reasons.CHANGED, "of the topics that it was marked for, some are in use again")
@@ -227,7 +227,7 @@ def used_after_tables(case: Case) -> Refusal | None:
     answer = case.reads.commits.get(case.name)
     if isinstance(answer, Found):
         note = ", which the tables do not cover yet"
-        return recently_active(answer, "it matches again", case.policy.when.idle_for, note)
+        return recently_active(answer, "it matches again", case.policy.when.unused_for, note)
     if isinstance(answer, Fault):
         cut_off = answer.code == "OFFSET_OUT_OF_RANGE"
         return Refusal(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import timedelta
 
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline, retrying_one
@@ -21,7 +22,8 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.settle import Done
-from group_hygiene.reconcile.uses import read_ends
+from group_hygiene.reconcile.uses import earliest, read_ends
+from group_hygiene.spec.durations import timestamp
 
 # How long to wait for brokers to show a deletion: their followers have it within replica.fetch.wait.max.ms, 500 by
 # default.
@@ -32,15 +34,21 @@ _HIDDEN = f"brokers hide {OFFSETS_TOPIC}"
 class DeletionWindow:
     """The windows of some deletions, one of a group, from their `log_ends` on. For one batch, or one recovery."""
 
-    def __init__(self, context: Context, cluster: Cluster | Fault, deletions: Iterable[Intent | HistoryEntry]) -> None:
-        """Of offsets of topics, only commits for these topics count."""
+    def __init__(
+        self,
+        context: Context,
+        cluster: Cluster | Fault,
+        deletions: Iterable[Intent | HistoryEntry],
+        wait: timedelta | None = None,
+    ) -> None:
+        """Of offsets of topics, only commits for these topics count. wait: how long a group must be unused to match."""
         of = {each.group: each for each in deletions}
 
         def matters(record: Commit | StateRecord) -> bool:
             topics = of[record.group].topics
             return not topics or (isinstance(record, Commit) and record.topic in topics)
 
-        self._context = context
+        self._context, self._wait = context, wait
         self._hidden = {name for name, each in of.items() if not each.log_ends}
         self._unshown: Collection[str] = ()
         self._denied, self._unread = False, str(cluster) if isinstance(cluster, Fault) else ""
@@ -57,7 +65,9 @@ class DeletionWindow:
         if self._unread:
             why = Refusal(reasons.EVIDENCE_UNREADABLE, f"whether it was used just now: {self._unread}")
             return {name: why for name in names if name not in self._hidden}
-        used = Refusal(reasons.RECENTLY_ACTIVE, "it was used while it was saved")
+        now = self._context.clock.now()
+        message = f"it was used while it was saved, at {timestamp(now)}{earliest('it matches again', now, self._wait)}"
+        used = Refusal(reasons.RECENTLY_ACTIVE, message)
         return {name: used for name in names if self._log.first(name) is not None}
 
     def close(self, deadline: Deadline, deleted: Mapping[str, Collection[Partition]] | None = None) -> None:

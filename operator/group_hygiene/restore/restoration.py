@@ -167,7 +167,7 @@ def restore(
     results: dict[str, GroupResult] = {}
     for name in names:
         if not request.granted(name):
-            message = "the connection does not allow to restore this group"
+            message = "no entry of the connection's spec.access grants Restore for this group: its owner must add it"
             results[name] = GroupResult(name, ResultKind.REFUSED, reasons.ACTION_NOT_GRANTED, message)
         elif (done := saved.done.get((request.id, name))) is not None:
             kind = ResultKind.RESTORED if done.reason == reasons.RESTORED else ResultKind.PARTLY

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,6 +12,9 @@ from msgspec import field
 from group_hygiene.spec.fields import Decisive
 from group_hygiene.spec.patterns import Patterns, TenantPatterns, of_namespace
 from group_hygiene.spec.policy import Lifted, Unprotect
+
+# Of the groups in the text of an entry, which is in messages of at most 1,000 bytes.
+_LISTED_MAX = 300
 
 
 class Right(StrEnum):
@@ -114,6 +118,18 @@ class Grant:
             for entry in self.entries
             if right in entry.rights
         )
+
+
+def missing_entry(namespace: str, rights: Iterable[Right], groups: Sequence[str] = ()) -> str:
+    """The entry of `spec.access` to ask the owner of a connection for, as YAML on one line.
+
+    groups: patterns; none, or more than a message has room for, are shown as `...`.
+    """
+    listed = json.dumps([*groups])
+    if not groups or len(listed) > _LISTED_MAX:
+        listed = "[...]"
+    actions = ", ".join(rights)
+    return f"{{namespaces: {{names: {json.dumps([namespace])}}}, groups: {listed}, actions: [{actions}]}}"
 
 
 def granted_to_any(entries: Iterable[Access], right: Right) -> TenantPatterns:

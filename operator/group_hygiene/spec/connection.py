@@ -5,7 +5,7 @@ No I/O: the caller passes the function that reads Secrets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -16,7 +16,7 @@ from msgspec import field, structs
 
 from group_hygiene.errors import AuthenticationFailed, SpecError
 from group_hygiene.model import reasons
-from group_hygiene.spec.access import Access, Grant, Right
+from group_hygiene.spec.access import Access, Grant, Right, missing_entry
 from group_hygiene.spec.durations import Duration
 from group_hygiene.spec.fields import Decisive, SpecPart, convert
 from group_hygiene.spec.judge import judged, judged_part, verdict, with_defaults
@@ -405,15 +405,8 @@ def admit(connection: Connection, policy: Policy, given: Grant | None) -> Policy
 
     Raises SpecError with the reason CrossNamespaceRefused or ActionNotGranted if the policy's action is not granted.
     """
-    if given is None:
-        raise SpecError(nothing_granted(connection.key, policy.namespace), reasons.CROSS_NAMESPACE)
     right = Right(policy.action.value)
-    if right not in given.rights:
-        raise SpecError(
-            f"KafkaConnection {connection.key} does not grant action {right} to namespace {policy.namespace}: "
-            f"spec.action must be one of {', '.join(sorted(given.rights))}",
-            reasons.ACTION_NOT_GRANTED,
-        )
+    given = admit_right(connection.key, policy.namespace, given, right, policy.match.groups.sources)
     liftable, floors = given.liftable(right), connection.floors
     match = structs.replace(policy.match, within=given.groups(right), liftable=liftable)
     stricter: tuple[str, ...] = ()
@@ -426,13 +419,22 @@ def admit(connection: Connection, policy: Policy, given: Grant | None) -> Policy
     return floors.apply(replace(policy, match=match, stricter=stricter))
 
 
-def admit_object(connection: Connection, namespace: str, given: Grant | None, right: Right) -> None:
-    """Raises SpecError like `admit`, for a GroupRestore or GroupKeep of a namespace with these rights."""
+def admit_right(key: str, namespace: str, given: Grant | None, right: Right, groups: Sequence[str] = ()) -> Grant:
+    """`given`, if it has the right; else raises SpecError like `admit`, with the entry that spec.access lacks.
+
+    key: of the connection. given: None = it grants the namespace nothing, or does not exist, which looks the same.
+    groups: patterns, for that entry.
+    """
+    entry = f"its owner must add {missing_entry(namespace, [right], groups)} to spec.access"
     if given is None:
-        raise SpecError(nothing_granted(connection.key, namespace), reasons.CROSS_NAMESPACE)
+        own = "or connectionRef must name a connection of that namespace itself"
+        message = f"KafkaConnection {key} grants nothing to namespace {namespace}: {entry}, {own}"
+        raise SpecError(message, reasons.CROSS_NAMESPACE)
     if right not in given.rights:
-        message = f"KafkaConnection {connection.key} does not grant {right} to namespace {namespace} (spec.access)"
+        only = ", ".join(sorted(given.rights))
+        message = f"KafkaConnection {key} does not grant {right} to namespace {namespace}, only {only}: {entry}"
         raise SpecError(message, reasons.ACTION_NOT_GRANTED)
+    return given
 
 
 def receivers_of(connection: Connection, policy: Policy) -> dict[str, Receiver | None]:
@@ -442,11 +444,3 @@ def receivers_of(connection: Connection, policy: Policy) -> dict[str, Receiver |
         name: known.get(name)
         for name in (known if policy.alert.receiver_names is None else policy.alert.receiver_names)
     }
-
-
-def nothing_granted(key: str, namespace: str) -> str:
-    """The message for a namespace that may not use a connection: the same whether the connection exists or not."""
-    return (
-        f"KafkaConnection {key} grants nothing to namespace {namespace}: "
-        "its spec.access must name it, or connectionRef must name a connection of that namespace itself"
-    )

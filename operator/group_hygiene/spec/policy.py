@@ -162,6 +162,11 @@ class When(Decisive, frozen=True, kw_only=True):
         return self.committed_offsets is CommittedOffsets.OUT_OF_RANGE
 
     @property
+    def unused_for(self) -> timedelta | None:
+        """The longest time for which a group must be unused; None = it does not matter."""
+        return max(filter(None, (self.unchanged_for, self.idle_for)), default=None)
+
+    @property
     def asks_evidence(self) -> bool:
         """Whether it needs a pipeline's tables."""
         return self.idle_for is not None or self.expires_within is not None

@@ -58,7 +58,7 @@ def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refus
 def _entry(of: KeptGroup) -> dict[str, Any]:
     entry: dict[str, Any] = {"group": id_shown(of.group), "protected": of.protected}
     if of.reason:
-        entry |= {"reason": of.reason, "message": message_shown(of.message)}
+        entry |= {"reason": of.reason, "message": message_shown(". ".join(filter(None, (of.message, of.remedy))))}
     if of.state is not None:
         entry |= {"exists": bool(of.state)} | ({"state": of.state} if of.state else {})
     if of.unchanged_since is not None:
@@ -69,4 +69,6 @@ def _entry(of: KeptGroup) -> dict[str, Any]:
         entry["until"] = timestamp(of.until)
     if of.due is not None:
         entry |= {"dueTime": timestamp(of.due)} | ({"policy": of.policy} if of.policy else {})
+    if of.due_reason is not None:
+        entry["dueReason"] = str(of.due_reason)
     return entry

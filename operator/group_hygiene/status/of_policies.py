@@ -174,7 +174,7 @@ def may_never_match(plan: Plan) -> Refusal | None:
     Not of share groups, which brokers never remove.
     """
     policy, when = plan.policy, plan.policy.when
-    wanted = max(filter(None, (when.unchanged_for, when.idle_for)), default=None)
+    wanted = when.unused_for
     known = [each.evidence.retention for each in plan.verdicts.values() if each.group.type is not GroupType.SHARE]
     retention = max(filter(None, known), default=NEVER)
     if wanted is None or policy.by_topic or policy.counts_commits or wanted + latest(policy) <= retention:
