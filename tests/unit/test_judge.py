@@ -160,11 +160,19 @@ def _judging(rule: str, value: Any, schema: Object | None = None) -> tuple[list[
         pytest.param("self.matches('[')", "a", id="no-expression"),
         pytest.param("self.unknown()", "a", id="no-such-function"),
         pytest.param("self == 'a'", "\ud800", id="not-convertible"),
+        pytest.param("self.substring(0, 3) == 'ab'", "ab", id="beyond-the-end"),
+        pytest.param("self.substring(self.size() - 3) == 'ab'", "ab", id="before-the-beginning"),
     ],
 )
 def test_a_rule_that_cannot_be_evaluated_is_broken(rule: str, value: Any) -> None:
     """Never valid; and the verdict is not final."""
     assert _judging(rule, value) == (["must hold (the rule could not be evaluated)"], True)
+
+
+def test_texts_are_counted_in_characters() -> None:
+    """As in Kubernetes; and the CRDs use no other form of `size`, which would count bytes."""
+    assert _judging("self.size() == 2 && self.substring(0, self.size() - 1) == 'é'", "é*") == ([], False)
+    assert [kind for kind in PLURALS if re.search(r"(?<!\.)\bsize\(|\.size\([^)]", json.dumps(load_crd(kind)))] == []
 
 
 @pytest.mark.parametrize("rule", ["self", "[self]", "self == 1 ? 'true' : 'false'", "self == 2"])

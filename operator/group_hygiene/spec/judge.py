@@ -71,6 +71,12 @@ def _hour(moment: datetime, zone: str) -> int:
     return moment.astimezone(ZoneInfo(zone)).hour if zone in _zones() else -1
 
 
+def _substring(text: str, begin: int, end: int) -> str:
+    if not 0 <= begin <= end <= len(text):
+        raise IndexError("substring: out of range")
+    return text[begin:end]
+
+
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "string": ("a text", lambda value: isinstance(value, str)),
     "integer": ("a whole number", _is_int64),
@@ -80,7 +86,8 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 }
 # What Kubernetes adds to CEL, as far as the CRDs use it.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "substring": lambda text, begin, end=None: text[begin:end],
+    "length": len,
+    "substring": lambda text, begin, end=None: _substring(text, begin, len(text) if end is None else end),
     "indexOf": lambda text, part: text.find(part),
     "trim": lambda text: text.strip(WHITE_SPACE),
     "replace": lambda text, old, new: text.replace(old, new),
@@ -408,8 +415,8 @@ def _zones() -> frozenset[str]:
 
 @functools.cache
 def _compiled(expression: str) -> Any:
-    """Of the CRDs, so there are few."""
-    return _cel().compile(expression)
+    """Of the CRDs, so there are few. `size` of the library counts the bytes of a text, and can't be replaced."""
+    return _cel().compile(expression.replace(".size()", ".length()"))
 
 
 def _cel() -> Any:
