@@ -17,7 +17,7 @@ from tests.e2e.conftest import World, policy, running_operator
 
 OBJECTS, EDITED = 2_000, 400
 # The API server allows 256 KiB of annotations. Each one is also a field of `managedFields`.
-_ANNOTATIONS = {f"example.com/a-{number:04}": "x" * 90 for number in range(2_000)}
+_ANNOTATIONS = {f"example.com/a-{number:02}": "x" * 2_500 for number in range(100)}
 # Beyond what the process takes without objects: the store has 10 KB for each, and a page of the list two of them.
 _MOST_MB = 60.0
 
