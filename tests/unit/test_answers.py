@@ -169,3 +169,16 @@ def test_nonsense_raises_nothing_else(body: bytes) -> None:
     for read in (lambda: listed(body, 5, 7, Rows()), lambda: committed(body, Rows())):
         with contextlib.suppress(KafkaProtocolError):
             read()
+
+
+def test_partitions_without_an_offset_are_not_counted() -> None:
+    """Each request about pending commits names all partitions of the cluster, for groups that use a few of them."""
+    places = [
+        FetchedPartition(partition_index=n, committed_offset=-1, committed_leader_epoch=-1, metadata="", error_code=0)
+        for n in range(50)
+    ]
+    groups = [FetchedGroup(group_id="g", topics=[FetchedTopic(name="t", partitions=places)], error_code=0)]
+    body = encoded(OffsetFetchResponse(throttle_time_ms=1, groups=groups), 8)
+    rows = Rows(60)
+    for _ in range(3):
+        assert committed(body, rows) == {"g": {}}

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.decide.plan import Verdicts
 from group_hygiene.errors import MemoryExhausted
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import Group
+from group_hygiene.model.groups import ID_MAX, Group
 from group_hygiene.process import memory
 from group_hygiene.reconcile import scan
 from group_hygiene.reconcile.context import Memory

@@ -21,10 +21,10 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from group_hygiene.controller.requests import PAGE, TIMEOUT_S, ListPage, ask, call, content
-from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.errors import ApiError, Forbidden, NotFound
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
+from group_hygiene.model.groups import ID_MAX
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import memory
 

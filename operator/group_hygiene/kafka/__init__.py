@@ -3,6 +3,7 @@
 No other package may import kafka-python, except the ledger's `topic` and `writer`. Decides nothing and knows no policy.
 
     client          connects and sends requests
+    long_ids        receives a list of groups without very long ids; pure
     library         overrides of the library's private parts: limits for what brokers send
     login           the library's settings for a cluster: TLS and SASL
     protocol        requests that the library lacks, from `schemas`, and answers that it leaves undecoded

@@ -103,7 +103,7 @@ class _Topic(dict[int, Partition]):
 def committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
     """The answer to OffsetFetch v8 for each group: its committed offsets, or the first Fault of one of them.
 
-    rows: counts groups, their offsets, and topics once each. Raises TooMuch.
+    rows: counts groups, their offsets (not partitions without one), and topics once each. Raises TooMuch.
     """
     with _reading(data):
         reader = Reader(data, 4, flexible=True)
@@ -156,6 +156,8 @@ def _partitions(reader: Reader, topic: _Topic, rows: Rows) -> dict[Partition, Co
             fault = fault_of_code(error).at(Partition(topic.name, index))
         elif offset >= 0:
             offsets[Partition(topic.name, index)] = CommittedOffset(offset, epoch, metadata)
+    # A request may name all partitions of a cluster for each group, which has an offset in few of them.
+    rows.give_back(count - len(offsets))
     return fault or offsets
 
 

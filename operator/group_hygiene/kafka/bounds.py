@@ -69,3 +69,8 @@ class Rows:
         if self._unchecked > _ROWS_UNCHECKED:
             memory.require(self._unchecked * _ROW_BYTES, f"{self._unchecked} rows of an answer")
             self._unchecked = 0
+
+    def give_back(self, count: int) -> None:
+        """Rows that were counted and are not held."""
+        self._left += count
+        self._unchecked = max(0, self._unchecked - count)

@@ -48,11 +48,18 @@ class Reader:
         return None if size is None else self.take(size).decode()
 
     def count(self) -> int:
+        """The length of an array whose elements are all in `data`."""
+        size = self.announced()
+        # Every element has at least one byte.
+        if size > len(self.data) - self.at:
+            raise LayoutError(f"an array of {size} at {self.at} of {len(self.data)}")
+        return size
+
+    def announced(self) -> int:
         """The length of an array."""
         size = self._length(4)
-        # Every element has at least one byte.
-        if size is None or size > len(self.data) - self.at:
-            raise LayoutError(f"an array of {size} at {self.at} of {len(self.data)}")
+        if size is None:
+            raise LayoutError(f"a required array is null at {self.at}")
         return size
 
     def skip(self, layout: Layout) -> None:

@@ -23,7 +23,7 @@ from group_hygiene.kafka.protocol import (
     ShareGroupDescribeRequest,
     StreamsGroupDescribeRequest,
 )
-from group_hygiene.model.groups import Fault, Group, Groups, GroupState, GroupType, Listed, Partition
+from group_hygiene.model.groups import ID_MAX, Fault, Group, Groups, GroupState, GroupType, Listed, Partition
 from group_hygiene.model.snapshot import Cluster, Description, Listing, Member
 
 _DESCRIBE_CHUNK = 200
@@ -80,9 +80,16 @@ def list_groups(
     request_class = RawListGroupsRequest if client.supports(ListGroupsRequest, 3) else ListGroupsRequest
     calls = {broker: Call(broker, request_class(**filters)) for broker in cluster.brokers}
 
+    left_out: dict[int, int] = {}
+
     def attempt(left: Sequence[int]) -> dict[int, dict[str, Listed] | Fault]:
         rows = Rows()
-        return client.send_each({b: calls[b] for b in left}, deadline, lambda broker, a: _listed(broker, a, rows))
+
+        def read(broker: int, answer: Response) -> dict[str, Listed] | Fault:
+            left_out[broker] = getattr(answer, "left_out", 0)
+            return _listed(broker, answer, rows)
+
+        return client.send_each({broker: calls[broker] for broker in left}, deadline, read)
 
     unloaded = not_loaded_before(client, cluster, Deadline(deadline.left * _SHARE_FOR_LOADING))
     answered = retrying(calls, attempt, deadline)
@@ -95,6 +102,8 @@ def list_groups(
         twice = {name: rows[name].beside(answer[name]) for name in rows.keys() & answer.keys()}
         rows.update(answer)
         rows.update(twice)
+    if long := sum(left_out.values()):
+        notes.append(f"{long} groups with ids of more than {ID_MAX} characters are left out, as the list is too large")
     if not client.supports(ListGroupsRequest, 4):
         notes.append("brokers older than 2.6 list no states: each group was described")
         rows, group_faults = _with_states(client, rows, deadline)

@@ -14,11 +14,14 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl import register_sasl_mechanism
 from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 from kafka.net.selector import NetworkSelector
+from kafka.protocol.admin import ListGroupsRequest
 from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.parser import KafkaProtocol
 
 from group_hygiene.kafka.bounds import ANSWER_BYTES, DECODED_BYTES, DECODED_WEIGHT, FRAME_BYTES, TOO_MUCH
 from group_hygiene.kafka.codecs import unpack
+from group_hygiene.kafka.long_ids import LargeList
 from group_hygiene.kafka.protocol import RawHeader
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.memory import Intake, TooMuch
@@ -73,6 +76,49 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
     def __init__(self, manager: Manager) -> None:
         super().__init__(client_id=manager.config["client_id"])
         self._manager = manager
+        self._list: LargeList | None = None
+
+    def receive_bytes(self, data: bytes) -> list[Any]:
+        """As the library, but a list of groups that is too large is read without very long ids."""
+        answers: list[Any] = []
+        rest = memoryview(data)
+        while rest:
+            if self._list is not None:
+                size = min(len(rest), self._list.missing)
+                answers += self._take_of(self._list, bytes(rest[:size]))
+            elif self._receiving:
+                size = min(len(rest), len(self._rbuffer) - self._rbuffer.tell())
+                answers += super().receive_bytes(bytes(rest[:size]))
+            else:
+                size = min(len(rest), 4 - self._header.tell())
+                head = bytes(self._header[: self._header.tell()] + rest[:size])
+                if not self._begins_list(head):
+                    answers += super().receive_bytes(bytes(rest[:size]))
+            rest = rest[size:]
+        return answers
+
+    def _begins_list(self, head: bytes) -> bool:
+        """head: the bytes of an answer's length that were received."""
+        header: Any = self.in_flight_requests[0] if self.in_flight_requests else None
+        size = int.from_bytes(head, "big", signed=True)
+        is_list = isinstance(header, RawHeader) and header.request_api_key == ListGroupsRequest.API_KEY
+        if len(head) < 4 or not is_list or size <= FRAME_BYTES:
+            return False
+        self._list = LargeList(size, header.request_api_version)
+        self._header.seek(0)
+        return True
+
+    def _take_of(self, large: LargeList, data: bytes) -> list[Any]:
+        self._manager.give_back(large.write(data))
+        if large.kept > FRAME_BYTES:
+            raise kafka_errors.InvalidReceiveError(f"a list of groups is larger than {FRAME_BYTES} bytes")
+        if large.missing:
+            return []
+        self._manager.weigh(large.kept)
+        self.in_flight_requests[0].left_out, self._list = large.left_out, None
+        frame = KafkaBytes(0)
+        frame += large.answer()
+        return [self._process_response(frame)]
 
     def _validate_frame_size(self, nbytes: int) -> None:
         header = self.in_flight_requests[0] if self.in_flight_requests else None
@@ -145,6 +191,10 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
             self.refused = _FLOOD
             raise kafka_errors.InvalidReceiveError(_FLOOD.message)
         self.weigh(size)
+
+    def give_back(self, size: int) -> None:
+        """Received bytes that are no longer held."""
+        self._left += size
 
     def weigh(self, size: int) -> None:
         """Count the memory of received data, in bytes. Raises an error of the library if it is too much."""

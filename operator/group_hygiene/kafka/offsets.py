@@ -24,7 +24,9 @@ T = TypeVar("T")
 _FETCH_CHUNK = 500
 # Groups times named partitions per OffsetFetch: some 2 MB of answer.
 _NAMED_PARTITIONS = 50_000
-_PARTITION_CHUNK = 5_000
+# Partitions per request to a leader: with the longest names of topics, 249 characters, some 840 KB of answer, which the
+# library decodes (`bounds.DECODED_BYTES`).
+_PARTITION_CHUNK = 3_000
 # Bytes of records per request that writes: the broker appends them as one batch, of 1 MB at most by default
 # (`cluster.offsets_write_bytes`).
 WRITE_BYTES = 500_000

@@ -71,10 +71,11 @@ def topic_rows(
 
 
 class RawAnswer(NamedTuple):
-    """The undecoded body of an answer, for `answers`."""
+    """The undecoded body of an answer, for `answers`. left_out: groups that `long_ids` dropped from it."""
 
     body: bytes
     version: int
+    left_out: int
 
     @property
     def throttle_time_ms(self) -> int:
@@ -86,23 +87,26 @@ class RawAnswer(NamedTuple):
 class _RawResponseClass:
     """Replaces the class of a response in the library: reads the header, and leaves the body undecoded."""
 
-    def __init__(self, response_class: Any, version: int) -> None:
+    def __init__(self, response_class: Any, version: int, left_out: int) -> None:
         self._class = response_class
         self._version = version
+        self._left_out = left_out
 
     def parse_header(self, buffer: Any) -> Any:
         return self._class.parse_header(buffer)
 
     def decode(self, buffer: Any) -> RawAnswer:
         # Its own read() would copy the bytes twice.
-        return RawAnswer(bytes(memoryview(buffer)[buffer.tell() :]), self._version)
+        return RawAnswer(bytes(memoryview(buffer)[buffer.tell() :]), self._version, self._left_out)
 
 
 class RawHeader(RequestHeader, init=False):  # type: ignore[call-arg, misc]
     """The header of a request. The library uses it to find the class of the response."""
 
+    left_out = 0
+
     def get_response_class(self) -> _RawResponseClass:
-        return _RawResponseClass(super().get_response_class(), self.request_api_version)
+        return _RawResponseClass(super().get_response_class(), self.request_api_version, self.left_out)
 
 
 class _Raw:

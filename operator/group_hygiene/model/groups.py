@@ -73,6 +73,8 @@ class Bounds(NamedTuple):
 Offsets = Mapping[Partition, CommittedOffset]
 # The names of topics that Kafka Streams creates for an application: `<application id>-<name>-changelog`, and so on.
 INTERNAL_TOPICS = ("-changelog", "-repartition")
+# Characters of a group's id. Kafka accepts 32,767 bytes, but groups with longer ids are neither judged nor deleted.
+ID_MAX = 1_000
 # The code of a Fault: there is no such topic, or it has no such partition.
 NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
 # The code of a Fault: the user lacks a permission on the topic.

@@ -13,7 +13,6 @@ from functools import partial
 import msgspec
 
 from group_hygiene.decide import checks, unchanged
-from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.decide.plan import RunConditions, Verdicts
 from group_hygiene.errors import MemoryExhausted, Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
@@ -22,7 +21,17 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, LargestCoverage, Removal, ScanClock, Watch
 from group_hygiene.model.evidence import Claims, offsets_retention
-from group_hygiene.model.groups import Bounds, Fault, Group, GroupState, GroupType, LogPlace, Offsets, fingerprint
+from group_hygiene.model.groups import (
+    ID_MAX,
+    Bounds,
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    LogPlace,
+    Offsets,
+    fingerprint,
+)
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.model.verdicts import Need

@@ -10,11 +10,10 @@ import random
 from collections.abc import Mapping
 from datetime import datetime
 
-from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.groups import describe_groups
 from group_hygiene.model.entries import Change, Removal, UsedBy
-from group_hygiene.model.groups import Fault, Group, GroupType
+from group_hygiene.model.groups import ID_MAX, Fault, Group, GroupType
 from group_hygiene.model.naming import truncated
 from group_hygiene.model.programs import Sighting, program_of
 from group_hygiene.reconcile.context import Context, Observation

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Evidence
-from group_hygiene.model.groups import Fault, Group, GroupType
+from group_hygiene.model.groups import ID_MAX, Fault, Group, GroupType
 from group_hygiene.model.naming import printable
 from group_hygiene.model.programs import Program, program_of
 from group_hygiene.model.refusal import Refusal
@@ -14,8 +14,6 @@ from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import Action, Policy, Unprotect
 
 OWN_PREFIX = "__group_hygiene"
-# Characters of a group's id. Kafka allows 32,767 bytes.
-ID_MAX = 1_000
 
 
 def own_group(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
