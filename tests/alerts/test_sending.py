@@ -423,10 +423,10 @@ def test_no_secret_in_logs_and_failures(
             id="hmac-long",
         ),
         pytest.param(
-            {"webhook": {"address": "http://a", "caSecretRef": "c"}}, {"c": "never-seen"}, "no certificate", id="ca"
+            {"webhook": {"address": "https://a", "caSecretRef": "c"}}, {"c": "never-seen"}, "no certificate", id="ca"
         ),
         pytest.param(
-            {"webhook": {"address": "http://a", "caSecretRef": "c"}}, {"c": "\n"}, "no certificate", id="ca-empty"
+            {"webhook": {"address": "https://a", "caSecretRef": "c"}}, {"c": "\n"}, "no certificate", id="ca-empty"
         ),
         pytest.param(
             {"webhook": {"urlSecretRef": "u", "tokenSecretRef": "t"}},

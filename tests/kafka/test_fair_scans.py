@@ -49,7 +49,7 @@ def test_a_policy_that_takes_much_time_leaves_it_to_other_namespaces(access: Set
     names = {
         kind: simple_groups(make, kind, count, topic) for kind, count in (("greedy", 100), ("small", 5), ("own", 1))
     }
-    greedy = of("team-a", "greedy", *names["greedy"], lag={"atLeast": 1})
+    greedy = of("team-a", "greedy", f"{make.tag}greedy-*", lag={"atLeast": 1})
     others = [
         of("team-b", "small", *names["small"], committedOffsets="Absent"),
         of("kafka", "own", *names["own"], committedOffsets="Absent"),

@@ -103,8 +103,8 @@ def test_a_log_of_aborted_records_is_not_searched_to_its_start(
     read = make.abandoned(make.name("read"), topic)
     left = make.abandoned(make.name("left"), other)
     wanted = policy(read, left)
+    monkeypatch.setattr(search, "_ANSWERS_MAX", 2)
     scene.observe(wanted)
-    monkeypatch.setattr(search, "_ANSWERS_MAX", 5)
     observation = scene.observe(wanted, after=60)
     assert verdicts(observation, wanted) == {read: reasons.LAG_UNKNOWN, left: MATCH}
     assert observation.snapshot.complete

@@ -146,7 +146,7 @@ _MISSHAPEN: dict[tuple[str, str], Any] = {
         "spec": {"connectionRef": {"name": "main"}, "match": {"groups": ["a"]}, "action": "Alert", "interval": "1s"}
     },
     ("GroupPolicy", "delete-without-when"): {
-        "spec": {"connectionRef": {"name": "main"}, "match": {"groups": ["a"]}, "action": "Delete", "when": None}
+        "spec": {"connectionRef": {"name": "main"}, "match": {"groups": ["a"]}, "action": "Delete"}
     },
     ("GroupPolicy", "status-is-text"): {"spec": {"connectionRef": {"name": "main"}}, "status": "Ready"},
     ("GroupPolicy", "conditions-are-text"): {

@@ -105,7 +105,8 @@ def test_the_judge_says_what_the_api_server_says(api: CustomObjectsApi, obj: Obj
     sentences = {rule.message for kind, rule in rules.every_rule() if kind == obj["kind"]}
     for field, message in complaints:
         text = " ".join(message.split())
-        if any(text.endswith(sentence) for sentence in sentences):
+        # A rule that can't be evaluated says nothing of the value.
+        if "invalid data" not in text and any(text.endswith(sentence) for sentence in sentences):
             here = [" ".join(violation.message.split()) for violation in offline if violation.field == field]
             assert any(text.endswith(each) for each in here), (complaints, offline)
 

@@ -288,9 +288,6 @@ def test_floors(limits: Mapping[str, str], policy: Policy, stricter: tuple[str, 
         pytest.param(
             "team-a", [_entry(["a-*"]) | {"unprotect": ["Streams"]}, _entry(["*"])], {"a-1"}, id="of-some-groups"
         ),
-        pytest.param(
-            "team-a", [_entry(["*"], ["Alert"]) | {"unprotect": ["Streams"]}, _entry(["*"])], set(), id="to-alert-only"
-        ),
     ],
 )
 def test_protections_that_a_policy_may_lift(namespace: str, granted: list[dict[str, Any]], lifts: set[str]) -> None:

@@ -237,7 +237,7 @@ def _case(
             reasons.NO_OFFSETS,
             activity(160, type=GroupType.SHARE, oldest_commit=None),
             of=group(type=GroupType.SHARE, protocol_type="share"),
-            policy=_soon(types=["Share"], unprotect=["Share"]),
+            policy=_soon(types=["Classic", "Share"], unprotect=["Share"]),
         ),
         _case(
             "kip-848-at-the-next-check-of-the-broker",

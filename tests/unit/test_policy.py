@@ -211,7 +211,7 @@ def test_patterns_list() -> None:
         pytest.param({"groups": ["a*"]}, {}, True, id="pattern"),
         pytest.param({"groups": ["b*"]}, {}, False, id="other-pattern"),
         pytest.param({"groups": ["a*"], "exclude": ["*c"]}, {}, False, id="exclude-wins"),
-        pytest.param({"groups": ["abc"], "exclude": ["*"]}, {}, False, id="exclude-wins-over-the-exact-name"),
+        pytest.param({"groups": ["abc"], "exclude": ["*c"]}, {}, False, id="exclude-wins-over-the-exact-name"),
         pytest.param({"groups": ["a*"], "exclude": ["b*"]}, {}, True, id="exclude-of-others"),
         pytest.param({"groups": ["*"]}, {"state": GroupState.STABLE}, False, id="state"),
         pytest.param({"groups": ["*"]}, {"type": GroupType.SHARE}, False, id="type"),

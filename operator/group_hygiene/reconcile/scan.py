@@ -77,7 +77,8 @@ _TOGETHER = 500
 # A group is judged at most this long after the tables are read.
 _SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
-_LOST = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "BROKER_NOT_AVAILABLE", "NO_ANSWER"})
+_LATE = frozenset({"REQUEST_TIMED_OUT"})
+_LOST = _LATE | {"NETWORK_EXCEPTION", "BROKER_NOT_AVAILABLE", "NO_ANSWER"}
 
 
 @dataclass
@@ -536,7 +537,9 @@ class _Reading:
                 self._budget.charge(policy, seconds * len(new[policy.key]))
             read |= groups.keys()
             left = self._scan.left(policies)
-            if len(self._budget.leave_out_costly(left)) < len(left):
+            # What `requestsPerSecond` would delay until after the deadline is not sent, and takes no time.
+            late = need is Need.OFFSETS and any(_is_lost(offsets.get(name), _LATE) for name in groups)
+            if len(self._budget.leave_out_costly(left, late)) < len(left):
                 for name in [name for name in groups if _is_lost(offsets.get(name))]:
                     del offsets[name]
                     read.remove(name)
@@ -580,8 +583,8 @@ class _Reading:
         )
 
 
-def _is_lost(offsets: Offsets | Fault | None) -> bool:
-    return isinstance(offsets, Fault) and offsets.code in _LOST
+def _is_lost(offsets: Offsets | Fault | None, codes: Collection[str] = _LOST) -> bool:
+    return isinstance(offsets, Fault) and offsets.code in codes
 
 
 def _group_bytes(name: str) -> int:

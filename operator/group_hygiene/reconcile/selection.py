@@ -38,13 +38,13 @@ class Budget:
             self._spent[policy.key] += seconds
             self.total += seconds
 
-    def leave_out_costly(self, policies: Sequence[Policy]) -> Sequence[Policy]:
+    def leave_out_costly(self, policies: Sequence[Policy], late: bool = False) -> Sequence[Policy]:
         """Down to the half, so that this is seldom: what was spent on those that are left out is lost.
 
-        policies: all that are not left out so far. Returns those that still are not.
+        policies: all that are not left out so far. late: what is left was too little. Returns those that still are not.
         """
         limit = self._limit()
-        if self.total <= limit:
+        if self.total <= limit and not late:
             return policies
         left = {policy.key: policy for policy in policies}
         # Without those that were left out for another reason.
