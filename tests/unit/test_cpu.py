@@ -69,3 +69,38 @@ def test_a_turn_ends(fails: bool) -> None:
             if fails:
                 raise ValueError
     assert ran == 3
+
+
+def test_many_items_leave_turns_to_others() -> None:
+    """What takes long is done in several turns; `count` ends it, and an item is never lost between two of them."""
+    turns, other, spent = Turns(1), threading.Event(), list[float]()
+
+    def wait_for_a_turn() -> None:
+        with turns.turn("other"):
+            other.set()
+
+    def count(seconds: float) -> bool:
+        spent.append(seconds)
+        return True
+
+    done, thread = list[int](), threading.Thread(target=wait_for_a_turn)
+    for item in turns.each("many", range(1_000), count):
+        if item == 0:
+            thread.start()
+        if not other.is_set():
+            # Less than the time of a turn.
+            _compute(0.01)
+        done.append(item)
+    assert other.is_set()
+    assert done == list(range(1_000))
+    assert len(spent) > 1
+    assert list(turns.each("many", range(9), lambda _: False)) == list(range(9)), "in the first turn"
+    thread.join()
+
+
+def test_what_counts_too_much_ends() -> None:
+    turns, done = Turns(1), list[int]()
+    for item in turns.each("many", range(1_000), lambda _: False):
+        _compute(0.02)
+        done.append(item)
+    assert len(done) < 1_000

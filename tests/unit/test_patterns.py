@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from group_hygiene.errors import SpecError
+from group_hygiene.model.groups import ID_MAX
 from group_hygiene.spec.patterns import PLACEHOLDERS, Patterns, TenantPatterns, check_pattern
 
 UUID = "123e4567-e89b-12D3-a456-426614174000"
@@ -262,3 +263,12 @@ def test_names_of_a_command_stay_split() -> None:
         assert not patterns.matches("group-1")
     assert names._held is held
     assert all(patterns._held is not None for patterns in others)
+
+
+def test_ids_that_are_too_long_are_not_searched() -> None:
+    """Groups with such ids are never judged; what costs nothing matches all the same."""
+    name = "team-a-" + "x" * ID_MAX
+    assert Patterns(["team-a-*"]).matches(name)
+    assert Patterns([name]).matches(name)
+    assert not Patterns(["team-*-x*"]).matches(name)
+    assert Patterns(["team-*-x*"]).matches(name[:ID_MAX])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import Any
 
 import pytest
 
 from group_hygiene.model.groups import Group, GroupState, GroupType
+from group_hygiene.process import cpu
 from group_hygiene.reconcile.selection import Selection
+from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
 
 _COSTLY = ["*{hex}-*{hex}-*{hex}-*00Z*"] * 64
@@ -27,10 +30,10 @@ def _groups(count: int) -> dict[str, Group]:
 
 
 def _run(
-    policies: list[Policy], groups: dict[str, Group], budget: float, size: int = 100
+    policies: list[Policy], groups: dict[str, Group], budget: float, size: int = 100, own: float = math.inf
 ) -> tuple[Any, dict[str, str]]:
     left_out: dict[str, str] = {}
-    selection = Selection(policies, groups, size, budget, lambda policy, why: left_out.update({policy.key: why}))
+    selection = Selection(policies, groups, size, own, budget, lambda policy, why: left_out.update({policy.key: why}))
     found: dict[str, set[str]] = {}
     for selected in selection:
         for policy in selection.policies:
@@ -51,7 +54,7 @@ def test_one_namespace_does_not_take_all_time() -> None:
 
 
 @pytest.mark.parametrize("budget", [pytest.param(0.0, id="none"), pytest.param(1e9, id="any")])
-def test_policies_of_the_connection_are_never_left_out(budget: float) -> None:
+def test_policies_of_the_connection_have_a_budget_of_their_own(budget: float) -> None:
     groups = _groups(200)
     found, left_out = _run([_policy("kafka", "a", _PLAIN), _policy("kafka", "b", _COSTLY[:1])], groups, budget)
     assert found == {"kafka/a": set(groups), "kafka/b": set()}
@@ -67,12 +70,12 @@ def test_slices_have_all_groups_once(size: int) -> None:
         _policy("team", "no", ["x"]),
     ]
     seen: dict[str, list[str]] = {policy.key: [] for policy in policies}
-    for selected in Selection(policies, groups, size, 1e9, lambda *_: None):
+    for selected in Selection(policies, groups, size, 1e9, 1e9, lambda *_: None):
         assert len({group.id for some in selected.values() for group in some}) <= size
         for key, some in selected.items():
             seen[key] += [group.id for group in some]
     assert {key: sorted(names) for key, names in seen.items()} == {
-        policy.key: sorted(group.id for group in policy.match.select(groups)) for policy in policies
+        policy.key: sorted(name for name, group in groups.items() if policy.match.selects(group)) for policy in policies
     }
 
 
@@ -85,6 +88,7 @@ def test_a_policy_that_was_left_out_for_another_reason_is_not_looked_for() -> No
         [*policies, _policy("kafka", "own", _PLAIN)],
         groups,
         20,
+        math.inf,
         0.1,
         lambda policy, why: left_out.update({policy.key: why}),
     )
@@ -96,3 +100,41 @@ def test_a_policy_that_was_left_out_for_another_reason_is_not_looked_for() -> No
     assert left_out
     assert "greedy/p3" not in left_out
     assert "kafka/own" in {policy.key for policy in selection.policies}
+
+
+class _Clock:
+    """Each look at it takes a second."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        self._now += 1
+        return self._now
+
+    thread_time = monotonic
+
+
+@pytest.mark.parametrize(
+    ("namespace", "budgets"),
+    [
+        pytest.param("greedy", {"budget": 20}, id="of-another-namespace"),
+        pytest.param("kafka", {"budget": 20, "own": 20}, id="of-the-connection"),
+    ],
+)
+def test_a_policy_is_left_out_before_it_met_all_names(
+    namespace: str, budgets: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its patterns may take long for each name, and a slice has thousands of them."""
+    monkeypatch.setattr(cpu, "time", _Clock())
+    met: list[str] = []
+    matches = Patterns.matches
+
+    def noting(patterns: Patterns, name: str) -> bool:
+        met.append(name)
+        return matches(patterns, name)
+
+    monkeypatch.setattr(Patterns, "matches", noting)
+    found, left_out = _run([_policy(namespace, "slow", _COSTLY)], _groups(1_000), size=1_000, **budgets)
+    assert (found, list(left_out)) == ({}, [f"{namespace}/slow"])
+    assert 0 < len(met) < 100

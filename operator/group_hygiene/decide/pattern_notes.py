@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from group_hygiene.model import reasons
+from group_hygiene.model.groups import ID_MAX
 from group_hygiene.model.naming import printable
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.connection import Connection
@@ -16,7 +17,8 @@ from group_hygiene.spec.policy import Policy
 
 # The fields whose patterns should select a group. Those of match.groups need not: their groups may be deleted.
 FIELDS = ("protect", "exclude", "access", "owners")
-# How many names are compared with parts of patterns for one list of notes, which takes about a second.
+# How many names are compared with parts of patterns for one list of notes, which takes about a second; a placeholder is
+# compared with each character.
 _COMPARISONS = 2_000_000
 _LINES = 50
 _LITERALS = re.compile(r"(?:[^\\*{]|\\.)*")
@@ -107,11 +109,11 @@ class _Names:
     def _matching(self, pattern: str) -> Iterator[str]:
         begins = _LITERALS.match(pattern)
         prefix = re.sub(r"\\(.)", r"\1", begins[0]) if begins else ""
-        matches, cost = TenantPatterns([pattern]).matches, 1 + pattern.count("*") + pattern.count("{")
+        matches, stars, placeholders = TenantPatterns([pattern]).matches, pattern.count("*"), pattern.count("{")
         for index in range(bisect_left(self.sorted, prefix), len(self.sorted)):
             name = self.sorted[index]
             if not name.startswith(prefix) or self._left <= 0:
                 return
-            self._left -= cost
+            self._left -= 1 + stars + placeholders * min(len(name), ID_MAX)
             if matches(name):
                 yield name

@@ -9,10 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 _AT_ONCE = 2
+# About how long a turn of `Turns.each` takes.
+_BLOCK_S = 0.05
+T = TypeVar("T")
 
 
 class Turns:
@@ -49,6 +53,24 @@ class Turns:
                 self._free += 1
                 self._let_next()
             count(seconds)
+
+    def each(self, namespace: str, items: Iterable[T], count: Callable[[float], bool]) -> Iterator[T]:
+        """Yield the items, to be processed within turns that are short, whatever their number.
+
+        count: called after each turn with its seconds of CPU time; False = yield no more.
+        """
+        left, seconds, is_over = iter(items), list[float](), False
+        while not is_over:
+            with self.turn(namespace, seconds.append):
+                end = time.monotonic() + _BLOCK_S
+                for item in left:
+                    yield item
+                    if time.monotonic() > end:
+                        break
+                else:
+                    is_over = True
+            if not count(seconds.pop()):
+                return
 
     def _let_next(self) -> None:
         while self._free and self._waiting:

@@ -70,6 +70,8 @@ _NAME_BYTES, _VERDICT_BYTES, _SEEN_BYTES = 8, 1_500, 500
 _POLICIES = 10
 # The CPU time of a scan for policies of other namespaces than the connection's, and what each group adds.
 _OTHERS_S, _OTHERS_GROUP_S = 2.0, 100e-6
+# Of those of the connection's own namespace: the operator ends if a round takes three times as long.
+_OWN_S = 300.0
 # The share of a scan's time that reads for these may take, even if those for the connection's own leave less.
 _OTHERS_SHARE = 1 / 4
 # Namespaces that want so few groups together are read together.
@@ -174,8 +176,9 @@ class _Scan(Facts):
         if any(policy.when.asks_evidence for policy in policies):
             # A process of its own reads the tables each time.
             size *= _TABLES_FACTOR
-        budget = math.inf if whole else _OTHERS_S + len(groups) * _OTHERS_GROUP_S
-        return Selection(policies, groups, max(size, 1), budget, self.leave_out)
+        others = _OTHERS_S + len(groups) * _OTHERS_GROUP_S
+        own, others = (math.inf, math.inf) if whole else (_OWN_S, others)
+        return Selection(policies, groups, max(size, 1), own, others, self.leave_out)
 
     def judge_all(
         self, selection: Selection, slices: Iterable[Mapping[str, list[Group]]], whole: bool
@@ -194,7 +197,6 @@ class _Scan(Facts):
             policies = selection.policies = self.reserve(selection.policies, selected, verdicts)
             self.judge_slice(policies, selected, verdicts, selection.charge, reading)
             selection.policies = self.left(policies)
-            selection.leave_out_costly()
             for policy in policies:
                 if policy.uid in self.watches and any(
                     group.state is GroupState.EMPTY and group.id in seen and group.id not in self.noted
@@ -254,12 +256,12 @@ class _Scan(Facts):
         policies: Sequence[Policy],
         selected: Mapping[str, list[Group]],
         verdicts: Mapping[str, Verdicts],
-        charge: Callable[[Policy, float], None],
+        charge: Callable[[Policy, float], bool],
         reading: _Reading,
     ) -> None:
         """Judge, read the evidence that verdicts need, and judge those groups again, until no verdict needs more.
 
-        charge: called with the seconds of CPU time that a policy took.
+        charge: called with the seconds of CPU time that a policy took; returns whether it is not left out.
         """
         context = self.context
         open_groups = {policy.key: selected[policy.key] for policy in policies}
@@ -269,17 +271,16 @@ class _Scan(Facts):
             wanted: dict[Need, dict[str, list[Group]]] = {}
             for policy in policies:
                 judged, left = verdicts[policy.key], list[Group]()
-                with TURNS.turn(context.connection.namespace, partial(charge, policy)):
-                    for group in open_groups[policy.key]:
-                        verdict = checks.judge(
-                            policy, group, evidence_of(context, policy, group, self), context.clock.now()
-                        )
-                        need = verdict.need
-                        if need is None or (need, group.id) in done:
-                            judged.add(verdict)
-                        else:
-                            wanted.setdefault(need, {}).setdefault(policy.key, []).append(group)
-                            left.append(group)
+                for group in TURNS.each(context.connection.namespace, open_groups[policy.key], partial(charge, policy)):
+                    verdict = checks.judge(
+                        policy, group, evidence_of(context, policy, group, self), context.clock.now()
+                    )
+                    need = verdict.need
+                    if need is None or (need, group.id) in done:
+                        judged.add(verdict)
+                    else:
+                        wanted.setdefault(need, {}).setdefault(policy.key, []).append(group)
+                        left.append(group)
                 open_groups[policy.key] = left
             if not wanted:
                 return

@@ -12,7 +12,7 @@ from group_hygiene.spec.policy import Policy
 
 
 class Budget:
-    """The seconds of a scan that policies of other namespaces than the connection's take.
+    """The seconds of a scan that some policies take.
 
     limit: how many they may take together, now. Beyond it the most expensive ones of the namespace that takes most are
     left out, with those of this namespace that cost at least the share `alike` of the most expensive.
@@ -25,12 +25,9 @@ class Budget:
         leave_out: Callable[[Policy, float], None],
         alike: float = 1.0,
     ) -> None:
-        self._spent = {policy.key: 0.0 for policy in policies if policy.crosses_namespace}
+        self._spent = {policy.key: 0.0 for policy in policies}
         self._limit, self._leave_out, self._alike = limit, leave_out, alike
         self.total = 0.0
-
-    def admits(self, policy: Policy) -> bool:
-        return not policy.crosses_namespace or policy.key in self._spent
 
     def charge(self, policy: Policy, seconds: float) -> None:
         """Count time that a policy took."""
@@ -64,7 +61,7 @@ class Selection:
     """Iterates over the groups that each policy selects, of at most `size` different groups at a time.
 
     Groups that no policy selects don't count, so they cost no requests. policies: those that are not left out so far.
-    budget: seconds of CPU time for policies of other namespaces than the connection's.
+    own, others: seconds of CPU time for policies of the connection's namespace, and of all other namespaces.
     """
 
     def __init__(
@@ -72,20 +69,34 @@ class Selection:
         policies: Sequence[Policy],
         groups: Mapping[str, Group],
         size: int,
-        budget: float,
+        own: float,
+        others: float,
         leave_out: Callable[[Policy, str], None],
     ) -> None:
-        def leave(policy: Policy, seconds: float) -> None:
-            leave_out(
-                policy,
-                f"it took {seconds:.1f} s of CPU time so far, and a scan has {budget:.0f} s for the policies of "
-                "all other namespaces than the connection's. Use fewer policies for the same groups, or fewer patterns "
-                "with fewer stars and placeholders",
-            )
+        def budget(crosses: bool, limit: float, whose: str) -> Budget:
+            def leave(policy: Policy, seconds: float) -> None:
+                leave_out(
+                    policy,
+                    f"it took {seconds:.1f} s of CPU time so far, and a scan has {limit:.0f} s for the policies of "
+                    f"{whose}. Use fewer policies for the same groups, or fewer patterns with fewer stars and "
+                    "placeholders",
+                )
 
-        self.policies, self.size = policies, size
-        self._groups, self._budget = groups, Budget(policies, lambda: budget, leave)
-        self.charge = self._budget.charge
+            members = [policy for policy in policies if policy.crosses_namespace is crosses]
+            return Budget(members, lambda: limit, leave)
+
+        self.policies, self.size, self._groups = policies, size, groups
+        self._budgets = {
+            False: budget(False, own, "the connection's own namespace"),
+            True: budget(True, others, "all other namespaces than the connection's"),
+        }
+
+    def charge(self, policy: Policy, seconds: float) -> bool:
+        """Count CPU time that a policy took: whether it is not left out."""
+        budget = self._budgets[policy.crosses_namespace]
+        budget.charge(policy, seconds)
+        self.policies = budget.leave_out_costly(self.policies)
+        return any(each.key == policy.key for each in self.policies)
 
     def __iter__(self) -> Iterator[Mapping[str, list[Group]]]:
         selected: dict[str, list[Group]] = {policy.key: [] for policy in self.policies}
@@ -94,7 +105,7 @@ class Selection:
         step = -(-len(self._groups) // self.size)
         names = list(self._groups)
         for first in range(step):
-            found = self._select({name: self._groups[name] for name in names[first::step]})
+            found = self._select(names[first::step])
             new = {group.id for each in found.values() for group in each}
             if ids and len(ids) + len(new) > self.size:
                 yield selected
@@ -106,17 +117,18 @@ class Selection:
         if ids:
             yield selected
 
-    def _select(self, groups: Mapping[str, Group]) -> dict[str, list[Group]]:
+    def _select(self, names: Sequence[str]) -> dict[str, list[Group]]:
         found: dict[str, list[Group]] = {}
         for policy in self.policies:
-            if self._budget.admits(policy):
-                with TURNS.turn(policy.connection_namespace, partial(self.charge, policy)):
-                    found[policy.key] = list(policy.match.select(groups))
-                self.leave_out_costly()
+            match, chosen = policy.match, list[Group]()
+            # Names first, as most don't match.
+            for name in TURNS.each(policy.connection_namespace, names, partial(self.charge, policy)):
+                if match.includes(name):
+                    group = self._groups[name]
+                    if group.state in match.states and group.type in match.types:
+                        chosen.append(group)
+            found[policy.key] = chosen
         return found
-
-    def leave_out_costly(self) -> None:
-        self.policies = self._budget.leave_out_costly(self.policies)
 
 
 def most_costly(policies: Sequence[Policy], costs: Mapping[str, float]) -> Policy:

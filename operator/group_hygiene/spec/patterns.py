@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from group_hygiene.errors import SpecError
+from group_hygiene.model.groups import ID_MAX
 from group_hygiene.spec.judge import judged_part
 
 _DAY = "(?:0[1-9]|[12][0-9]|3[01])"
@@ -177,10 +178,12 @@ class Patterns:
         held = self._held or self._in_pieces
         if name in held.exact or name.startswith(held.prefixes):
             return True
-        # Not any(): it would create a generator for each of a million names.
-        for pieces in held.others:  # noqa: SIM110
-            if _matches(pieces, name):
-                return True
+        # Groups with longer ids are never judged, and each piece is searched in the whole id.
+        if len(name) <= ID_MAX:
+            # Not any(): it would create a generator for each of a million names.
+            for pieces in held.others:
+                if _matches(pieces, name):
+                    return True
         return False
 
     def matching(self, name: str) -> str | None:

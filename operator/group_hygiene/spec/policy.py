@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -113,24 +113,20 @@ class Match(_Match, frozen=True, kw_only=True):
         """The number of groups that the policy's namespace may see."""
         return len(groups) if self.within is None else sum(map(self.within.matches, groups))
 
-    def select(self, groups: Mapping[str, Group]) -> Iterator[Group]:
-        """The groups that the policy selects. Checks names first: most don't match.
+    def includes(self, name: str) -> bool:
+        """Whether the policy selects a group of this id, in whatever state. Exclude wins.
 
         Checks the grant before the policy's own patterns, so that these are never matched with names of other tenants.
         """
-        within = self.within
-        names = (name for name in groups if (within is None or within.matches(name)) and self.groups.matches(name))
-        return (group for group in map(groups.__getitem__, names) if self.selects(group))
+        return (
+            (self.within is None or self.within.matches(name))
+            and self.groups.matches(name)
+            and not self.exclude.matches(name)
+        )
 
     def selects(self, group: Group) -> bool:
-        """Whether the policy selects this group. Exclude wins."""
-        return (
-            group.state in self.states
-            and group.type in self.types
-            and (self.within is None or self.within.matches(group.id))
-            and self.groups.matches(group.id)
-            and not self.exclude.matches(group.id)
-        )
+        """Whether the policy selects this group."""
+        return group.state in self.states and group.type in self.types and self.includes(group.id)
 
 
 class Lag(Decisive, frozen=True):
