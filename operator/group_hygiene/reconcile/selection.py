@@ -105,7 +105,7 @@ class Selection:
         step = -(-len(self._groups) // self.size)
         names = list(self._groups)
         for first in range(step):
-            found = self._select(names[first::step])
+            found = self._select([self._groups[name] for name in names[first::step]])
             new = {group.id for each in found.values() for group in each}
             if ids and len(ids) + len(new) > self.size:
                 yield selected
@@ -117,18 +117,18 @@ class Selection:
         if ids:
             yield selected
 
-    def _select(self, names: Sequence[str]) -> dict[str, list[Group]]:
-        found: dict[str, list[Group]] = {}
-        for policy in self.policies:
-            match, chosen = policy.match, list[Group]()
-            # Names first, as most don't match.
-            for name in TURNS.each(policy.connection_namespace, names, partial(self.charge, policy)):
-                if match.includes(name):
-                    group = self._groups[name]
-                    if group.state in match.states and group.type in match.types:
-                        chosen.append(group)
-            found[policy.key] = chosen
-        return found
+    def _select(self, groups: Sequence[Group]) -> dict[str, list[Group]]:
+        return {
+            policy.key: list(
+                filter(
+                    policy.match.selects,
+                    TURNS.each(policy.connection_namespace, groups, partial(self.charge, policy)),
+                )
+            )
+            for policy in self.policies
+            # What another one of its namespace took may have left it out.
+            if self.charge(policy, 0.0)
+        }
 
 
 def most_costly(policies: Sequence[Policy], costs: Mapping[str, float]) -> Policy:
