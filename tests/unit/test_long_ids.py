@@ -57,7 +57,7 @@ def test_what_is_held_stays_small() -> None:
     large, most, dropped = LargeList(len(frame), 5), 0, 0
     for start in range(0, len(frame), 1 << 16):
         dropped += large.write(frame[start : start + (1 << 16)])
-        most = max(most, large.kept)
+        most = max(most, large.held)
     assert most < 1_000_000
     assert dropped > 19_000_000
     groups = listed(large.answer()[len(_HEADER) :], 5, 1, Rows())

@@ -110,11 +110,11 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
 
     def _take_of(self, large: LargeList, data: bytes) -> list[Any]:
         self._manager.give_back(large.write(data))
-        if large.kept > FRAME_BYTES:
+        if large.held > FRAME_BYTES:
             raise kafka_errors.InvalidReceiveError(f"a list of groups is larger than {FRAME_BYTES} bytes")
         if large.missing:
             return []
-        self._manager.weigh(large.kept)
+        self._manager.weigh(large.held)
         self.in_flight_requests[0].left_out, self._list = large.left_out, None
         frame = KafkaBytes(0)
         frame += large.answer()

@@ -1,7 +1,7 @@
 """Receives a list of groups that is too large to be held: what has a very long id is left out while it arrives.
 
-Kafka accepts ids of 32,767 bytes, so a few hundred groups, which whoever may use a prefix of ids can create, make a
-list of many megabytes. Pure: bytes in, bytes out.
+Kafka accepts ids of 32,767 bytes, so a few hundred groups, which any client with a prefix of ids may create, make
+a list of many megabytes. Pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _AT_ONCE = 1 << 18
 
 
 class LargeList:
-    """The bytes of an answer to ListGroups v3 to v5, of which rows with more than ID_MAX characters are dropped.
+    """The bytes of an answer to ListGroups v3 to v5, without the rows whose ids have more than ID_MAX characters.
 
-    missing: bytes that are yet to come. left_out: rows that were dropped. kept: bytes that are held. By Kafka's message
+    missing: bytes that are yet to come. left_out: rows that were dropped. held: bytes in memory. By Kafka's message
     definition ListGroupsResponse and KIP-482. `write` and `answer` raise KafkaProtocolError for another layout.
     """
 
@@ -32,11 +32,11 @@ class LargeList:
         self._start = b""
         self._rows: int | None = None
         self._left = 0
-        self._held = bytearray()
+        self._whole = bytearray()
 
     @property
-    def kept(self) -> int:
-        return len(self._held) + len(self._unread)
+    def held(self) -> int:
+        return len(self._whole) + len(self._unread)
 
     def write(self, data: bytes) -> int:
         """Add the bytes that come next, at most `missing`. Returns how many bytes are no longer held."""
@@ -44,16 +44,16 @@ class LargeList:
         self._unread += data
         if self.missing and len(self._unread) < _AT_ONCE:
             return 0
-        before = self.kept
+        before = self.held
         self._read()
-        return before - self.kept
+        return before - self.held
 
     def answer(self) -> bytes:
         """The answer as if the broker had not listed the groups that were dropped; nothing may be missing."""
         if self._rows is None or self._left:
             raise KafkaProtocolError("a list of groups ends before its last group")
         rows: bytes = UnsignedVarInt32.encode(self._rows - self.left_out + 1)
-        return self._start + rows + bytes(self._held + self._unread)
+        return self._start + rows + bytes(self._whole + self._unread)
 
     def _read(self) -> None:
         reader = Reader(bytes(self._unread), 0, flexible=True)
@@ -77,7 +77,7 @@ class LargeList:
                 if len(name) > ID_MAX:
                     self.left_out += 1
                 else:
-                    self._held += reader.data[read : reader.at]
+                    self._whole += reader.data[read : reader.at]
                 read = reader.at
                 self._left -= 1
         except (LayoutError, UnicodeDecodeError) as error:
