@@ -250,14 +250,14 @@ def test_more_than_max_percent_deletes_none(world: World, kafka: KafkaCluster, g
 
 
 def test_alert_touches_nothing_and_reports(world: World, kafka: KafkaCluster, groups: Groups) -> None:
-    """An Alert policy in mode Enforce leaves the group, and tells by status, Event and metric."""
+    """An Alert policy leaves the group, and reports it by status, Event and metric."""
     namespace, topic = world.namespace("alert"), groups.topic("alert")
     groups.produce(topic)
     groups.abandoned("alert-old", topic)
     groups.produce(topic)
     world.apply(
         connection(namespace, kafka.bootstrap_servers),
-        policy(namespace, "p", match={"groups": ["alert-*"]}, mode="Enforce", action="Alert"),
+        policy(namespace, "p", match={"groups": ["alert-*"]}, action="Alert"),
     )
     wait_for(lambda: world.get("kgp", namespace, "p")["status"].get("groups", {}).get("matched") == 1)
     event = wait_for(lambda: next((e for e in world.events(namespace) if e["reason"] == "GroupsMatched"), None))

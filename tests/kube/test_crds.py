@@ -176,10 +176,12 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"when": {"lag": {"atLeast": 1}}}, id="alert-lag"),
         pytest.param({"when": {"lag": {"atLeast": 2**63 - 1}}}, id="alert-lag-most"),
         pytest.param({"when": {"committedOffsets": "OutOfRange"}}, id="alert-out-of-range"),
-        pytest.param({"mode": "Enforce"}, id="alert-enforce"),
-        pytest.param({"match": {"types": ["Share"], "unprotect": ["Share"], "states": ["Stable"]}}, id="alert-share"),
-        pytest.param({"match": {"unprotect": ["Share"]}}, id="alert-share-by-default"),
-        pytest.param({"match": {"types": [], "unprotect": ["Share"]}}, id="alert-no-types"),
+        pytest.param({"mode": "DryRun"}, id="alert-dry-run"),
+        pytest.param({"match": {"types": ["Share"], "states": ["Stable"]}}, id="alert-share"),
+        pytest.param({"match": {"types": [], "unprotect": []}}, id="alert-no-types"),
+        pytest.param(
+            {"match": {"unprotect": ["UnreadableTopics"]}, "when": {"unchangedFor": "1s"}}, id="alert-without-read"
+        ),
         pytest.param({"match": {"states": ["Stable"]}, "when": {"idleFor": "1h"}}, id="alert-idle-with-members"),
         pytest.param({"match": {"states": ["Dead"]}, "when": {"committedOffsets": "Absent"}}, id="alert-dead"),
         pytest.param({"match": {"states": ["NotReady"]}, "when": {"lag": {"atLeast": 1}}}, id="alert-lag-not-ready"),
@@ -486,6 +488,8 @@ IDLE_MISSING = "spec.when: .* must hold idleFor or unchangedFor with action Dele
 FOLDER = "must be the address of a folder"
 STATES_IN_USE = "spec.match.states: .* must hold only Empty and Dead with action Delete"
 STATE_ALONE = "spec.match.unprotect: .* must hold Streams where it holds StreamsState"
+OF_GROUPS = "spec.match.unprotect: .* must hold only Connect, Streams and MirrorMaker with action DeleteOffsets"
+NOT_OF_ALERTS = "spec.match.unprotect: .* must hold only UnreadableTopics with action Alert"
 NOT_ALONE = "spec.when: .* must hold idleFor and nothing else with action DeleteOffsets"
 SHARE_MISSING = "spec.match.types: .* must hold Share where unprotect holds Share"
 NO_COMMITS = "spec.match.states: .* must hold another state than Dead with lag"
@@ -576,12 +580,26 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
             "spec.match.types: .* must hold only Classic and Consumer with action DeleteOffsets",
             id="stale-of-a-streams-group",
         ),
-        pytest.param(
-            {**STALE, **match(unprotect=["Share"])},
-            "spec.match.unprotect: .* must not hold Share with action DeleteOffsets",
-            id="stale-of-share-groups",
+        *(
+            pytest.param({**STALE, **match(unprotect=["Streams", each])}, OF_GROUPS, id=f"stale-unprotect-{each}")
+            for each in ("StreamsState", "Share", "UnreadableTopics", "UnreadableOffsetsLog")
         ),
-        pytest.param(match(types=["Classic"], unprotect=["Share"]), SHARE_MISSING, id="alert-unprotect-share"),
+        *(
+            pytest.param(
+                {**when(unchangedFor="1h"), **match(unprotect=["UnreadableTopics", each])},
+                NOT_OF_ALERTS,
+                id=f"alert-unprotect-{each}",
+            )
+            for each in ("Connect", "Streams", "StreamsState", "MirrorMaker", "Share", "UnreadableOffsetsLog")
+        ),
+        pytest.param({**DELETE, **match(unprotect=["StreamsState"])}, STATE_ALONE, id="delete-state-alone"),
+        pytest.param(
+            {"action": "Delete", **when(idleFor="1h"), **match(unprotect=["UnreadableOffsetsLog"])},
+            "spec.match.unprotect: .* must hold UnreadableOffsetsLog only with when.unchangedFor",
+            id="delete-idle-without-the-log",
+        ),
+        pytest.param(match(unprotect=["UnreadableTopics"]), NOT_OF_ALERTS, id="alert-without-read-of-nothing"),
+        pytest.param({"mode": "Enforce"}, "spec.mode: .* must be DryRun, or be left out", id="alert-enforce"),
         pytest.param({**DELETE, **match(unprotect=["Share"])}, SHARE_MISSING, id="delete-unprotect-share"),
         pytest.param(
             {**DELETE, **match(types=["Share", "Streams"])},
