@@ -149,6 +149,7 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
     "must not be a regular expression": ("a-*", "[a-z]+b"),
     "must have no other name in braces": ("a-{uuid}", "a-{uid}"),
     "must have a separator, like -": ("{digits}-5", "{digits}5"),
+    "must have at most 4 placeholders": ("{hex}-{hex}-{hex}-{hex}", "{hex}-{hex}-{hex}-{hex}-{hex}"),
     "must have {namespace} once": ("{namespace}.*", "{namespace}-*"),
     "must have {namespace} in each": (
         {"name": "{namespace}", "groups": ["{namespace}.*"]},

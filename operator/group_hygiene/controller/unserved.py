@@ -35,7 +35,13 @@ from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import Conflict, HygieneError, NotFound, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.restore.grouprestore import build_restore_status, deletion_time, has_ttl, observed_again, parse_restore
+from group_hygiene.restore.grouprestore import (
+    build_restore_status,
+    deletion_time,
+    has_ttl,
+    observed_again,
+    parse_restore,
+)
 from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import admit, admit_right
 from group_hygiene.spec.keep import parse_keep
