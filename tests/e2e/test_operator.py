@@ -170,10 +170,9 @@ def test_columns_of_kubectl_get(world: World, kafka: KafkaCluster) -> None:
     world.apply(connection(namespace, kafka.bootstrap_servers), policy(namespace, "p", match={"groups": ["none-*"]}))
     world.wait_ready("kgp", namespace, "p", "Succeeded")
     header, row = world.server.kubectl("get", "kgp", "-n", namespace).stdout.splitlines()
-    columns = ["NAME", "CONNECTION", "MODE", "ACTION", "SUSPEND", "MATCHED", "WOULD", "DELETE", "MARKED", "DUE"]
-    assert header.split() == [*columns, "DELETED", "READY", "LAST", "RUN", "AGE"]
-    # DUE is empty in DryRun.
-    assert row.split()[1:10] == ["main", "DryRun", "Delete", "false", "0", "0", "0", "0", "True"]
+    columns = ["NAME", "CONNECTION", "MODE", "ACTION", "SUSPEND", "MATCHED", "WOULD", "DELETE"]
+    assert header.split() == [*columns, "READY", "REASON", "LAST", "RUN", "AGE"]
+    assert row.split()[1:9] == ["main", "DryRun", "Delete", "false", "0", "0", "True", "Succeeded"]
     wide = world.server.kubectl("get", "kconn", "-n", namespace, "-o", "wide").stdout
     assert kafka.cluster_id in wide
     assert "1 of 1 brokers answer" in wide

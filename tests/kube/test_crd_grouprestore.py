@@ -138,7 +138,16 @@ def test_example_and_columns(api_server: ApiServer) -> None:
     """The example is accepted as it stands, and kubectl shows it under the short name."""
     api_server.kubectl("apply", "--validate=strict", "-f", str(EXAMPLE))
     shown = api_server.kubectl("get", "kgr", "-n", "kafka", "-o", "wide").stdout
-    assert shown.split("\n")[0].split() == ["NAME", "GROUPS", "RESTORED", "READY", "REASON", "AGE", "MESSAGE"]
+    assert shown.split("\n")[0].split() == [
+        "NAME",
+        "CONNECTION",
+        "GROUPS",
+        "RESTORED",
+        "READY",
+        "REASON",
+        "AGE",
+        "MESSAGE",
+    ]
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind) for kind in ResultKind])
