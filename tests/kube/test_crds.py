@@ -1480,7 +1480,8 @@ CONNECTION_STATUS = {
         pytest.param(
             a_policy(DELETE, "columns"),
             POLICY_STATUS,
-            "NAME|CONNECTION|MODE|ACTION|SUSPEND|MATCHED|WOULD DELETE|MARKED|DUE|DELETED|READY|REASON|LAST RUN|AGE|MESSAGE",
+            "NAME|CONNECTION|MODE|ACTION|SUSPEND|MATCHED|WOULD DELETE|MARKED|DUE|DELETED|READY|REASON|LAST RUN|AGE|"
+            "MESSAGE",
             ["columns", "main", "DryRun", "Delete", "false", "3", "3", "4", "2", str(2**40), "True"],
             id="policy",
         ),

@@ -278,7 +278,7 @@ class _Judging:
             return None
 
     def _suggestion(self, name: str, known: Collection[str]) -> str:
-        """A known field with a similar name, or with this former one, or else one of this name elsewhere in the spec."""
+        """A known field with a similar name, or with this former one; else one of this name elsewhere in the spec."""
         if _FORMER.get(name) in known:
             return f"; did you mean {_FORMER[name]}?"
         places = sorted(path for path in fields_of_schema(self._root) if path.startswith("spec."))
