@@ -114,6 +114,11 @@ def test_examples_are_accepted(file: Path) -> None:
             id="unknown-field",
         ),
         pytest.param(
+            GOOD + "  alert: {groupsAtLeast: 2}\n",
+            ":9: GroupPolicy kafka/unused: spec.alert: unknown field; did you mean notify?\n",
+            id="former-name",
+        ),
+        pytest.param(
             GOOD + "  maxPercent: 5\n",
             ":9: GroupPolicy kafka/unused: spec.maxPercent: unknown field; did you mean spec.delete.maxPercent?\n",
             id="field-of-another-place",

@@ -170,10 +170,9 @@ def test_columns_of_kubectl_get(world: World, kafka: KafkaCluster) -> None:
     world.apply(connection(namespace, kafka.bootstrap_servers), policy(namespace, "p", match={"groups": ["none-*"]}))
     world.wait_ready("kgp", namespace, "p", "Succeeded")
     header, row = world.server.kubectl("get", "kgp", "-n", namespace).stdout.splitlines()
-    columns = ["NAME", "CONNECTION", "MODE", "ACTION", "SUSPEND", "MATCHED", "WOULD", "DELETE", "MARKED", "DUE"]
-    assert header.split() == [*columns, "DELETED", "READY", "LAST", "RUN", "AGE"]
-    # DUE is empty in DryRun.
-    assert row.split()[1:10] == ["main", "DryRun", "Delete", "false", "0", "0", "0", "0", "True"]
+    columns = ["NAME", "CONNECTION", "MODE", "ACTION", "SUSPEND", "MATCHED", "WOULD", "DELETE"]
+    assert header.split() == [*columns, "READY", "REASON", "LAST", "RUN", "AGE"]
+    assert row.split()[1:9] == ["main", "DryRun", "Delete", "false", "0", "0", "True", "Succeeded"]
     wide = world.server.kubectl("get", "kconn", "-n", namespace, "-o", "wide").stdout
     assert kafka.cluster_id in wide
     assert "1 of 1 brokers answer" in wide
@@ -250,14 +249,14 @@ def test_more_than_max_percent_deletes_none(world: World, kafka: KafkaCluster, g
 
 
 def test_alert_touches_nothing_and_reports(world: World, kafka: KafkaCluster, groups: Groups) -> None:
-    """An Alert policy in mode Enforce leaves the group, and tells by status, Event and metric."""
+    """An Alert policy leaves the group, and reports it by status, Event and metric."""
     namespace, topic = world.namespace("alert"), groups.topic("alert")
     groups.produce(topic)
     groups.abandoned("alert-old", topic)
     groups.produce(topic)
     world.apply(
         connection(namespace, kafka.bootstrap_servers),
-        policy(namespace, "p", match={"groups": ["alert-*"]}, mode="Enforce", action="Alert"),
+        policy(namespace, "p", match={"groups": ["alert-*"]}, action="Alert"),
     )
     wait_for(lambda: world.get("kgp", namespace, "p")["status"].get("groups", {}).get("matched") == 1)
     event = wait_for(lambda: next((e for e in world.events(namespace) if e["reason"] == "GroupsMatched"), None))

@@ -60,7 +60,7 @@ def test_only_who_is_granted_enforce_may_set_it(tenant: ApiServer) -> None:
     needs = "mode Enforce needs the verb enforce on grouppolicies.grouphygiene.io"
     # Dry, as what is written before the admission policy is in effect may stay.
     wait_for(lambda: needs in _refused(tenant, "--dry-run=server", mode="Enforce"))
-    assert not _refused(tenant, mode="Enforce", action="Alert")
+    assert not _refused(tenant, action="Alert")
     assert not _refused(tenant, mode="DryRun")
     assert needs in _refused(tenant, mode="Enforce")
     _bind(tenant, "enforce", "group-hygiene-enforce")

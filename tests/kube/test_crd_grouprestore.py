@@ -12,6 +12,7 @@ from kubernetes.client import ApiException, CustomObjectsApi
 from group_hygiene.restore.grouprestore import build_restore_status, parse_restore
 from group_hygiene.restore.restorable import GroupResult, ResultKind
 from sandbox.kubernetes import ApiServer
+from tests.kube.test_crd_rules import CRDS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "restore.yaml"
 PLACE = ("grouphygiene.io", "v1alpha1", "kafka", "grouprestores")
@@ -99,22 +100,54 @@ def test_restore_is_refused(api: CustomObjectsApi, spec: dict[str, Any], says: s
     assert text in said[0]
 
 
+# Field -> a change of it in the restore of the next test, or in the one of a policy.
+CHANGES: dict[str, Any] = {
+    "connectionRef": {"name": "other"},
+    "groups": ["b"],
+    "policyRef": {"name": "other"},
+    "deletedAfter": "2030-01-30T12:00:00Z",
+    "at": "2030-02-01T12:00:00Z",
+    "outOfRangeOffsets": "Clamp",
+    "allowUnknownTopicIdentity": True,
+    "overwriteLater": True,
+}
+
+
 def test_restore_is_immutable(api: CustomObjectsApi) -> None:
-    """What was asked for stays as it is; labels may change."""
+    """What was asked for stays as it is; labels may change, and when the object is deleted."""
+    schema = CRDS["GroupRestore"]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert {*CHANGES, "ttlSecondsAfterFinished"} == set(schema["properties"])
     api.create_namespaced_custom_object(*PLACE, a_restore({}, "fixed"))
-    change = {"spec": {"groups": ["b"]}}
-    said = refusal(lambda: api.patch_namespaced_custom_object(*PLACE, "fixed", change))
-    assert len(said) == 1
-    assert "must not be changed" in said[0]
-    labels = {"metadata": {"labels": {"team": "a"}}}
-    assert refusal(lambda: api.patch_namespaced_custom_object(*PLACE, "fixed", labels)) == []
+    api.create_namespaced_custom_object(*PLACE, a_restore(POLICY | {"at": TIME}, "fixed-policy"))
+
+    def said(name: str, change: dict[str, Any]) -> list[str]:
+        return refusal(lambda: api.patch_namespaced_custom_object(*PLACE, name, change))
+
+    for field, value in CHANGES.items():
+        name = "fixed-policy" if field in ("policyRef", "deletedAfter", "at") else "fixed"
+        (only,) = said(name, {"spec": {field: value}})
+        assert "must not be changed" in only, field
+    assert "must not be changed" in " ".join(said("fixed", {"spec": {"at": TIME}}))
+    assert "must not be changed" in " ".join(said("fixed-policy", {"spec": {"at": None}}))
+    for seconds in (60, 5, None):
+        assert said("fixed", {"spec": {"ttlSecondsAfterFinished": seconds}}) == []
+    assert said("fixed", {"metadata": {"labels": {"team": "a"}}}) == []
 
 
 def test_example_and_columns(api_server: ApiServer) -> None:
     """The example is accepted as it stands, and kubectl shows it under the short name."""
     api_server.kubectl("apply", "--validate=strict", "-f", str(EXAMPLE))
     shown = api_server.kubectl("get", "kgr", "-n", "kafka", "-o", "wide").stdout
-    assert shown.split("\n")[0].split() == ["NAME", "GROUPS", "RESTORED", "READY", "REASON", "AGE", "MESSAGE"]
+    assert shown.split("\n")[0].split() == [
+        "NAME",
+        "CONNECTION",
+        "GROUPS",
+        "RESTORED",
+        "READY",
+        "REASON",
+        "AGE",
+        "MESSAGE",
+    ]
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind) for kind in ResultKind])

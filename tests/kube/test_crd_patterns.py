@@ -19,12 +19,14 @@ NAMES_OF_TENANTS = r"must have no other name in braces than {uuid}, {digits}, {h
 CLASS = "must have a separator, like -, between a placeholder and a character that it takes"
 SPACE = "must not begin or end with a space"
 NEGATED = r"must not begin with ! (\! is literal): no pattern is negated"
-BOUND = "must have {namespace} once, with . or _ or / or nothing after it, and before each * unless it ends"
-ONE_EACH, STAR = f"{REGULAR}write one pattern for each alternative", f"{REGULAR}* matches any characters"
+BOUND = "must have {namespace} once, like {namespace}.* or team-{namespace} (after it nothing or one of . _ /"
+MANY = "must have at most 4 placeholders"
+ONE_EACH = f"{REGULAR}write one pattern for each alternative"
+STAR = f"{REGULAR}* matches any characters, {{digits}} digits"
 
 
 def meant(pattern: str) -> str:
-    return f"{REGULAR}did you mean {pattern}?"
+    return f'{REGULAR}did you mean "{pattern}"?'
 
 
 # A pattern of group ids -> what is wrong with it; "" = nothing.
@@ -45,24 +47,31 @@ PATTERNS: list[tuple[str, str]] = [
     (r"a\*b\\c", ""),
     (r"\^a\$", ""),
     ("a^b$c", ""),
-    ("a(b)", ""),
+    ("a(b", ""),
+    ("a)b(c", ""),
+    (r"a\(b)", ""),
     (r"a\(b\|c)", ""),
     (r"a\|b\?", ""),
     (r"\!a", ""),
     ("a!b", ""),
-    ("[team]-*", ""),
+    (r"\[team]-*", ""),
     (r"\[a-z]", ""),
-    ("[-a]", ""),
+    ("a[b", ""),
+    (r"a\\d+", ""),
+    ("/app/", ""),
+    ("/a^b/", ""),
     ("a-z]", ""),
     ("a b", ""),
     ("word.+", ""),
     (r"-\.+", ""),
-    ("a[b]", ""),
-    ("a[b]-*", ""),
     (r"a\[b]+", ""),
     ("a]+", ""),
     ("a+b", ""),
     ("a}b", ""),
+    ("a,3}", ""),
+    (r"a\{3}", ""),
+    ("{digits}-{hex}-{uuid}-{date}", ""),
+    (r"{digits}-{digits}-{digits}-{digits}-\{digits}", ""),
     (r"\{uuid}", ""),
     (r"a\{", ""),
     ("{uuid}", ""),
@@ -82,7 +91,40 @@ PATTERNS: list[tuple[str, str]] = [
     ("", "must not be empty"),
     (r"a\b", ESCAPE),
     ("a\\", ESCAPE),
-    (r"\d-*", ESCAPE),
+    (r"\d-*", STAR),
+    (r"payments-\w", STAR),
+    (r"payments-\w+", meant("payments-*")),
+    (r"payments-\w*$", meant("*payments-*")),
+    (r"app-\d+", meant("app-{digits}")),
+    (r"app-\d*-\w+", meant("app-*-*")),
+    (r"^app-\d+$", meant("app-{digits}")),
+    (r"app-.\w+", STAR),
+    (r"1\d+", STAR),
+    (r"\d+\d+", STAR),
+    (r"[0-9]+\d+", STAR),
+    (r"a\s-\S+", STAR),
+    ("payments-.{3}", STAR),
+    ("a{3}", STAR),
+    ("a{3,}", STAR),
+    ("a{3,5}-*", STAR),
+    (r"\d{4}", STAR),
+    ("app-[0-9]{3}", STAR),
+    ("/^app/", STAR),
+    ("/app$/", STAR),
+    ("(payments)-*", STAR),
+    ("(abc)+", STAR),
+    ("a(b)", STAR),
+    ("a()", STAR),
+    (r"a(\(b)", STAR),
+    ("team-[ab]-*", ONE_EACH),
+    ("payments-[ab]-*", ONE_EACH),
+    ("app-[abc]", ONE_EACH),
+    ("[team]-*", ONE_EACH),
+    ("a[b]", ONE_EACH),
+    ("a[b]-*", ONE_EACH),
+    ("app-[abc]+", STAR),
+    ("[-a]", STAR),
+    ("a[]", STAR),
     ("^wordcount$", meant("wordcount")),
     ("^payments-*", meant("payments-*")),
     ("wordcount$", meant("*wordcount")),
@@ -144,7 +186,9 @@ PATTERNS: list[tuple[str, str]] = [
     ("{UUID}", NAMES),
     ("{}", NAMES),
     ("a{", NAMES),
-    ("app-[0-9]{3}", NAMES),
+    ("a{,3}", NAMES),
+    ("{digits}-{digits}-{digits}-{digits}-{digits}", MANY),
+    ("a-{hex}*{hex}-*-{uuid}*{hex}--{date}*{hex}*", MANY),
     ("{namespace}.*", NAMES),
     ("{group}", NAMES),
     ("{digits}5", CLASS),
@@ -179,6 +223,8 @@ OF_TENANTS: list[tuple[str, str]] = [
     ("{namespace}.{namespace}", BOUND),
     ("{hex}{namespace}", CLASS),
     ("{name}.*", NAMES_OF_TENANTS),
+    ("{namespace}.{hex}.{hex}.{hex}.*", ""),
+    ("{namespace}.{hex}.{hex}.{hex}.{hex}", MANY),
 ]
 
 
@@ -201,6 +247,7 @@ FIELDS: dict[str, tuple[Callable[[str], Object], bool]] = {
     "spec.owners[0].groups[0]": (lambda pattern: a_connection(owners(groups=[pattern])), True),
 }
 _ONE_OF_EACH = [("a-*", ""), ("payments-.*", meant("payments-*")), (r"a\b", ESCAPE), ("{hex}a", CLASS)]
+_ONE_OF_EACH += [("a-[bc]", ONE_EACH), ("a{3}", STAR), (r"a-\d+", meant("a-{digits}")), ("{hex}-" * 5, MANY)]
 CASES = [
     *((field, *case) for field in ("spec.protect[0]",) for case in PATTERNS),
     *(("spec.access[0].groups[0]", *case) for case in OF_TENANTS),

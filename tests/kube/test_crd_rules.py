@@ -149,6 +149,7 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
     "must not be a regular expression": ("a-*", "[a-z]+b"),
     "must have no other name in braces": ("a-{uuid}", "a-{uid}"),
     "must have a separator, like -": ("{digits}-5", "{digits}5"),
+    "must have at most 4 placeholders": ("{hex}-{hex}-{hex}-{hex}", "{hex}-{hex}-{hex}-{hex}-{hex}"),
     "must have {namespace} once": ("{namespace}.*", "{namespace}-*"),
     "must have {namespace} in each": (
         {"name": "{namespace}", "groups": ["{namespace}.*"]},
@@ -158,7 +159,6 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
     "must hold at least one host:port": (["a:1"], []),
     "must hold at least one namespace": (["a"], []),
     "must hold at least one of Alert": (["Restore"], []),
-    "must hold Streams where": (["Streams", "StreamsState"], ["StreamsState"]),
     "must be one host:port": ("[2001:db8::1]:65535", "a:65536"),
     "must be an http or https URL, like": ("https://a/b", "ftp://a"),
     "must be an http or https URL that": ("http://a/?g={group}", "http://a/b"),
@@ -240,10 +240,23 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"], "types": ["Share"]}},
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"]}},
     ),
-    "must not hold Share with action DeleteOffsets": (
-        _OFFSETS,
-        {**_OFFSETS, "match": {"groups": ["a"], "unprotect": ["Share"]}},
+    "must hold Streams where": (
+        {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Streams", "StreamsState"]}},
+        {**_DELETE, "match": {"groups": ["a"], "unprotect": ["StreamsState"]}},
     ),
+    "must hold UnreadableOffsetsLog only with": (
+        {**_DELETE, "match": {"groups": ["a"], "unprotect": ["UnreadableOffsetsLog"]}},
+        {**_DELETE, "when": {"idleFor": "1h"}, "match": {"groups": ["a"], "unprotect": ["UnreadableOffsetsLog"]}},
+    ),
+    "must hold only Connect, Streams and MirrorMaker": (
+        {**_OFFSETS, "match": {"groups": ["a"], "unprotect": ["Connect", "Streams", "MirrorMaker"]}},
+        {**_OFFSETS, "match": {"groups": ["a"], "unprotect": ["StreamsState"]}},
+    ),
+    "must hold only UnreadableTopics": (
+        {**_WATCHED, "match": {"groups": ["a"], "unprotect": ["UnreadableTopics"]}},
+        {**_WATCHED, "match": {"groups": ["a"], "unprotect": ["Connect"]}},
+    ),
+    "must be DryRun, or be left out": ({**_WATCHED, "mode": "DryRun"}, {**_WATCHED, "mode": "Enforce"}),
     "must hold a type of match.types": (
         {**_DELETE, "match": {"groups": ["a"], "types": ["Streams"], "unprotect": ["Streams"]}},
         {**_DELETE, "match": {"groups": ["a"], "types": ["Streams"]}},

@@ -176,10 +176,12 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"when": {"lag": {"atLeast": 1}}}, id="alert-lag"),
         pytest.param({"when": {"lag": {"atLeast": 2**63 - 1}}}, id="alert-lag-most"),
         pytest.param({"when": {"committedOffsets": "OutOfRange"}}, id="alert-out-of-range"),
-        pytest.param({"mode": "Enforce"}, id="alert-enforce"),
-        pytest.param({"match": {"types": ["Share"], "unprotect": ["Share"], "states": ["Stable"]}}, id="alert-share"),
-        pytest.param({"match": {"unprotect": ["Share"]}}, id="alert-share-by-default"),
-        pytest.param({"match": {"types": [], "unprotect": ["Share"]}}, id="alert-no-types"),
+        pytest.param({"mode": "DryRun"}, id="alert-dry-run"),
+        pytest.param({"match": {"types": ["Share"], "states": ["Stable"]}}, id="alert-share"),
+        pytest.param({"match": {"types": [], "unprotect": []}}, id="alert-no-types"),
+        pytest.param(
+            {"match": {"unprotect": ["UnreadableTopics"]}, "when": {"unchangedFor": "1s"}}, id="alert-without-read"
+        ),
         pytest.param({"match": {"states": ["Stable"]}, "when": {"idleFor": "1h"}}, id="alert-idle-with-members"),
         pytest.param({"match": {"states": ["Dead"]}, "when": {"committedOffsets": "Absent"}}, id="alert-dead"),
         pytest.param({"match": {"states": ["NotReady"]}, "when": {"lag": {"atLeast": 1}}}, id="alert-lag-not-ready"),
@@ -248,7 +250,7 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"match": {"groups": ["*"]}}, id="pattern-everything"),
         pytest.param({"match": {"groups": [r"a\*b"]}}, id="pattern-literal-star"),
         pytest.param({"match": {"groups": [r"a\\", r"\\*"]}}, id="pattern-literal-backslash"),
-        pytest.param({"match": {"groups": ["a.[b]$\n(ü)"]}}, id="pattern-anything-else-is-literal"),
+        pytest.param({"match": {"groups": ["a.[b$\n)ü"]}}, id="pattern-anything-else-is-literal"),
         pytest.param({"interval": "5s"}, id="interval-shortest"),
         pytest.param({"interval": "24h"}, id="interval-longest"),
         pytest.param({"interval": "1h30m10s500ms"}, id="interval-all-units"),
@@ -475,6 +477,7 @@ def oauth(**fields: Any) -> Patch:
 TOPIC = "must be the name of a topic that is not Kafka's own"
 EITHER = "must hold either names or selector"
 VALUES = "values must be given with In and NotIn, and only with them"
+REGULAR = "must not be a regular expression"
 BACKSLASH = r"must have one of .* after each backslash"
 DURATION = "must be a duration like"
 ADDRESS = "must be one host:port"
@@ -486,6 +489,8 @@ IDLE_MISSING = "spec.when: .* must hold idleFor or unchangedFor with action Dele
 FOLDER = "must be the address of a folder"
 STATES_IN_USE = "spec.match.states: .* must hold only Empty and Dead with action Delete"
 STATE_ALONE = "spec.match.unprotect: .* must hold Streams where it holds StreamsState"
+OF_GROUPS = "spec.match.unprotect: .* must hold only Connect, Streams and MirrorMaker with action DeleteOffsets"
+NOT_OF_ALERTS = "spec.match.unprotect: .* must hold only UnreadableTopics with action Alert"
 NOT_ALONE = "spec.when: .* must hold idleFor and nothing else with action DeleteOffsets"
 SHARE_MISSING = "spec.match.types: .* must hold Share where unprotect holds Share"
 NO_COMMITS = "spec.match.states: .* must hold another state than Dead with lag"
@@ -540,7 +545,7 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param({"match": {"groups": None}}, "spec.match.groups: Required value", id="match-empty"),
         pytest.param(match(groups="a"), "spec.match.groups: .* must be of type array", id="groups-as-text"),
         pytest.param(match(groups=["a"] * 65), "spec.match.groups: Too many", id="groups-too-many"),
-        pytest.param(match(groups=["a", r"a\d"]), rf"spec.match.groups\[1\]: .* {BACKSLASH}", id="pattern-regex"),
+        pytest.param(match(groups=["a", r"a\d"]), rf"spec.match.groups\[1\]: .* {REGULAR}", id="pattern-regex"),
         pytest.param(match(groups=["a\\"]), BACKSLASH, id="pattern-ends-in-backslash"),
         pytest.param(match(groups=["\\\\\\"]), BACKSLASH, id="pattern-odd-backslashes"),
         pytest.param(match(groups=["a" * 256]), r"spec.match.groups\[0\]: Too long", id="pattern-too-long"),
@@ -576,12 +581,26 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
             "spec.match.types: .* must hold only Classic and Consumer with action DeleteOffsets",
             id="stale-of-a-streams-group",
         ),
-        pytest.param(
-            {**STALE, **match(unprotect=["Share"])},
-            "spec.match.unprotect: .* must not hold Share with action DeleteOffsets",
-            id="stale-of-share-groups",
+        *(
+            pytest.param({**STALE, **match(unprotect=["Streams", each])}, OF_GROUPS, id=f"stale-unprotect-{each}")
+            for each in ("StreamsState", "Share", "UnreadableTopics", "UnreadableOffsetsLog")
         ),
-        pytest.param(match(types=["Classic"], unprotect=["Share"]), SHARE_MISSING, id="alert-unprotect-share"),
+        *(
+            pytest.param(
+                {**when(unchangedFor="1h"), **match(unprotect=["UnreadableTopics", each])},
+                NOT_OF_ALERTS,
+                id=f"alert-unprotect-{each}",
+            )
+            for each in ("Connect", "Streams", "StreamsState", "MirrorMaker", "Share", "UnreadableOffsetsLog")
+        ),
+        pytest.param({**DELETE, **match(unprotect=["StreamsState"])}, STATE_ALONE, id="delete-state-alone"),
+        pytest.param(
+            {"action": "Delete", **when(idleFor="1h"), **match(unprotect=["UnreadableOffsetsLog"])},
+            "spec.match.unprotect: .* must hold UnreadableOffsetsLog only with when.unchangedFor",
+            id="delete-idle-without-the-log",
+        ),
+        pytest.param(match(unprotect=["UnreadableTopics"]), NOT_OF_ALERTS, id="alert-without-read-of-nothing"),
+        pytest.param({"mode": "Enforce"}, "spec.mode: .* must be DryRun, or be left out", id="alert-enforce"),
         pytest.param({**DELETE, **match(unprotect=["Share"])}, SHARE_MISSING, id="delete-unprotect-share"),
         pytest.param(
             {**DELETE, **match(types=["Share", "Streams"])},
@@ -764,7 +783,7 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
             {"sasl": {**msk()["sasl"], "username": "a"}, "tls": {}}, f"spec.sasl: .* {NO_LOGIN}", id="msk-with-username"
         ),
         pytest.param({"topicVisibility": "All"}, 'topicVisibility: Unsupported value: "All"', id="topics-unknown"),
-        pytest.param({"protect": [r"a\d"]}, rf"spec.protect\[0\]: .* {BACKSLASH}", id="protect-regex"),
+        pytest.param({"protect": [r"a\d"]}, rf"spec.protect\[0\]: .* {REGULAR}", id="protect-regex"),
         pytest.param({"protect": ["a"] * 65}, "spec.protect: Too many", id="protect-too-many"),
         pytest.param({"limits": {"minGroups": 0}}, "minGroups: .* greater than or equal to 1", id="least-groups-0"),
         pytest.param({"limits": {"minGroups": 10**8}}, "minGroups: .* less than or equal to", id="least-groups-many"),
@@ -844,7 +863,7 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param(access(namespaces={}), rf"access\[0\].namespaces: .* {EITHER}", id="access-empty"),
         pytest.param(access(namespaces={"names": ["A"]}), "must be the name of a namespace", id="access-name"),
         pytest.param(access(namespaces={"names": ["a"] * 33}), "names: Too many", id="access-names-too-many"),
-        pytest.param(access(groups=[r"a\d"]), rf"groups\[0\]: .* {BACKSLASH}", id="access-regex"),
+        pytest.param(access(groups=[r"a\d"]), rf"groups\[0\]: .* {REGULAR}", id="access-regex"),
         pytest.param(access(groups=["a"] * 9), "groups: Too many", id="access-groups-too-many"),
         pytest.param(
             access(actions=["Alert", "Restore"], unprotect=["Streams"]),
@@ -866,7 +885,7 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param(owners(groups=None), r"owners\[0\].groups: Required value", id="owner-of-nothing"),
         pytest.param(owners(groups=[]), r"owners\[0\].groups: .* at least one pattern", id="owner-without-a-pattern"),
         pytest.param(owners(groups=[""]), r"groups\[0\]: .* must not be empty", id="owner-pattern-empty"),
-        pytest.param(owners(groups=[r"a\d"]), rf"groups\[0\]: .* {BACKSLASH}", id="owner-regex"),
+        pytest.param(owners(groups=[r"a\d"]), rf"groups\[0\]: .* {REGULAR}", id="owner-regex"),
         pytest.param(owners(groups=["a"] * 17), "groups: Too many", id="owner-patterns-too-many"),
         pytest.param(
             {"owners": [{"name": "rest", "groups": ["*"]}, *owners()["owners"]], "receivers": [CHAT]},
@@ -1461,14 +1480,15 @@ CONNECTION_STATUS = {
         pytest.param(
             a_policy(DELETE, "columns"),
             POLICY_STATUS,
-            "NAME|CONNECTION|MODE|ACTION|SUSPEND|MATCHED|WOULD DELETE|MARKED|DUE|DELETED|READY|LAST RUN|AGE|MESSAGE",
+            "NAME|CONNECTION|MODE|ACTION|SUSPEND|MATCHED|WOULD DELETE|MARKED|DUE|DELETED|READY|REASON|LAST RUN|AGE|"
+            "MESSAGE",
             ["columns", "main", "DryRun", "Delete", "false", "3", "3", "4", "2", str(2**40), "True"],
             id="policy",
         ),
         pytest.param(
             a_connection({}, "columns"),
             CONNECTION_STATUS,
-            "NAME|CLUSTER|BROKERS|GROUPS|READY|AGE|MESSAGE",
+            "NAME|CLUSTER|BROKERS|GROUPS|READY|REASON|AGE|MESSAGE",
             ["columns", "vPeOCWypqUOSepEvx0cbog", "3", "120", "True"],
             id="connection",
         ),
@@ -1489,7 +1509,8 @@ def test_status_and_columns(
     assert re.split(r"\s{2,}", header.strip()) == columns.split("|")
     assert line.split()[: len(row)] == row
     assert line.rstrip().endswith("3 of 120 groups match")
-    assert "MESSAGE" not in api_server.kubectl("get", resource, "columns", *place).stdout
+    narrow = api_server.kubectl("get", resource, "columns", *place).stdout
+    assert [title for title in ("MARKED", "DUE", "DELETED", "MESSAGE") if title in narrow] == []
     api_server.kubectl("delete", resource, "columns", *place)
 
 

@@ -73,7 +73,9 @@ def test_there_are_fixtures_of_each_health() -> None:
             _with_conditions(_object(1, 1, suspend=True), Ready="False", Stalled="True"), "Degraded", id="wrong"
         ),
         pytest.param(
-            _with_conditions(_object(1, 1), Ready="True", DeletionBlocked="True"), "Healthy", id="dry-run-blocked"
+            _with_conditions(_object(1, 1, mode="Enforce"), Ready="True", DeletionBlocked="True"),
+            "Healthy",
+            id="a-limit-blocks",
         ),
         pytest.param(
             _with_conditions(_object(1, 1, mode="Enforce"), Ready="False", Stalled="True", DeletionBlocked="True"),

@@ -218,7 +218,7 @@ def random_policy(chance: random.Random, number: int, tag: str, longest: float) 
         match["exclude"] = chance.sample(names, 1)
     if chance.random() < 0.3:
         match["types"] = chance.choice([["Classic"], ["Consumer"], ["Classic", "Consumer", "Streams"]])
-    if chance.random() < 0.3:
+    if action == "Delete" and chance.random() < 0.3:
         match["unprotect"] = chance.sample(["Connect", "Streams", "MirrorMaker"], chance.randint(1, 3))
     if chance.random() < 0.3:
         match["states"] = chance.choice(

@@ -284,6 +284,12 @@ def test_a_mark_says_what_waits_for_the_groups() -> None:
         assert receiver.firing == before
 
 
+def test_no_receiver_hears_that_a_dry_run_would_be_blocked() -> None:
+    """It deletes nothing anyway: receivers get its matches only."""
+    situation = assess(plan(delete(), [match("a")], total=1), [], snapshot())
+    assert kinds(Receiver().run(situation)) == [(Status.FIRING, MATCHED)]
+
+
 def test_a_refusal_is_found_by_its_reason() -> None:
     """Another number in its message is no news; another reason is."""
     policy = delete(enforce=True)

@@ -176,7 +176,7 @@ _STREAMS_GROUP, _STABLE, _SIMPLE = (
         case("another-client-by-the-tables", _MATCH, idle(), activity=activity(last_client=_last("billing-7"))),
         case("streams-with-changelog", reasons.STREAMS, protections=_STREAMS),
         case("streams-by-its-type", reasons.STREAMS, of=_STREAMS_GROUP),
-        case("streams-unprotected", _MATCH, alert(_unprotect("Streams")), protections=_STREAMS),
+        case("streams-unprotected", _MATCH, alert(), protections=_STREAMS),
         case("streams-by-its-type-unprotected", _MATCH, delete(_unprotect("Streams")), _STREAMS_GROUP),
         # streams_state
         case(
@@ -238,7 +238,7 @@ _STREAMS_GROUP, _STABLE, _SIMPLE = (
             offsets={},
             activity=activity(type=GroupType.SHARE, protocol_type="share"),
         ),
-        case("alert-of-a-share-that-read-nothing", _MATCH, alert(_unprotect("Share")), _SHARE, offsets={}),
+        case("alert-of-a-share-that-read-nothing", _MATCH, alert(), _SHARE, offsets={}),
         case(
             "share-with-a-start-offset-in-some-partitions",
             reasons.NO_START_OFFSET,
@@ -549,6 +549,7 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
         ["Share"],
         ["Streams", "StreamsState"],
         ["UnreadableTopics"],
+        ["Connect", "Streams", "StreamsState", "MirrorMaker", "Share", "UnreadableTopics"],
         ["Connect", "Streams", "StreamsState", "MirrorMaker", "Share", "UnreadableTopics", "UnreadableOffsetsLog"],
     )
     asks = {
@@ -568,6 +569,8 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
         for unprotect in protections
         for more in also
         if (action == "Alert" or when[0] or when[1])
+        and (when[0] or "UnreadableOffsetsLog" not in unprotect)
+        and (action == "Delete" or not unprotect or (unprotect == ["UnreadableTopics"] and (when[0] or when[1])))
         and not (when[3] and (more or when[2]))
         and not (when[2] == "All" and more)
     ]

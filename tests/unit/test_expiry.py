@@ -201,7 +201,7 @@ def _case(
             _in_use(protocol_type="connect"),
             frozenset(),
             of=group(protocol_type="connect", state=GroupState.STABLE),
-            policy=_soon(unprotect=["Connect"]),
+            policy=_soon(),
         ),
         _case("joined-since", reasons.EVIDENCE_MISSING, activity(160)),
         _case("unclear", reasons.EVIDENCE_MISSING, replace(_in_use(), state="Unknown"), _ORDERS),
@@ -214,7 +214,7 @@ def _case(
             _in_use(**_STREAMS),
             _ORDERS,
             of=group(type=GroupType.STREAMS, protocol_type="streams", state=GroupState.STABLE),
-            policy=_soon(types=["Streams"], unprotect=["Streams"]),
+            policy=_soon(types=["Streams"]),
         ),
         _case(
             "in-use-and-committing",
@@ -237,7 +237,7 @@ def _case(
             reasons.NO_OFFSETS,
             activity(160, type=GroupType.SHARE, oldest_commit=None),
             of=group(type=GroupType.SHARE, protocol_type="share"),
-            policy=_soon(types=["Classic", "Share"], unprotect=["Share"]),
+            policy=_soon(types=["Classic", "Share"]),
         ),
         _case(
             "kip-848-at-the-next-check-of-the-broker",

@@ -218,6 +218,12 @@ def test_blocked(metrics: Metrics) -> None:
     assert _value(metrics, "deletion_blocked", **_POLICY) == 0
 
 
+def test_a_dry_run_is_never_blocked(metrics: Metrics) -> None:
+    """It deletes nothing anyway, so an alert on the gauge would wake somebody for nothing."""
+    metrics.policy_ran(plan(delete(), [match("a")], total=1), [], 1.0)
+    assert _value(metrics, "deletion_blocked", **_POLICY) == 0
+
+
 def test_a_policy_that_is_gone(metrics: Metrics) -> None:
     """It leaves no series; others, and connections, keep theirs."""
     before = _names(metrics)

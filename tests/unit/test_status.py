@@ -110,7 +110,7 @@ def _unprotected(reason: str, protections: Protections, **changes: Any) -> Verdi
 def test_first_run() -> None:
     """A run that could judge everything is Ready, for the generation that it saw, and neither tries on nor is stuck."""
     status = _status(delete(), [match("a"), refused("b")])
-    assert _kinds(status) == {"Ready", "DeletionBlocked"}
+    assert _kinds(status) == {"Ready"}
     assert _condition(status, "Ready") == {
         "type": "Ready",
         "status": "True",
@@ -119,17 +119,16 @@ def test_first_run() -> None:
         "observedGeneration": 3,
         "lastTransitionTime": "2030-01-31T12:00:00Z",
     }
-    assert _condition(status, "DeletionBlocked")["status"] == "False"
     assert (status["observedGeneration"], status["lastRunTime"]) == (3, "2030-01-31T12:00:00Z")
 
 
 def test_transition_time_moves_with_the_status_only() -> None:
     """lastTransitionTime stays while a condition's status does, whatever else changes, and moves when it turns."""
-    first = _status(delete(), [match("a")])
-    second = _status(delete(), [refused("a")], first, now=_LATER)
+    first = _status(_ENFORCE, [match("a")])
+    second = _status(_ENFORCE, [refused("a")], first, now=_LATER)
     assert _condition(second, "Ready")["message"] != _condition(first, "Ready")["message"]
     assert _condition(second, "Ready")["lastTransitionTime"] == timestamp(NOW)
-    third = _status(delete(), [refused("a")], second, now=_LATER, incomplete=("broker 1: lost",))
+    third = _status(_ENFORCE, [refused("a")], second, now=_LATER, incomplete=("broker 1: lost",))
     assert _condition(third, "Ready")["lastTransitionTime"] == timestamp(_LATER)
     assert _condition(third, "DeletionBlocked")["lastTransitionTime"] == timestamp(NOW)
 
@@ -144,28 +143,31 @@ def test_trying_and_stuck_are_shown_only_while_true() -> None:
         assert _condition(status, kind)["status"] == "True"
         assert _condition(status, "Ready")["status"] == "False"
         assert _condition(status, "Ready")["reason"] == _condition(status, kind)["reason"]
-    assert _kinds(_status(delete(), [], stuck)) == {"Ready", "DeletionBlocked"}
+    assert _kinds(_status(delete(), [], stuck)) == {"Ready"}
 
 
 def test_conditions_stay_one_of_a_kind() -> None:
     """Types are unique, as a list-map needs them, and come in a fixed order with Ready first."""
-    status = _status(delete(), [match("a")], incomplete=("broker 1: lost",))
+    status = _status(_ENFORCE, [match("a")], incomplete=("broker 1: lost",))
     assert [condition["type"] for condition in status["conditions"]] == ["Ready", "Reconciling", "DeletionBlocked"]
 
 
-def test_deletion_blocked_is_about_delete_only() -> None:
-    """An Alert policy has no condition DeletionBlocked."""
-    assert _kinds(_status(alert(), [match("a")], total=None)) == {"Ready"}
+def test_deletion_blocked_is_about_mode_enforce_only() -> None:
+    """Nothing deletes for an Alert policy or in a dry run, whose Ready says what would refuse the deletion."""
+    refusal = Refusal(reasons.TOPICS_HIDDEN, "topics are hidden")
+    blocked = _status(_ENFORCE, [match("a")], refusals=(refusal,))
+    assert _kinds(_status(alert(), [match("a")], blocked, total=None)) == {"Ready"}
+    status = _status(delete(), [match("a")], blocked, refusals=(refusal,))
+    assert _kinds(status) == {"Ready"}
+    assert _condition(status, "Ready")["status"] == "True"
+    assert f"but for this: {refusal.message}" in _condition(status, "Ready")["message"]
 
 
 def test_deletion_blocked_says_why() -> None:
-    """What refuses a deletion is shown in DeletionBlocked; a dry run stays Ready, since it would delete nothing."""
+    """What refuses a deletion is shown in DeletionBlocked."""
     refusal = Refusal(reasons.TOPICS_HIDDEN, "topics are hidden")
-    status = _status(delete(), [match("a")], refusals=(refusal,))
-    blocked = _condition(status, "DeletionBlocked")
+    blocked = _condition(_status(_ENFORCE, [match("a")], refusals=(refusal,)), "DeletionBlocked")
     assert (blocked["status"], blocked["reason"], blocked["message"]) == ("True", refusal.reason, refusal.message)
-    assert _condition(status, "Ready")["status"] == "True"
-    assert refusal.message in _condition(status, "Ready")["message"]
 
 
 def test_waiting_for_a_window_is_no_problem() -> None:
@@ -623,7 +625,7 @@ def test_sample_entries() -> None:
 
 def test_problem_keeps_what_was_seen() -> None:
     """An object that can't be looked at keeps its counts and the time of its last run."""
-    before = _status(delete(), [match("a")])
+    before = _status(_ENFORCE, [match("a")])
     status = build_problem_status(4, before, Refusal(reasons.CONNECTION_NOT_READY, "down"), _LATER)
     assert {key: status[key] for key in ("groups", "sample", "lastRunTime", "totals")} == {
         key: before[key] for key in ("groups", "sample", "lastRunTime", "totals")
@@ -1008,9 +1010,9 @@ def test_a_status_names_the_run_that_wrote_it() -> None:
 def test_needs_write_of_refusal_numbers() -> None:
     """A refusal whose numbers move with the size of the cluster is no news; its coming and going is."""
     verdicts = [match("a"), refused("b")]
-    small = _status(delete(), verdicts, total=1)
-    assert not needs_write(small, _status(delete(), verdicts, small, total=2), NOW)
-    assert needs_write(small, _status(delete(), verdicts, small, total=100), NOW)
+    small = _status(_ENFORCE, verdicts, total=1)
+    assert not needs_write(small, _status(_ENFORCE, verdicts, small, total=2), NOW)
+    assert needs_write(small, _status(_ENFORCE, verdicts, small, total=100), NOW)
 
 
 def test_needs_write_of_another_problem() -> None:

@@ -85,7 +85,7 @@ def test_a_restore_that_ended_is_deleted(monkeypatch: pytest.MonkeyPatch) -> Non
         spec = {"connectionRef": reference, "groups": ["g"]} | of.pop("spec", {})
         objects.put(RESTORES, {"metadata": metadata, "spec": spec} | of)
 
-    ended = {"completionTime": timestamp(datetime.now(UTC))}
+    ended = {"completionTime": timestamp(datetime.now(UTC)), "observedGeneration": 1}
     unserved = Unserved(api, objects, grants, cast("Any", _Writer()), lambda: True, stopping)
     thread = threading.Thread(target=unserved.run)
     thread.start()
@@ -104,6 +104,24 @@ def test_a_restore_that_ended_is_deleted(monkeypatch: pytest.MonkeyPatch) -> Non
         unserved.wake()
         thread.join()
     assert set(deleted) == {"passing"}
+
+
+def test_an_edit_of_a_restore_that_ended_is_noted() -> None:
+    """Only its time to live can be edited. Its conditions stay as they are, for the new generation."""
+    objects, stopping, written = Objects(), threading.Event(), list[tuple[str, dict[str, Any]]]()
+    ready = {"type": "Ready", "status": "True", "reason": "Restored", "message": "", "observedGeneration": 1}
+    ready["lastTransitionTime"] = ended = timestamp(datetime.now(UTC))
+    status = {"observedGeneration": 1, "completionTime": ended, "conditions": [ready], "counts": {"groups": 1}}
+    for name, generation in (("edited", 2), ("same", 1)):
+        metadata = {"namespace": "a", "name": name, "uid": name, "generation": generation, "resourceVersion": "1"}
+        spec = {"connectionRef": {"name": "main"}, "groups": ["g"], "ttlSecondsAfterFinished": 3600}
+        objects.put(RESTORES, {"metadata": metadata, "spec": spec, "status": status})
+    writer: Any = SimpleNamespace(write=lambda _, obj, new: written.append((obj["metadata"]["name"], new)))
+    unserved = Unserved(cast("Any", None), objects, cast("Any", None), writer, lambda: True, stopping)
+    for name in ("same", "edited"):
+        unserved._write(RESTORES, ("a", name))
+    expected = status | {"observedGeneration": 2, "conditions": [ready | {"observedGeneration": 2}]}
+    assert written == [("edited", expected)]
 
 
 @pytest.mark.parametrize(

@@ -128,10 +128,10 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
     skipped = skipped_by_latest(plan.verdicts[group] for group in dates if group in plan.verdicts)
     first_due = min(dates.values(), default=None)
     findings.append(AlertFinding(AlertType.GROUPS_MARKED, marked, detail=skipped, first_due=first_due))
-    if plan.refusal is not None:
+    if plan.blocked is not None:
         # Another reason changes the alert; another number in its message does not.
-        why = {digest_of(plan.refusal.reason): plan.refusal.reason}
-        detail = f"{plan.refusal.reason}: {plan.refusal.message}"[: DETAIL_MAX + 1]
+        why = {digest_of(plan.blocked.reason): plan.blocked.reason}
+        detail = f"{plan.blocked.reason}: {plan.blocked.message}"[: DETAIL_MAX + 1]
         findings.append(AlertFinding(AlertType.DELETION_BLOCKED, why, named=plan.due, detail=detail))
     return Situation(
         policy.uid,

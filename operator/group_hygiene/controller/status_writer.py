@@ -156,11 +156,11 @@ class StatusWriter:
             message = f"{_counted(plan.policy, matched)} {verb}: {_names(plan, matched)}"
             record(POLICIES, obj, reasons.GROUPS_MATCHED, message, alert)
         blocked, ready = condition_of(before, "DeletionBlocked"), condition_of(new, "Ready")
-        if plan.refusal is None or (ready is not None and ready["reason"] == plan.refusal.reason):
+        if plan.blocked is None or (ready is not None and ready["reason"] == plan.blocked.reason):
             # Ready is then False for the same reason, which already is an Event.
             return
-        if blocked is None or blocked["reason"] != plan.refusal.reason:
-            record(POLICIES, obj, plan.refusal.reason, plan.refusal.message, True)
+        if blocked is None or blocked["reason"] != plan.blocked.reason:
+            record(POLICIES, obj, plan.blocked.reason, plan.blocked.message, True)
 
 
 def _matching(of: Mapping[str, Any]) -> tuple[int, frozenset[str]]:

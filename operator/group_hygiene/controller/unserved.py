@@ -1,6 +1,6 @@
 """Writes the statuses of policies, restores and keeps that don't run: suspended, not valid, not admitted.
 
-Deletes restores that ended `ttlSecondsAfterFinished` ago.
+Deletes restores that ended `ttlSecondsAfterFinished` ago, and notes edits of that field.
 
 One thread for all; namespaces take turns, so that the objects of one delay no status of another for longer than one
 request. The rounds of connections wait for none of these writes.
@@ -35,7 +35,13 @@ from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import Conflict, HygieneError, NotFound, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.restore.grouprestore import build_restore_status, deletion_time, has_ttl, parse_restore
+from group_hygiene.restore.grouprestore import (
+    build_restore_status,
+    deletion_time,
+    has_ttl,
+    observed_again,
+    parse_restore,
+)
 from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import admit, admit_right
 from group_hygiene.spec.keep import parse_keep
@@ -125,7 +131,8 @@ class Unserved:
         try:
             obj, now = self._objects.get(plural, *key), datetime.now(UTC)
             problem = None if obj is None or is_over(obj) else isolated(what, self._problem, plural, obj)
-            if obj is None or (problem is None and not has_ttl(obj)):
+            edited = observed_again(obj) if obj is not None and is_over(obj) else None
+            if obj is None or (problem is None and edited is None and not has_ttl(obj)):
                 self._checked.pop((plural, key), None)
                 return
             # One with a time to live is checked until it is gone: it ends without a change that is followed.
@@ -137,6 +144,8 @@ class Unserved:
                     with suppress(NotFound, Conflict):
                         self._api.delete(plural, obj)
                         log.info("GroupRestore %s/%s: deleted, as its ttlSecondsAfterFinished are over", *key)
+                elif edited is not None:
+                    self._writer.write(plural, obj, edited)
                 return
             if plural == RESTORES:
                 self._writer.write(RESTORES, obj, build_restore_status(obj, problem, now))

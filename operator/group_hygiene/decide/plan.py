@@ -155,6 +155,11 @@ class Plan:
     outside: Refusal | None = None
 
     @property
+    def blocked(self) -> Refusal | None:
+        """The refusal, if the policy's mode lets it delete: a dry run deletes nothing anyway."""
+        return self.refusal if self.policy.enforced else None
+
+    @property
     def next_expiry(self) -> datetime | None:
         """When brokers delete the first offset of all groups that match, for `expiresWithin`; None = not known.
 

@@ -126,6 +126,18 @@ def build_restore_status(obj: Mapping[str, Any], results: Sequence[GroupResult] 
     return status | ({"completionTime": previous.get("completionTime") or timestamp(now)} if over else {})
 
 
+def observed_again(obj: Mapping[str, Any]) -> Status | None:
+    """The status of a restore that ended, after an edit of `ttlSecondsAfterFinished`; None = there was no edit.
+
+    Else tools that follow kstatus would wait for the operator. Pure.
+    """
+    status, generation = obj["status"], obj["metadata"].get("generation")
+    if status.get("observedGeneration") == generation:
+        return None
+    conditions = [{**each, "observedGeneration": generation} for each in status.get("conditions") or []]
+    return {**status, "observedGeneration": generation, "conditions": conditions}
+
+
 def redact_results(results: Iterable[GroupResult], namespace: str, connection: str) -> list[GroupResult]:
     """The results, redacted for an object of that namespace. connection: its namespace/name.
 

@@ -278,7 +278,9 @@ class _Judging:
             return None
 
     def _suggestion(self, name: str, known: Collection[str]) -> str:
-        """A known field with a similar name, or else one with this name in another place of the spec."""
+        """A known field with a similar name, or with this former one; else one of this name elsewhere in the spec."""
+        if _FORMER.get(name) in known:
+            return f"; did you mean {_FORMER[name]}?"
         places = sorted(path for path in fields_of_schema(self._root) if path.startswith("spec."))
         elsewhere = [path for path in places if path.rpartition(".")[2] == name]
         near = difflib.get_close_matches(name, known, 1) or elsewhere[:1]
@@ -317,6 +319,8 @@ def _other_problem(value: Any, schema: Mapping[str, Any]) -> str:
     return ""
 
 
+# Former names of fields that are not similar to those of today.
+_FORMER = {"alert": "notify"}
 _SIZES = {"string": "Length", "array": "Items", "object": "Properties"}
 
 

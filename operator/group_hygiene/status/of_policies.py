@@ -65,12 +65,12 @@ def build_status(
     failure = _first({**unjudged, **_whys(failed_outcomes)}, failed + len(failed_outcomes))
     inability = _inability(plan, unjudged, failed, outcomes)
     conditions = Conditions(previous, policy.generation, now)
-    blocked = plan.refusal if policy.enforced else None
+    blocked = plan.blocked
     lacking = lacking_evidence(plan, snapshot)
     if not snapshot.complete:
         conditions.not_ready(snapshot.refusal)
     elif blocked is not None and blocked.reason != reasons.LIMIT_EXCEEDED:
-        # In a dry run nothing would be deleted anyway, so nothing is wrong. Nor is it if many groups are abandoned.
+        # Nothing is wrong if many groups are abandoned.
         conditions.not_ready(blocked, stalled=blocked.reason not in PASSING)
     elif inability is not None:
         conditions.not_ready(inability, stalled=inability.reason == reasons.FAILOVER_TARGET)
@@ -79,12 +79,11 @@ def build_status(
     else:
         reason, message = _success(plan, outcomes, snapshot, counts)
         conditions.ready(reason, message if failure is None else f"{message}; {failure.message}")
-    if policy.action.changes:
+    if policy.enforced:
         # To wait for a window is no problem.
-        refusal = plan.refusal
-        shown = refusal or plan.outside
+        shown = blocked or plan.outside
         reason, message = (shown.reason, shown.message) if shown else (reasons.NOT_BLOCKED, "")
-        conditions.set("DeletionBlocked", refusal is not None, reason, message)
+        conditions.set("DeletionBlocked", blocked is not None, reason, message)
     if lacking is not None:
         conditions.set("EvidenceReady", False, lacking.why.reason, lacking.why.message)
     elif policy.when.asks_evidence and snapshot.coverage is not None:

@@ -226,7 +226,7 @@ class Metrics:
         self._marked.labels(*labels).set(counts["marked"])
         _show(self._due, labels, counts.get("due"))
         _show(self._would_delete, labels, counts.get("wouldDelete"))
-        self._blocked.labels(*labels).set(plan.refusal is not None)
+        self._blocked.labels(*labels).set(plan.blocked is not None)
         self._last_run.labels(*labels).set(timestamp)
         _show(self._evidenced, labels, evidenced)
         expiry = plan.next_expiry
