@@ -8,6 +8,7 @@ from typing import Any
 
 from group_hygiene import reconcile
 from group_hygiene.controller.binding import Admitted, AdmittedPolicy, admitted
+from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.isolation import tried
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, Key, Object
 from group_hygiene.controller.schedule import Turns
@@ -45,7 +46,7 @@ class Keeps:
         self._turns = Turns(services.clock)
         # uid -> group -> its deletions before its request was written.
         self._earlier: dict[str, dict[str, Deletions]] = {}
-        # uid -> the groups that it asks for; None = not known.
+        # uid -> the groups that it asks for and may keep; None = not known.
         self._wanted: dict[str, frozenset[str] | None] = {}
         # uid -> a hash of the status that was written, without the conditions' times.
         self._shown: dict[str, int] = {}
@@ -63,13 +64,14 @@ class Keeps:
             if granted.grant is None:
                 # Not even decoded: it costs the loop of a connection no more than its names.
                 if (listed := self._services.objects.listed(KEEPS, key)) is not None:
-                    self._refuse(key, listed.uid, connection)
+                    self._refuse(key, listed.uid, granted)
             elif (obj := self._services.objects.get(KEEPS, *key)) is not None:
-                keeping = admitted(self._services.grants, connection, obj, Right.KEEP, parse_keep)
+                keeping = admitted(granted, obj, Right.KEEP, parse_keep)
                 if isinstance(keeping, Refusal):
-                    self._refuse(key, obj["metadata"]["uid"], connection, keeping.reason)
+                    self._refuse(key, obj["metadata"]["uid"], granted, keeping.reason)
                 else:
-                    self._wanted[keeping.uid] = frozenset(filter(keeping.spec.granted, keeping.spec.groups))
+                    wanted = frozenset(filter(keeping.spec.granted, keeping.spec.groups))
+                    self._wanted[keeping.uid] = wanted if granted.is_certain else None
                     if (restorable := granted.grant.groups(Right.RESTORE)) is not None:
                         keeping = replace(keeping, spec=replace(keeping.spec, restorable=restorable.matches))
                     found.append(keeping)
@@ -78,13 +80,12 @@ class Keeps:
             self._forget(uid)
         return [each for each in found if self._turns.is_due(each.uid, _edition(each))]
 
-    def _refuse(self, key: Key, uid: str, connection: Connection, reason: str = reasons.CROSS_NAMESPACE) -> None:
+    def _refuse(self, key: Key, uid: str, granted: Granted, reason: str = reasons.CROSS_NAMESPACE) -> None:
         """Another thread writes its status from now on.
 
         A grant that was revoked ends its requests at once. What can't be read keeps its groups until they run out.
         """
-        revoked = reason in (reasons.CROSS_NAMESPACE, reasons.ACTION_NOT_GRANTED)
-        revoked = revoked and not self._services.grants.is_unknown(connection, key[0])
+        revoked = granted.is_certain and reason in (reasons.CROSS_NAMESPACE, reasons.ACTION_NOT_GRANTED)
         self._wanted[uid] = frozenset() if revoked or reason == reasons.TERMINATING else None
         self._forget(uid)
         self._services.unserved.skip(KEEPS, key)

@@ -66,7 +66,8 @@ class Restores:
         for obj in objects:
             if not self._turns.is_due(obj["metadata"]["uid"], connection.generation):
                 continue
-            found = admitted(self._services.grants, connection, obj, Right.RESTORE, lambda obj: parse_restore(obj)[1])
+            granted = self._services.grants.of(connection, obj["metadata"]["namespace"])
+            found = admitted(granted, obj, Right.RESTORE, lambda obj: parse_restore(obj)[1])
             if isinstance(found, Refusal):
                 self._services.unserved.skip(RESTORES, key_of(obj))
             else:
