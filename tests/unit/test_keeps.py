@@ -15,7 +15,7 @@ from group_hygiene.controller.keeps import Keeps
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, Objects
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
-from group_hygiene.model.entries import KeepRequest
+from group_hygiene.model.entries import KeepRequest, Owner
 from group_hygiene.spec.connection import Connection, parse_connection
 from tests.unit.make import NOW
 
@@ -65,13 +65,10 @@ class World:
         self.written.append(new)
         return True
 
-    def connection(self, name: str = "main", status: Object | None = None, **spec: Any) -> Connection:
-        """A connection of the namespace kafka."""
-        obj = {
-            "metadata": metadata("kafka", name),
-            "spec": {"bootstrapServers": ["kafka:9092"], **spec},
-            "status": status or {},
-        }
+    def connection(self, name: str = "main", shown: str | None = None, **spec: Any) -> Connection:
+        """A connection of the namespace kafka. shown: the id of the ledger in its status."""
+        obj = {"metadata": metadata("kafka", name), "spec": {"bootstrapServers": ["kafka:9092"], **spec}}
+        obj |= {"status": {"ledger": {"id": shown}} if shown else {}}
         self.objects.put(CONNECTIONS, obj)
         return parse_connection(obj)
 
@@ -86,20 +83,16 @@ class World:
         for group in groups + earlier:
             self.contents.apply([KeepRequest(group=group, until=NOW, why="report", by=by, at=NOW, source=source)])
 
-    def context(self, connection: Connection, cluster: str | None = "c1") -> reconcile.Context:
-        """Of a run with this ledger, whose changes stay in memory."""
-        memory = reconcile.Memory(
-            contents=self.contents, cluster_id=cluster, ledger_topic=connection.ledger.topic, ledger_id="new"
-        )
-        journal = Journal(cast(Any, object()), self.contents, {})
-        return reconcile.Context(cast(Any, None), connection, memory, self.clock, journal)
-
-    def withdrawn(self, keeps: Keeps, connection: Connection, cluster: str | None = "c1") -> list[str]:
-        """The groups whose requests end in a round."""
-        before = set(self.contents.object_keeps)
+    def withdrawn(self, keeps: Keeps, connection: Connection) -> list[str]:
+        """The groups whose requests end in a round. The changes of the ledger stay in memory."""
+        before, journal = set(self.contents.object_keeps), Journal(cast(Any, object()), self.contents, {})
+        memory = reconcile.Memory(contents=self.contents)
         keeps.due(connection)
-        keeps.withdraw(self.context(connection, cluster))
-        return sorted(before - {name for name, of in self.contents.object_keeps.items() if of})
+        has_ended = keeps.have_ended(self.contents)
+        keeps.withdraw(reconcile.Context(cast(Any, None), connection, memory, self.clock, journal))
+        ended = sorted(before - {name for name, of in self.contents.object_keeps.items() if of})
+        assert ended or not has_ended
+        return ended
 
 
 def metadata(namespace: str, name: str) -> Object:
@@ -126,4 +119,30 @@ def test_labels_that_cannot_be_read_withdraw_no_request(
     world = World(labels)
     connection = world.connection(access=access)
     world.keep("k", "team-a-x", "legacy-y", "other", earlier=("earlier",), namespace=namespace)
+    assert world.withdrawn(world.keeps(), connection) == expected
+
+
+@pytest.mark.parametrize(
+    ("owner", "status", "other", "expected"),
+    [
+        pytest.param("new", "old", {"ledger": "new"}, [], id="its-status-is-newer-than-ours"),
+        pytest.param("new", "new", {"ledger": "old", "spec": "new"}, [], id="its-status-is-older-than-ours"),
+        pytest.param("new", "old", {"ledger": "old", "spec": "new"}, [], id="both-statuses-are-older"),
+        pytest.param("new", "new", {}, [], id="it-has-none-yet"),
+        pytest.param("new", None, {"ledger": "other"}, ["g"], id="another-one"),
+        pytest.param("new", "new", {"ledger": "new", "spec": "other"}, ["g"], id="its-owner-confirmed-another-one"),
+        pytest.param(None, "new", {"ledger": "other"}, [], id="ours-is-not-known"),
+    ],
+)
+def test_one_connection_withdraws_no_request_of_another_one_of_its_ledger(
+    owner: str | None, status: str | None, other: Object, expected: list[str]
+) -> None:
+    """Statuses show the ledger before it was recreated for a while, each for its own."""
+    world = World()
+    connection = world.connection(shown=status)
+    confirmed = {"ledger": {"id": other["spec"]}} if "spec" in other else {}
+    world.connection("second", other.get("ledger"), **confirmed)
+    world.keep("k", "g", namespace="kafka", connection="second")
+    if owner is not None:
+        world.contents.apply([Owner(installation="i", ledger=owner, since=NOW, cluster="c", start=0)])
     assert world.withdrawn(world.keeps(), connection) == expected

@@ -22,7 +22,7 @@ from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
 from group_hygiene.spec.access import Right
-from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.connection import Connection, ledger_of
 from group_hygiene.spec.keep import parse_keep
 from group_hygiene.status.of_keeps import build_keep_status
 from group_hygiene.status.redaction import connection_not_ready, redact_problem
@@ -97,21 +97,16 @@ class Keeps:
         reconcile.withdraw(context, wanted, lambda namespace: is_complete and api.serves(namespace))
 
     def _of_others(self, contents: Contents) -> dict[str, None]:
-        """Keeps that have requests in this ledger and name another connection, unless that one has another ledger.
+        """Keeps that have requests in this ledger and name another connection, unless that one uses another ledger.
 
         Connections to one cluster share its ledger if they name the same topic.
         """
-        uids = reconcile.keepers(contents) - self._wanted.keys()
-        named = self._services.objects.connections_of(KEEPS, uids) if uids else {}
-        own = self._ledger_id((self._namespace, self._name))
-        others = {key for key in set(named.values()) if self._ledger_id(key) not in (None, own)} if own else set()
-        return {uid: None for uid, key in named.items() if key not in others}
-
-    def _ledger_id(self, connection: Key) -> str | None:
-        """As its status shows it; None = unknown."""
-        obj = self._services.objects.get(CONNECTIONS, *connection) or {}
-        id_: str | None = ((obj.get("status") or {}).get("ledger") or {}).get("id")
-        return id_
+        uids, objects = reconcile.keepers(contents) - self._wanted.keys(), self._services.objects
+        named = objects.connections_of(KEEPS, uids) if uids else {}
+        others = {key: ledger_of(objects.get(CONNECTIONS, *key) or {}) for key in set(named.values())}
+        # Not as in the status of the own connection, which may still show the ledger before it was recreated.
+        own = contents.owner.ledger if contents.owner else None
+        return {uid: None for uid, key in named.items() if own is None or others[key] in (None, own)}
 
     def run(
         self,
