@@ -24,6 +24,13 @@ def served(**kept: Any) -> dict[str, Any]:
     return {"metadata": {"generation": 1}, "spec": {}, "status": {"conditions": [condition]}}
 
 
+def unread(protected: int) -> dict[str, Any]:
+    """A GroupKeep of a group whose existence could not be read."""
+    found = served(status="False", reason="GroupUnreadable")
+    found["status"]["counts"] = {"groups": 1, "protected": protected}
+    return found
+
+
 @pytest.mark.parametrize(
     ("obj", "protected", "error"),
     [
@@ -37,6 +44,8 @@ def served(**kept: Any) -> dict[str, Any]:
         pytest.param(
             served(observedGeneration=0), [], "no operator has served GroupKeep team/keep-", id="older-status"
         ),
+        pytest.param(unread(protected=1), ["g"], "", id="existence-not-read"),
+        pytest.param(unread(protected=0), [], "It stays: kubectl delete kgk keep-", id="another-not-protected"),
         pytest.param(served(status="False", reason="BeingDeleted"), [], "no operator has served", id="being-deleted"),
         pytest.param(
             served(status="False", reason="AlreadyDeleted"), [], "It stays: kubectl delete kgk keep-", id="deleted"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +15,9 @@ from group_hygiene.controller.keeps import Keeps
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, Objects
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
+from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, Owner
+from group_hygiene.model.groups import Fault
 from group_hygiene.spec.connection import Connection, parse_connection
 from tests.unit.make import NOW
 
@@ -27,6 +29,9 @@ BY_LABEL = {
     "groups": ["legacy-*"],
     "actions": ["Keep"],
 }
+
+
+GUARD: Any = SimpleNamespace(refusal=lambda: None, seconds_left=lambda: 60.0)
 
 
 @dataclass
@@ -81,7 +86,9 @@ class World:
         self.objects.put(KEEPS, {"kind": "GroupKeep", "metadata": metadata(namespace, name), "spec": spec})
         source, by = f"{namespace}/{name}/{name}", f"GroupKeep {namespace}/{name}"
         for group in groups + earlier:
-            self.contents.apply([KeepRequest(group=group, until=NOW, why="report", by=by, at=NOW, source=source)])
+            self.contents.apply(
+                [KeepRequest(group=group, until=NOW + timedelta(days=7), why="report", by=by, at=NOW, source=source)]
+            )
 
     def withdrawn(self, keeps: Keeps, connection: Connection) -> list[str]:
         """The groups whose requests end in a round. The changes of the ledger stay in memory."""
@@ -146,3 +153,22 @@ def test_one_connection_withdraws_no_request_of_another_one_of_its_ledger(
     if owner is not None:
         world.contents.apply([Owner(installation="i", ledger=owner, since=NOW, cluster="c", start=0)])
     assert world.withdrawn(world.keeps(), connection) == expected
+
+
+def test_a_group_that_cannot_be_read() -> None:
+    """Its request protects it; whether there is such a group is not known, so Kept is not True."""
+    world, fault = World(), Fault("GROUP_AUTHORIZATION_FAILED", "kafka-1.example.org:9092 denies it")
+    connection = world.connection()
+    world.keep("k", "billing", namespace="kafka")
+    keeps = world.keeps()
+    client = SimpleNamespace(send_each=lambda calls, *_: dict.fromkeys(calls, fault), supports=lambda *_: True)
+    journal = Journal(cast(Any, SimpleNamespace(read_on=lambda _: None)), world.contents, {})
+    memory = reconcile.Memory(contents=world.contents)
+    context = reconcile.Context(cast(Any, client), connection, memory, world.clock, journal)
+    keeps.run(context, keeps.due(connection), lambda _: GUARD, [])
+    (status,) = world.written
+    (row,) = status["results"]
+    assert (row["protected"], row["reason"], "exists" in row) == (True, reasons.GROUP_UNREADABLE, False)
+    assert (fault.code in row["message"], "9092" in row["message"]) == (True, False)
+    assert {(each["type"], each["status"]) for each in status["conditions"]} >= {("Kept", "False"), ("Ready", "False")}
+    assert keeps.seconds_to_wait() == 2

@@ -25,6 +25,8 @@ from group_hygiene.spec.keep import GROUPS_MAX
 
 # An operator that runs serves a GroupKeep within seconds.
 _WAIT_S, _POLL_S = 60.0, 0.5
+# With these, groups may be protected although Kept is False.
+_PROTECTED = frozenset({reasons.GROUP_UNKNOWN, reasons.GROUP_UNREADABLE})
 
 
 def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied: NotAllowed) -> Report:
@@ -73,10 +75,9 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
             time.sleep(_POLL_S)
             found = api.get(KEEPS, namespace, name)
     counts = (found.get("status") or {}).get("counts") or {}
-    # Requests also protect groups that do not exist yet.
+    # Requests also protect groups that do not exist yet, and those for which that could not be read.
     whole = served is not None and (
-        served["status"] == "True"
-        or (served["reason"] == reasons.GROUP_UNKNOWN and counts.get("protected") == len(groups))
+        served["status"] == "True" or (served["reason"] in _PROTECTED and counts.get("protected") == len(groups))
     )
     protected = groups if whole else ()
     notes, errors = list[str](), list[str]()
@@ -88,9 +89,9 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
         errors.append(f"no operator has served {shown} yet: kubectl describe {it}")
     else:
         text = f"{shown}: {served['reason']}: {served['message']}"
-        if served["status"] != "True":
+        if served["status"] != "True" and not (whole and served["reason"] == reasons.GROUP_UNREADABLE):
             errors.append(f"{text}. What helps: kubectl describe {it}. It stays: kubectl delete {it}")
-        elif served["reason"] == reasons.GROUP_UNKNOWN:
+        elif served["reason"] in _PROTECTED:
             notes.append(text)
     if before is None and served is not None:
         # By the clock of the operator, which agrees with the broker's.

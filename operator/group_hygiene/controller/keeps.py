@@ -31,6 +31,8 @@ from group_hygiene.status.redaction import connection_not_ready, redact_problem
 _ROUND_S = 3.0
 # How often requests are renewed and groups are read again; the first pause after a refusal, which doubles.
 _REFRESH_S, _AGAIN_S = 60.0, 2.0
+# Groups with these are read again as after a refusal.
+_UNCERTAIN = frozenset({reasons.BEING_DELETED, reasons.GROUP_UNREADABLE})
 
 
 Keeping = Admitted[GroupKeep]
@@ -158,7 +160,7 @@ class Keeps:
 
     def _plan(self, each: Keeping, found: Sequence[KeptGroup] | Refusal) -> None:
         edition, pause, wait = _edition(each), _AGAIN_S / 2, _REFRESH_S
-        if isinstance(found, Refusal) or any(group.reason == reasons.BEING_DELETED for group in found):
+        if isinstance(found, Refusal) or any(group.reason in _UNCERTAIN for group in found):
             before = self._turns.pause(each.uid, edition)
             pause = wait = _AGAIN_S if before is None else min(before * 2, _REFRESH_S)
         self._turns.plan(each.uid, edition, pause, wait)
