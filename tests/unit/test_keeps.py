@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from group_hygiene import reconcile
+from group_hygiene.controller import keeps as module
 from group_hygiene.controller.guard import Grants
 from group_hygiene.controller.keeps import Keeps
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, Objects
@@ -31,6 +32,7 @@ BY_LABEL = {
 }
 
 
+DENIED = Fault("GROUP_AUTHORIZATION_FAILED", "kafka-1.example.org:9092 denies it")
 GUARD: Any = SimpleNamespace(refusal=lambda: None, seconds_left=lambda: 60.0)
 
 
@@ -90,13 +92,19 @@ class World:
                 [KeepRequest(group=group, until=NOW + timedelta(days=7), why="report", by=by, at=NOW, source=source)]
             )
 
-    def withdrawn(self, keeps: Keeps, connection: Connection) -> list[str]:
-        """The groups whose requests end in a round. The changes of the ledger stay in memory."""
-        before, journal = set(self.contents.object_keeps), Journal(cast(Any, object()), self.contents, {})
+    def context(self, connection: Connection) -> reconcile.Context:
+        """Of a run in which Kafka denies each request. The changes of the ledger stay in memory."""
+        client = SimpleNamespace(send_each=lambda calls, *_: dict.fromkeys(calls, DENIED), supports=lambda *_: True)
+        journal = Journal(cast(Any, SimpleNamespace(read_on=lambda _: None)), self.contents, {})
         memory = reconcile.Memory(contents=self.contents)
+        return reconcile.Context(cast(Any, client), connection, memory, self.clock, journal)
+
+    def withdrawn(self, keeps: Keeps, connection: Connection) -> list[str]:
+        """The groups whose requests end in a round."""
+        before = set(self.contents.object_keeps)
         keeps.due(connection)
         has_ended = keeps.have_ended(self.contents)
-        keeps.withdraw(reconcile.Context(cast(Any, None), connection, memory, self.clock, journal))
+        keeps.withdraw(self.context(connection))
         ended = sorted(before - {name for name, of in self.contents.object_keeps.items() if of})
         assert ended or not has_ended
         return ended
@@ -157,18 +165,27 @@ def test_one_connection_withdraws_no_request_of_another_one_of_its_ledger(
 
 def test_a_group_that_cannot_be_read() -> None:
     """Its request protects it; whether there is such a group is not known, so Kept is not True."""
-    world, fault = World(), Fault("GROUP_AUTHORIZATION_FAILED", "kafka-1.example.org:9092 denies it")
-    connection = world.connection()
+    world = World()
+    connection, keeps = world.connection(), world.keeps()
     world.keep("k", "billing", namespace="kafka")
-    keeps = world.keeps()
-    client = SimpleNamespace(send_each=lambda calls, *_: dict.fromkeys(calls, fault), supports=lambda *_: True)
-    journal = Journal(cast(Any, SimpleNamespace(read_on=lambda _: None)), world.contents, {})
-    memory = reconcile.Memory(contents=world.contents)
-    context = reconcile.Context(cast(Any, client), connection, memory, world.clock, journal)
-    keeps.run(context, keeps.due(connection), lambda _: GUARD, [])
+    keeps.run(world.context(connection), keeps.due(connection), lambda _: GUARD, [])
     (status,) = world.written
     (row,) = status["results"]
     assert (row["protected"], row["reason"], "exists" in row) == (True, reasons.GROUP_UNREADABLE, False)
-    assert (fault.code in row["message"], "9092" in row["message"]) == (True, False)
+    assert (DENIED.code in row["message"], "9092" in row["message"]) == (True, False)
     assert {(each["type"], each["status"]) for each in status["conditions"]} >= {("Kept", "False"), ("Ready", "False")}
     assert keeps.seconds_to_wait() == 2
+
+
+def test_those_that_had_no_time_have_their_turn_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long policies and other keeps wait: until it has its turn, nothing protects its groups."""
+    monkeypatch.setattr(module, "_ROUND_S", 0.0)
+    world = World()
+    connection, keeps = world.connection(), world.keeps()
+    for name in ("a", "b", "c"):
+        world.keep(name, "billing", namespace="kafka")
+    waits = list[float | None]()
+    for _ in range(3):
+        keeps.run(world.context(connection), keeps.due(connection), lambda _: GUARD, [])
+        waits.append(keeps.seconds_to_wait())
+    assert (len(world.written), waits) == (3, [1, 1, 2])

@@ -77,7 +77,7 @@ class Keeps:
                     if (restorable := granted.grant.groups(Right.RESTORE)) is not None:
                         keeping = replace(keeping, spec=replace(keeping.spec, restorable=restorable.matches))
                     found.append(keeping)
-        self._turns.keep_only(self._wanted, {each.namespace for each in found})
+        self._turns.begin_round(self._wanted, {each.namespace for each in found})
         for uid in (self._earlier.keys() | self._shown.keys()) - self._wanted.keys():
             self._forget(uid)
         return [each for each in found if self._turns.is_due(each.uid, _edition(each))]
