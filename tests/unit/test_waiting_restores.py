@@ -142,11 +142,8 @@ def test_one_namespace_takes_some_turns_of_a_round() -> None:
 
 def test_those_that_are_gone_have_no_turn() -> None:
     """They had none in an earlier round: then nothing waits for the next one."""
-    clock, connection, there = (
-        Clock(),
-        a_connection(),
-        [RESTORE, {**RESTORE, "metadata": RESTORE["metadata"] | {"uid": "2"}}],
-    )
+    clock, connection, metadata = Clock(), a_connection(), cast(dict[str, Any], RESTORE["metadata"])
+    there = [RESTORE, {**RESTORE, "metadata": metadata | {"uid": "2"}}]
     serving = services(clock)
     serving.granted = lambda *_: there
     restores = Restores(serving, cast(Any, Written()), "kafka", "main")
