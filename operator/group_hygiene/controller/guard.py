@@ -48,13 +48,12 @@ def parsed(obj: Object) -> tuple[Connection, SpecError | None]:
 
 def read_grant(api: Api, connection: Connection, namespace: str) -> Granted:
     """The connection's current grant to the namespace. Reads its labels only if they matter. Raises ApiError."""
-    return _granted(connection, namespace, api.namespace_labels)
+    labels = api.namespace_labels(namespace) if _labels_matter(connection, namespace) else {}
+    return Granted(connection, namespace, grant(connection, namespace, labels), labels is not None)
 
 
-def _granted(connection: Connection, namespace: str, read_labels: Callable[[str], dict[str, str] | None]) -> Granted:
-    matter = namespace != connection.namespace and connection.selects_by_label
-    labels = read_labels(namespace) if matter else None
-    return Granted(connection, namespace, grant(connection, namespace, labels), not matter or labels is not None)
+def _labels_matter(connection: Connection, namespace: str) -> bool:
+    return namespace != connection.namespace and connection.selects_by_label
 
 
 class Grants:
@@ -73,7 +72,8 @@ class Grants:
 
     def of(self, connection: Connection, namespace: str) -> Granted:
         """Raises ApiError."""
-        return _granted(connection, namespace, self._read_labels)
+        labels = self._read_labels(namespace) if _labels_matter(connection, namespace) else {}
+        return Granted(connection, namespace, grant(connection, namespace, labels), labels is not None)
 
     def _read_labels(self, namespace: str) -> dict[str, str] | None:
         now = self._clock.monotonic()
