@@ -30,6 +30,15 @@ spec:
   when: {unchangedFor: 72h}
   action: Delete
 """
+KEEP = """\
+apiVersion: grouphygiene.io/v1alpha1
+kind: GroupKeep
+metadata: {name: k, namespace: kafka}
+spec:
+  connectionRef: {name: main}
+  groups: ["a-*", "pay-{uuid}", billing]
+  reason: report
+"""
 
 
 def table(test: Any) -> list[Any]:
@@ -324,6 +333,22 @@ def test_a_connection_file_is_validated_alike(run: Run, tmp_path: Path) -> None:
             "2 objects are valid\n",
             "Note: KafkaConnection other/main is in none of the files: it is not validated\n",
             id="connection-of-another-namespace",
+        ),
+        pytest.param(
+            KEEP + "---\n" + KEEP.replace("Keep", "Restore").replace("  reason: report\n", ""),
+            0,
+            "2 objects are valid\n",
+            "Note: KafkaConnection kafka/main is in none of the files: it is not validated\n"
+            "Note: GroupKeep kafka/k: spec.groups has exact ids, and no patterns like a-*, pay-{uuid}\n"
+            "Note: GroupRestore kafka/k: spec.groups has exact ids, and no patterns like a-*, pay-{uuid}\n",
+            id="keep-and-restore",
+        ),
+        pytest.param(
+            KEEP.replace('"a-*", "pay-{uuid}", ', "") + "---\n" + CONNECTION,
+            0,
+            "2 objects are valid\n",
+            "",
+            id="keep-and-connection",
         ),
         pytest.param(
             CONNECTION + "---\napiVersion: apps/v1\nkind: Deployment\n",

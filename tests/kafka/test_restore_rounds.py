@@ -175,7 +175,7 @@ def test_namespaces_take_turns(client: Client, ledger: Ledger, deleted: list[str
     for _ in range(4):
         turns.append([name for name, _ in rounds.next()])
         waits = rounds.restores.seconds_to_wait()
-        assert (waits == 0.0) is (len(turns) < 4)
+        assert (waits == 1.0) is (len(turns) < 4)
     assert turns == [["mine-0"], ["theirs"], ["mine-1"], ["mine-2"]]
 
 

@@ -566,13 +566,18 @@ def kept(reason: str, protected: bool, state: str = "") -> KeptGroup:
             [kept("GroupUnknown", True)], retried("GroupUnknown", others="Kept False GroupUnknown"), id="GroupUnknown"
         ),
         pytest.param(
+            [kept("GroupUnreadable", True)],
+            retried("GroupUnreadable", others="Kept False GroupUnreadable"),
+            id="GroupUnreadable",
+        ),
+        pytest.param(
             [kept("BeingDeleted", False, "Empty")],
             retried("BeingDeleted", others="Kept False BeingDeleted"),
             id="BeingDeleted",
         ),
         pytest.param(
             [kept("ActionNotGranted", False)],
-            stuck("ActionNotGranted", others="Kept False ActionNotGranted"),
+            retried("ActionNotGranted", others="Kept False ActionNotGranted"),
             id="ActionNotGranted-of-a-group",
         ),
         pytest.param(

@@ -105,6 +105,8 @@ def test_a_third_namespace_learns_no_name(namespace: str, connection: str, named
 GOOD = KeptGroup("g", True, state="Empty", until=NOW)
 UNKNOWN = KeptGroup("u", True, reasons.GROUP_UNKNOWN, "none", state="")
 LOST = KeptGroup("l", False, reasons.ALREADY_DELETED, "deleted", state="")
+UNREAD = KeptGroup("r", True, reasons.GROUP_UNREADABLE, "not read")
+NOT_GRANTED = KeptGroup("n", False, reasons.ACTION_NOT_GRANTED, "not granted")
 OPEN = KeptGroup("o", False, reasons.BEING_DELETED, "begun", state="Empty")
 
 
@@ -117,6 +119,24 @@ OPEN = KeptGroup("o", False, reasons.BEING_DELETED, "begun", state="Empty")
             "Ready False GroupUnknown|Kept False GroupUnknown|Reconciling True GroupUnknown",
             "1 of the ids are of no group, like 'u'. Correct its id, or set ignoreNotFound",
             id="unknown",
+        ),
+        pytest.param(
+            [GOOD, UNREAD],
+            "Ready False GroupUnreadable|Kept False GroupUnreadable|Reconciling True GroupUnreadable",
+            "2 of 2 groups are protected; whether 1 of them exist could not be read, like 'r'",
+            id="unread",
+        ),
+        pytest.param(
+            [UNREAD, UNKNOWN],
+            "Ready False GroupUnknown|Kept False GroupUnknown|Reconciling True GroupUnknown",
+            "like 'u'; whether 1 of them exist could not be read, like 'r'. Correct its id, or set ignoreNotFound",
+            id="unknown-and-unread",
+        ),
+        pytest.param(
+            [GOOD, NOT_GRANTED],
+            "Ready False ActionNotGranted|Kept False ActionNotGranted|Reconciling True ActionNotGranted",
+            "not granted",
+            id="not-granted",
         ),
         pytest.param(
             [GOOD, LOST],
@@ -182,10 +202,11 @@ def test_a_group_shows_its_last_use_and_client() -> None:
     assert not {"unchangedSince", "lastClient"} & row.keys()
 
 
-def test_a_group_that_is_yet_to_appear() -> None:
+@pytest.mark.parametrize("group", [UNKNOWN, UNREAD], ids=["unknown", "unread"])
+def test_a_group_that_is_yet_to_appear(group: KeptGroup) -> None:
     """It is protected, and the object says that its user knows it."""
-    status = build_keep_status({**OBJECT, "spec": {"ignoreNotFound": True}}, [GOOD, UNKNOWN], NOW)
+    status = build_keep_status({**OBJECT, "spec": {"ignoreNotFound": True}}, [GOOD, group], NOW)
     assert [(each["type"], each["status"], each["reason"]) for each in status["conditions"]] == [
-        ("Ready", "True", "GroupUnknown"),
-        ("Kept", "True", "GroupUnknown"),
+        ("Ready", "True", group.reason),
+        ("Kept", "True", group.reason),
     ]

@@ -138,3 +138,18 @@ def test_one_namespace_takes_some_turns_of_a_round() -> None:
         tried.append((len(asked), len(written.reasons) - before, restores.seconds_to_wait()))
         clock.seconds += 1
     assert tried == [(50, 20, 1.0), (30, 20, 1.0), (10, 10, 13.0)]
+
+
+def test_those_that_are_gone_have_no_turn() -> None:
+    """They had none in an earlier round: then nothing waits for the next one."""
+    clock, connection, metadata = Clock(), a_connection(), cast(dict[str, Any], RESTORE["metadata"])
+    there = [RESTORE, {**RESTORE, "metadata": metadata | {"uid": "2"}}]
+    serving = services(clock)
+    serving.granted = lambda *_: there
+    restores = Restores(serving, cast(Any, Written()), "kafka", "main")
+    asked = restores.due(connection, restores.open(connection))
+    restores.run(a_context(connection, clock), asked, lambda asked: Guard(left=60.0 if asked.uid == "r" else 0.0))
+    assert restores.seconds_to_wait() == 1.0
+    there.clear()
+    assert restores.due(connection, restores.open(connection)) == []
+    assert restores.seconds_to_wait() is None

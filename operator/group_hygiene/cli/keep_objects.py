@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Report, note, printable, working
 from group_hygiene.cli.target import current_namespace, open_api
 from group_hygiene.controller.objects import KEEPS
-from group_hygiene.errors import NotAllowed, NotFound, Refused, UsageError
+from group_hygiene.errors import Forbidden, NotAllowed, NotFound, Refused, UsageError
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
@@ -24,6 +25,8 @@ from group_hygiene.spec.keep import GROUPS_MAX
 
 # An operator that runs serves a GroupKeep within seconds.
 _WAIT_S, _POLL_S = 60.0, 0.5
+# With these, groups may be protected although Kept is False.
+_PROTECTED = frozenset({reasons.GROUP_UNKNOWN, reasons.GROUP_UNREADABLE})
 
 
 def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied: NotAllowed) -> Report:
@@ -48,24 +51,23 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
     }
     metadata = {"name": name, "namespace": namespace}
     with working("applying a GroupKeep"):
+        before = None
         try:
-            before = api.get(KEEPS, namespace, name)
-        except (NotFound, Refused):
-            before = None
-        until = None if before is None else (before.get("spec") or {}).get("until")
-        if until is not None and datetime.fromisoformat(until) > end and not terms.replace:
-            later = timestamp(datetime.fromisoformat(until))
-            raise UsageError(f"{shown} keeps them until {later}, which is later; --replace shortens that")
-        try:
+            # One that can't be read may last longer.
+            with suppress(NotFound):
+                before = api.get(KEEPS, namespace, name)
+            if before is not None and not terms.replace:
+                _refuse_to_shorten(shown, (before.get("spec") or {}).get("until"), end)
             api.apply_object(
                 KEEPS, {"apiVersion": API_VERSION, "kind": "GroupKeep", "metadata": metadata, "spec": spec}
             )
-            found = api.get(KEEPS, namespace, name)
         except (NotFound, Refused) as error:
+            advice = f". Ask for get, create and patch on {KEEPS} there" if isinstance(error, Forbidden) else ""
             raise UsageError(
                 f"{denied}. No GroupKeep could be applied in namespace {namespace} either, which the context of the "
-                f"kubeconfig names: {error}"
+                f"kubeconfig names: {error}{advice}"
             ) from None
+        found = api.get(KEEPS, namespace, name)
     note(f"you have no right to the KafkaConnection: {shown} was applied instead")
     left = Deadline(_WAIT_S)
     with working("waiting for the operator"):
@@ -73,10 +75,9 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
             time.sleep(_POLL_S)
             found = api.get(KEEPS, namespace, name)
     counts = (found.get("status") or {}).get("counts") or {}
-    # Requests also protect groups that do not exist yet.
+    # Requests also protect groups that do not exist yet, and those for which that could not be read.
     whole = served is not None and (
-        served["status"] == "True"
-        or (served["reason"] == reasons.GROUP_UNKNOWN and counts.get("protected") == len(groups))
+        served["status"] == "True" or (served["reason"] in _PROTECTED and counts.get("protected") == len(groups))
     )
     protected = groups if whole else ()
     notes, errors = list[str](), list[str]()
@@ -88,9 +89,9 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
         errors.append(f"no operator has served {shown} yet: kubectl describe {it}")
     else:
         text = f"{shown}: {served['reason']}: {served['message']}"
-        if served["status"] != "True":
+        if served["status"] != "True" and not (whole and served["reason"] == reasons.GROUP_UNREADABLE):
             errors.append(f"{text}. What helps: kubectl describe {it}. It stays: kubectl delete {it}")
-        elif served["reason"] == reasons.GROUP_UNKNOWN:
+        elif served["reason"] in _PROTECTED:
             notes.append(text)
     if before is None and served is not None:
         # By the clock of the operator, which agrees with the broker's.
@@ -99,6 +100,14 @@ def keep(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied:
             text = f"the clock of this computer is {format_duration(whole_seconds(behind))} behind the operator's: "
             errors.append(f"{text}the request ends too early. Correct it, and repeat this")
     return report(dict.fromkeys(protected, (end, shown, None)), terms, notes, errors)
+
+
+def _refuse_to_shorten(shown: str, until: str | None, end: datetime) -> None:
+    """until: of the object that there is; None = it has no end."""
+    if until is None:
+        raise UsageError(f"{shown} keeps them without an end; --replace gives it one")
+    if (later := datetime.fromisoformat(until)) > end:
+        raise UsageError(f"{shown} keeps them until {timestamp(later)}, which is later; --replace shortens that")
 
 
 def refuse_removal(target: ChosenCluster, groups: Sequence[str], denied: NotAllowed) -> UsageError:

@@ -7,27 +7,34 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from group_hygiene.cli.documents import read_documents
+from group_hygiene.controller.objects import connection_of
 from group_hygiene.errors import UsageError
-from group_hygiene.model.naming import printable
+from group_hygiene.model.naming import printable, truncated_list
 from group_hygiene.restore.grouprestore import parse_restore
 from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.crds import API_VERSION, PLURALS
 from group_hygiene.spec.judge import violations
 from group_hygiene.spec.keep import parse_keep
+from group_hygiene.spec.patterns import is_like_a_pattern
 from group_hygiene.spec.policy import Policy, parse_policy
+
+_SHOWN = 3
 
 
 @dataclass
 class Manifests:
     """The contents of the files. connections: (namespace, name) -> Connection. skipped: kinds of ignored objects.
 
-    titles: kind, namespace and name of each object of our CRDs.
+    titles: kind, namespace and name of each object of our CRDs. named: the connections that valid objects name. notes:
+    one for each GroupKeep and GroupRestore whose ids look like patterns.
     """
 
     policies: list[Policy] = field(default_factory=list)
     connections: dict[tuple[str, str], Connection] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)
     titles: list[str] = field(default_factory=list)
+    named: set[tuple[str, str]] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
 
 def read_manifests(names: Sequence[str], namespace: str = "default", policy_needed: bool = True) -> Manifests:
@@ -63,7 +70,7 @@ def read_manifests(names: Sequence[str], namespace: str = "default", policy_need
             mistakes.append(f"{document.at()}: {title} is given twice")
         manifests.titles.append(title)
         if not wrong:
-            _add(kind, obj, manifests)
+            _add(kind, title, obj, manifests)
     if unread or mistakes:
         raise UsageError(
             "\n".join([*unread, *(["the files are not valid:"] if mistakes else []), *map(printable, mistakes)])
@@ -73,8 +80,10 @@ def read_manifests(names: Sequence[str], namespace: str = "default", policy_need
     return manifests
 
 
-def _add(kind: str, obj: dict[str, Any], manifests: Manifests) -> None:
+def _add(kind: str, title: str, obj: dict[str, Any], manifests: Manifests) -> None:
     parsed = _PARSERS[kind](obj)
+    if not isinstance(parsed, Connection):
+        manifests.named.add(connection_of(obj))
     if isinstance(parsed, Policy):
         # Observations of a policy are stored by its uid, and an unapplied policy has none.
         manifests.policies.append(replace(parsed, uid=parsed.uid or parsed.key))
@@ -82,6 +91,9 @@ def _add(kind: str, obj: dict[str, Any], manifests: Manifests) -> None:
         manifests.connections[parsed.namespace, parsed.name] = parsed
     else:
         manifests.skipped.add(kind)
+        if like := [name for name in obj["spec"].get("groups") or () if is_like_a_pattern(name)]:
+            shown = printable(truncated_list(like, _SHOWN))
+            manifests.notes.append(f"{title}: spec.groups has exact ids, and no patterns like {shown}")
 
 
 _UNAPPLIED = {"uid": "", "namespace": ""}

@@ -114,8 +114,9 @@ def _validated(target: ChosenCluster, files: Sequence[str]) -> Report:
         raise UsageError(f"there is no object of {API_VERSION} in the files")
     if misnamed := _misnamed(manifests):
         raise UsageError("\n".join(["the files are not valid:", *misnamed.values()]))
-    keys = sorted({_reference(policy) for policy in manifests.policies} - set(manifests.connections))
+    keys = sorted(manifests.named - set(manifests.connections))
     notes = [f"KafkaConnection {'/'.join(key)} is in none of the files: it is not validated" for key in keys]
+    notes += manifests.notes
     notes += [f"{kind}: ignored, not of {API_VERSION}" for kind in sorted(manifests.skipped - set(PLURALS))]
     document = {"valid": manifests.titles, "notes": notes, "errors": []}
     count = len(manifests.titles)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from group_hygiene.controller.guard import Granted, Grants
+from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.isolation import isolated
 from group_hygiene.controller.objects import POLICIES, Object, key_of, refuse_unusable
 from group_hygiene.controller.services import Services
@@ -72,20 +72,14 @@ def bind(services: Services, connection: Connection) -> tuple[list[Policy], list
     return bound, active
 
 
-def admitted(
-    grants: Grants, connection: Connection, obj: Object, right: Right, parse: Callable[[Object], R]
-) -> Admitted[R] | Refusal:
-    """A GroupRestore or GroupKeep, narrowed to the groups that the connection grants; a Refusal = it does not run.
-
-    Raises ApiError.
-    """
-    granted = grants.of(connection, obj["metadata"]["namespace"])
+def admitted(granted: Granted, obj: Object, right: Right, parse: Callable[[Object], R]) -> Admitted[R] | Refusal:
+    """A GroupRestore or GroupKeep, narrowed to the groups of the grant; a Refusal = it does not run."""
     patterns = None if granted.grant is None else granted.grant.groups(right)
-    what = "restore" if right is Right.RESTORE else "keep"
+    what, connection = "restore" if right is Right.RESTORE else "keep", granted.connection.key
     try:
         refuse_unusable(obj)
-        admit_right(connection.key, granted.namespace, granted.grant, right)
-        spec = isolated(f"a {what} of connection {connection.key}", parse, obj)
+        admit_right(connection, granted.namespace, granted.grant, right)
+        spec = isolated(f"a {what} of connection {connection}", parse, obj)
     except SpecError as error:
         return Refusal.of(error)
     if isinstance(spec, Refusal):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from group_hygiene.controller.api import KINDS, Api
@@ -23,11 +23,15 @@ _LABELS_S = 30.0
 
 @dataclass(frozen=True)
 class Granted:
-    """The grant of a connection to a namespace at the start of a run, by the namespace's labels at that time."""
+    """The grant of a connection to a namespace at the start of a run, by the namespace's labels at that time.
+
+    is_certain: False = the labels matter and could not be read, or the namespace is gone: it may be wider.
+    """
 
     connection: Connection
     namespace: str
     grant: Grant | None
+    is_certain: bool = field(default=True, compare=False)
 
 
 def parsed(obj: Object) -> tuple[Connection, SpecError | None]:
@@ -44,10 +48,12 @@ def parsed(obj: Object) -> tuple[Connection, SpecError | None]:
 
 def read_grant(api: Api, connection: Connection, namespace: str) -> Granted:
     """The connection's current grant to the namespace. Reads its labels only if they matter. Raises ApiError."""
-    labels = None
-    if namespace != connection.namespace and connection.selects_by_label:
-        labels = api.namespace_labels(namespace)
-    return Granted(connection, namespace, grant(connection, namespace, labels))
+    labels = api.namespace_labels(namespace) if _labels_matter(connection, namespace) else {}
+    return Granted(connection, namespace, grant(connection, namespace, labels), labels is not None)
+
+
+def _labels_matter(connection: Connection, namespace: str) -> bool:
+    return namespace != connection.namespace and connection.selects_by_label
 
 
 class Grants:
@@ -64,21 +70,19 @@ class Grants:
         is_unknown = connection.selects_by_label and self._clock.monotonic() - at >= _LABELS_S
         return is_unknown or grant(connection, namespace, labels) is not None
 
-    def is_unknown(self, connection: Connection, namespace: str) -> bool:
-        """Whether the last read of labels that the grant depends on found none: gone, or not readable."""
-        return connection.selects_by_label and self._labels.get(namespace, (0.0, None))[1] is None
-
     def of(self, connection: Connection, namespace: str) -> Granted:
         """Raises ApiError."""
-        labels = None
-        if namespace != connection.namespace and connection.selects_by_label:
-            now = self._clock.monotonic()
-            at, labels = self._labels.get(namespace, (-math.inf, None))
-            if now - at >= _LABELS_S:
-                labels = self._api.namespace_labels(namespace)
-                self._labels = {name: known for name, known in self._labels.items() if now - known[0] < _LABELS_S}
-                self._labels[namespace] = now, labels
-        return Granted(connection, namespace, grant(connection, namespace, labels))
+        labels = self._read_labels(namespace) if _labels_matter(connection, namespace) else {}
+        return Granted(connection, namespace, grant(connection, namespace, labels), labels is not None)
+
+    def _read_labels(self, namespace: str) -> dict[str, str] | None:
+        now = self._clock.monotonic()
+        at, labels = self._labels.get(namespace, (-math.inf, None))
+        if now - at >= _LABELS_S:
+            labels = self._api.namespace_labels(namespace)
+            self._labels = {name: known for name, known in self._labels.items() if now - known[0] < _LABELS_S}
+            self._labels[namespace] = now, labels
+        return labels
 
 
 @dataclass(frozen=True)

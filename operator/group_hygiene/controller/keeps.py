@@ -8,6 +8,7 @@ from typing import Any
 
 from group_hygiene import reconcile
 from group_hygiene.controller.binding import Admitted, AdmittedPolicy, admitted
+from group_hygiene.controller.guard import Granted
 from group_hygiene.controller.isolation import tried
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, Key, Object
 from group_hygiene.controller.schedule import Turns
@@ -21,7 +22,7 @@ from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
 from group_hygiene.spec.access import Right
-from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.connection import Connection, ledger_of
 from group_hygiene.spec.keep import parse_keep
 from group_hygiene.status.of_keeps import build_keep_status
 from group_hygiene.status.redaction import connection_not_ready, redact_problem
@@ -30,6 +31,8 @@ from group_hygiene.status.redaction import connection_not_ready, redact_problem
 _ROUND_S = 3.0
 # How often requests are renewed and groups are read again; the first pause after a refusal, which doubles.
 _REFRESH_S, _AGAIN_S = 60.0, 2.0
+# Groups with these are read again as after a refusal.
+_UNCERTAIN = frozenset({reasons.BEING_DELETED, reasons.GROUP_UNREADABLE})
 
 
 Keeping = Admitted[GroupKeep]
@@ -45,7 +48,7 @@ class Keeps:
         self._turns = Turns(services.clock)
         # uid -> group -> its deletions before its request was written.
         self._earlier: dict[str, dict[str, Deletions]] = {}
-        # uid -> the groups that it asks for; None = not known.
+        # uid -> the groups that it asks for and may keep; None = not known.
         self._wanted: dict[str, frozenset[str] | None] = {}
         # uid -> a hash of the status that was written, without the conditions' times.
         self._shown: dict[str, int] = {}
@@ -63,28 +66,28 @@ class Keeps:
             if granted.grant is None:
                 # Not even decoded: it costs the loop of a connection no more than its names.
                 if (listed := self._services.objects.listed(KEEPS, key)) is not None:
-                    self._refuse(key, listed.uid, connection)
+                    self._refuse(key, listed.uid, granted)
             elif (obj := self._services.objects.get(KEEPS, *key)) is not None:
-                keeping = admitted(self._services.grants, connection, obj, Right.KEEP, parse_keep)
+                keeping = admitted(granted, obj, Right.KEEP, parse_keep)
                 if isinstance(keeping, Refusal):
-                    self._refuse(key, obj["metadata"]["uid"], connection, keeping.reason)
+                    self._refuse(key, obj["metadata"]["uid"], granted, keeping.reason)
                 else:
-                    self._wanted[keeping.uid] = frozenset(filter(keeping.spec.granted, keeping.spec.groups))
+                    wanted = frozenset(filter(keeping.spec.granted, keeping.spec.groups))
+                    self._wanted[keeping.uid] = wanted if granted.is_certain else None
                     if (restorable := granted.grant.groups(Right.RESTORE)) is not None:
                         keeping = replace(keeping, spec=replace(keeping.spec, restorable=restorable.matches))
                     found.append(keeping)
-        self._turns.keep_only(self._wanted, {each.namespace for each in found})
+        self._turns.begin_round(self._wanted, {each.namespace for each in found})
         for uid in (self._earlier.keys() | self._shown.keys()) - self._wanted.keys():
             self._forget(uid)
         return [each for each in found if self._turns.is_due(each.uid, _edition(each))]
 
-    def _refuse(self, key: Key, uid: str, connection: Connection, reason: str = reasons.CROSS_NAMESPACE) -> None:
+    def _refuse(self, key: Key, uid: str, granted: Granted, reason: str = reasons.CROSS_NAMESPACE) -> None:
         """Another thread writes its status from now on.
 
         A grant that was revoked ends its requests at once. What can't be read keeps its groups until they run out.
         """
-        revoked = reason in (reasons.CROSS_NAMESPACE, reasons.ACTION_NOT_GRANTED)
-        revoked = revoked and not self._services.grants.is_unknown(connection, key[0])
+        revoked = granted.is_certain and reason in (reasons.CROSS_NAMESPACE, reasons.ACTION_NOT_GRANTED)
         self._wanted[uid] = frozenset() if revoked or reason == reasons.TERMINATING else None
         self._forget(uid)
         self._services.unserved.skip(KEEPS, key)
@@ -96,21 +99,16 @@ class Keeps:
         reconcile.withdraw(context, wanted, lambda namespace: is_complete and api.serves(namespace))
 
     def _of_others(self, contents: Contents) -> dict[str, None]:
-        """Keeps that have requests in this ledger and name another connection, unless that one has another ledger.
+        """Keeps that have requests in this ledger and name another connection, unless that one uses another ledger.
 
         Connections to one cluster share its ledger if they name the same topic.
         """
-        uids = reconcile.keepers(contents) - self._wanted.keys()
-        named = self._services.objects.connections_of(KEEPS, uids) if uids else {}
-        own = self._ledger_id((self._namespace, self._name))
-        others = {key for key in set(named.values()) if self._ledger_id(key) not in (None, own)} if own else set()
-        return {uid: None for uid, key in named.items() if key not in others}
-
-    def _ledger_id(self, connection: Key) -> str | None:
-        """As its status shows it; None = unknown."""
-        obj = self._services.objects.get(CONNECTIONS, *connection) or {}
-        id_: str | None = ((obj.get("status") or {}).get("ledger") or {}).get("id")
-        return id_
+        uids, objects = reconcile.keepers(contents) - self._wanted.keys(), self._services.objects
+        named = objects.connections_of(KEEPS, uids) if uids else {}
+        others = {key: ledger_of(objects.get(CONNECTIONS, *key) or {}) for key in set(named.values())}
+        # Not as in the status of the own connection, which may still show the ledger before it was recreated.
+        own = contents.owner.ledger if contents.owner else None
+        return {uid: None for uid, key in named.items() if own is None or others[key] in (None, own)}
 
     def run(
         self,
@@ -162,7 +160,7 @@ class Keeps:
 
     def _plan(self, each: Keeping, found: Sequence[KeptGroup] | Refusal) -> None:
         edition, pause, wait = _edition(each), _AGAIN_S / 2, _REFRESH_S
-        if isinstance(found, Refusal) or any(group.reason == reasons.BEING_DELETED for group in found):
+        if isinstance(found, Refusal) or any(group.reason in _UNCERTAIN for group in found):
             before = self._turns.pause(each.uid, edition)
             pause = wait = _AGAIN_S if before is None else min(before * 2, _REFRESH_S)
         self._turns.plan(each.uid, edition, pause, wait)

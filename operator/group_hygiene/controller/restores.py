@@ -26,9 +26,8 @@ from group_hygiene.status.redaction import connection_not_ready, redact_problem
 
 # Pauses before a waiting restore is tried again: each try reads the whole ledger.
 _AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0
-# In one round: how many restores of a namespace are tried, and the seconds for all; policies run after them. The pause
-# before those that are left.
-_OF_NAMESPACE, _ROUND_S, _REST_S = 20, 10.0, 1.0
+# In one round: how many restores of a namespace are tried, and the seconds for all; policies run after them.
+_OF_NAMESPACE, _ROUND_S = 20, 10.0
 
 Asked = Admitted[RestoreRequest]
 
@@ -43,8 +42,6 @@ class Restores:
         self._turns = Turns(services.clock)
         # uid of a restore that took longer than its turn -> the results of the groups that were tried.
         self._results: dict[str, dict[str, GroupResult]] = {}
-        # Seconds until those that had no turn in this round; None = all had one.
-        self._rest: float | None = None
         # uids of restores that got a result in this round.
         self._finished: set[str] = set()
 
@@ -55,7 +52,7 @@ class Restores:
         """
         objects = [obj for obj in self._services.granted(RESTORES, connection) if not is_over(obj)]
         uids = {obj["metadata"]["uid"] for obj in objects}
-        self._turns.keep_only(uids, {obj["metadata"]["namespace"] for obj in objects})
+        self._turns.begin_round(uids, {obj["metadata"]["namespace"] for obj in objects})
         self._results = {uid: results for uid, results in self._results.items() if uid in uids}
         return objects
 
@@ -66,7 +63,8 @@ class Restores:
         for obj in objects:
             if not self._turns.is_due(obj["metadata"]["uid"], connection.generation):
                 continue
-            found = admitted(self._services.grants, connection, obj, Right.RESTORE, lambda obj: parse_restore(obj)[1])
+            granted = self._services.grants.of(connection, obj["metadata"]["namespace"])
+            found = admitted(granted, obj, Right.RESTORE, lambda obj: parse_restore(obj)[1])
             if isinstance(found, Refusal):
                 self._services.unserved.skip(RESTORES, key_of(obj))
             else:
@@ -80,7 +78,6 @@ class Restores:
 
         Reads the ledger once for all, if there is memory for that. guarding: returns the guard of one of them.
         """
-        self._rest = None
         if not restores:
             return
         budget, generation = Deadline(min(_ROUND_S, context.deadline().left)), context.connection.generation
@@ -89,13 +86,12 @@ class Restores:
             turns[asked.namespace] += 1
             if turns[asked.namespace] <= _OF_NAMESPACE:
                 first.append(asked)
-        self._rest, restores = _REST_S if len(first) < len(restores) else None, first
+        restores = first
         saved = self._read(context, restores)
         # Those of one may fit, though not those of all.
         one_by_one = isinstance(saved, Refusal) and saved.reason == reasons.MEMORY_EXHAUSTED and len(restores) > 1
         for number, asked in enumerate(restores):
             if number and budget.left <= 0:
-                self._rest = 0.0
                 return
             guard = guarding(asked)
             if one_by_one:
@@ -137,9 +133,7 @@ class Restores:
         return tried(what, read_saved, journal, requests, context.deadline())
 
     def seconds_to_wait(self) -> float | None:
-        """Seconds until the next of those that were tried is due; None = none waits."""
-        if self._rest is not None:
-            return self._rest
+        """Seconds until the next restore is due; None = none waits."""
         return self._turns.seconds_to_wait()
 
     def report_not_ready(self, restores: Sequence[Asked], error: HygieneError) -> None:

@@ -11,6 +11,8 @@ from group_hygiene.controller.binding import Admitted, S
 from group_hygiene.process.clock import Clock
 
 _NEVER = float("-inf")
+# The pause before objects that had no turn in a round.
+_REST_S = 1.0
 
 
 class Schedule:
@@ -80,18 +82,23 @@ class Turns:
         # The last try of each uid, and of each namespace, in monotonic seconds.
         self._tried: dict[str, float] = {}
         self._served: dict[str, float] = {}
+        # The uids that were due in this round and were not tried yet.
+        self._left: set[str] = set()
 
     def in_order(self, objects: Iterable[Admitted[S]]) -> list[Admitted[S]]:
+        """Those that are due now, in the order of their turns."""
         of_namespace: Counter[str] = Counter()
         turns: dict[str, tuple[int, float]] = {}
         oldest = sorted(objects, key=lambda each: self._tried.get(each.uid, _NEVER))
         for each in oldest:
             turns[each.uid] = of_namespace[each.namespace], self._served.get(each.namespace, _NEVER)
             of_namespace[each.namespace] += 1
+        self._left = set(turns)
         return sorted(oldest, key=lambda each: turns[each.uid])
 
     def note_tried(self, each: Admitted[Any]) -> None:
         self._tried[each.uid] = self._served[each.namespace] = self._clock.monotonic()
+        self._left.discard(each.uid)
 
     def plan(self, uid: str, edition: object, pause: float, wait: float) -> None:
         """The next turn comes after `wait` seconds. pause: to be doubled if it fails again."""
@@ -106,7 +113,9 @@ class Turns:
         return self.pause(uid, edition) is None or self._next[uid].at <= self._clock.monotonic()
 
     def seconds_to_wait(self) -> float | None:
-        """Seconds until the first planned turn; None = none is planned."""
+        """Seconds until the next turn; None = there is none."""
+        if self._left:
+            return _REST_S
         now = self._clock.monotonic()
         return min((max(0.0, planned.at - now) for planned in self._next.values()), default=None)
 
@@ -114,7 +123,9 @@ class Turns:
         self._next.pop(uid, None)
         self._tried.pop(uid, None)
 
-    def keep_only(self, uids: Collection[str], namespaces: Collection[str]) -> None:
+    def begin_round(self, uids: Collection[str], namespaces: Collection[str]) -> None:
+        """Forget all but these. Those that are due have their turns in this round, or are left."""
+        self._left.clear()
         for uid in [uid for uid in {*self._next, *self._tried} if uid not in uids]:
             self.forget(uid)
         self._served = {name: at for name, at in self._served.items() if name in namespaces}

@@ -110,6 +110,7 @@ COMMIT_FAILED: Final = "CommitFailed"
 # The state of a GroupKeep, or of one of its groups.
 KEPT: Final = "Kept"
 GROUP_UNKNOWN: Final = "GroupUnknown"
+GROUP_UNREADABLE: Final = "GroupUnreadable"
 ALREADY_DELETED: Final = "AlreadyDeleted"
 BEING_DELETED: Final = "BeingDeleted"
 KEEP_ENDED: Final = "KeepEnded"

@@ -252,4 +252,8 @@ def _protected(
     if before is not None and effect_of_deletion(contents, name, before):
         text = "it or some of its offsets were deleted when the request was written"
         return result(False, reasons.ALREADY_DELETED, text, _how_to_restore(context, keep, name))
+    if isinstance(found, Fault):
+        # Its message may have addresses of brokers.
+        text = f"whether it exists could not be read ({found.code}); the request protects it"
+        return result(True, reasons.GROUP_UNREADABLE, text)
     return result(True)

@@ -361,13 +361,24 @@ def _connection(obj: Mapping[str, Any], given: Mapping[str, Any]) -> Connection:
 
 
 def cluster_of(obj: Mapping[str, Any]) -> str | None:
-    """The id of the Kafka cluster that a KafkaConnection must lead to: in its spec, or else its status; None = any.
+    """The id of the Kafka cluster that a KafkaConnection must lead to: in its spec, or else its status; None = any."""
+    return _named(obj, "clusterID")
 
-    obj: of any shape, as it may have been stored under an older CRD.
-    """
-    parts = [part for part in (obj.get("spec"), obj.get("status")) if isinstance(part, Mapping)]
-    named = [part.get("clusterID") for part in parts]
-    return next((each for each in named if each and isinstance(each, str)), None)
+
+def ledger_of(obj: Mapping[str, Any]) -> str | None:
+    """The id of the only ledger that a KafkaConnection uses: in its spec, or else its status; None = not known yet."""
+    return _named(obj, "ledger", "id")
+
+
+def _named(obj: Mapping[str, Any], *path: str) -> str | None:
+    """obj: of any shape, as it may have been stored under an older CRD."""
+    for part in ("spec", "status"):
+        value: Any = obj
+        for name in (part, *path):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value and isinstance(value, str):
+            return value
+    return None
 
 
 def parse_access_only(obj: Mapping[str, Any]) -> Connection:
