@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ from hypothesis import strategies as st
 from kafka.errors import KafkaProtocolError
 from kafka.protocol.admin import ListGroupsResponse
 
+from group_hygiene.kafka import library, long_ids
 from group_hygiene.kafka.answers import listed
 from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.long_ids import LargeList
+from group_hygiene.kafka.protocol import RawListGroupsRequest
 from group_hygiene.model.groups import ID_MAX, Fault
 from tests.unit.test_answers import ROWS, ListedGroup
 
@@ -80,3 +84,31 @@ def test_another_layout_is_an_error(frame: bytes) -> None:
     """It never becomes a shorter list."""
     with pytest.raises(KafkaProtocolError):
         _received(frame, 5, 3).answer()
+
+
+def _body(rows: list[Any], throttled: int = 0) -> bytes:
+    return bytes(ListGroupsResponse(throttle_time_ms=throttled, error_code=0, groups=rows).encode(version=5))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 1_000, 1 << 20])
+def test_a_connection_reads_it_among_other_answers(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces of any size: each request gets its own answer, and only a list that is too large loses ids."""
+    monkeypatch.setattr(library, "FRAME_BYTES", 2_000)
+    monkeypatch.setattr(long_ids, "_AT_ONCE", 1_500)
+    short, other, long = (
+        ListedGroup(group_id=name, protocol_type="", group_state="Empty", group_type="Classic")
+        for name in ("a", "b", "x" * (ID_MAX + 1))
+    )
+    sent = [[short, other], [short, other, long], [short, long, long, other], [other]]
+    manager: Any = SimpleNamespace(config={"client_id": "a"}, weigh=lambda _: None, give_back=lambda _: None)
+    parser, stream = library._Parser(manager), b""
+    for number, rows in enumerate(sent):
+        request = RawListGroupsRequest()
+        request.API_VERSION = 5
+        frame = struct.pack(">i", parser.send_request(request)) + b"\0" + _body(rows, number)
+        stream += struct.pack(">i", len(frame)) + frame
+    pieces = (stream[start : start + size] for start in range(0, len(stream), size))
+    answers = [answer for piece in pieces for _, answer in parser.receive_bytes(piece)]
+    assert [(answer.throttle_time_ms, answer.left_out) for answer in answers] == [(0, 0), (1, 0), (2, 2), (3, 0)]
+    read = [[short, other], [short, other, long], [short, other], [other]]
+    assert [answer.body for answer in answers] == [_body(rows, number) for number, rows in enumerate(read)]

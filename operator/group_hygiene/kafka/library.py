@@ -80,6 +80,9 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
 
     def receive_bytes(self, data: bytes) -> list[Any]:
         """As the library, but a list of groups that is too large is read without very long ids."""
+        if not any(map(_lists_groups, self.in_flight_requests)):
+            received: list[Any] = super().receive_bytes(data)
+            return received
         answers: list[Any] = []
         rest = memoryview(data)
         while rest:
@@ -101,8 +104,7 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
         """head: the bytes of an answer's length that were received."""
         header: Any = self.in_flight_requests[0] if self.in_flight_requests else None
         size = int.from_bytes(head, "big", signed=True)
-        is_list = isinstance(header, RawHeader) and header.request_api_key == ListGroupsRequest.API_KEY
-        if len(head) < 4 or not is_list or size <= FRAME_BYTES:
+        if len(head) < 4 or not _lists_groups(header) or size <= FRAME_BYTES:
             return False
         self._list = LargeList(size, header.request_api_version)
         self._header.seek(0)
@@ -128,6 +130,11 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
             raise kafka_errors.InvalidReceiveError(f"a broker's answer is larger than {most} bytes")
         # Before the buffer for it is allocated.
         self._manager.weigh(nbytes if raw else nbytes * DECODED_WEIGHT)
+
+
+def _lists_groups(header: object) -> bool:
+    """Whether a request's answer is a list of groups that the operator decodes itself."""
+    return isinstance(header, RawHeader) and header.request_api_key == ListGroupsRequest.API_KEY
 
 
 class WeakScram(kafka_errors.SaslAuthenticationFailedError):  # type: ignore[misc]
