@@ -6,8 +6,10 @@ sets THOROUGH=1, for more examples.
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
+from group_hygiene.spec.patterns import Patterns
 from tests.examples import examples
 
 settings.register_profile(
@@ -19,3 +21,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("unit")
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that are compared with any list of patterns, as the test goes on."""
+    names, matches = list[str](), Patterns.matches
+
+    def noting(patterns: Patterns, name: str) -> bool:
+        names.append(name)
+        return matches(patterns, name)
+
+    monkeypatch.setattr(Patterns, "matches", noting)
+    return names

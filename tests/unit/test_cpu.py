@@ -104,3 +104,22 @@ def test_what_counts_too_much_ends() -> None:
         _compute(0.02)
         done.append(item)
     assert len(done) < 1_000
+
+
+def test_an_error_gives_the_turn_back() -> None:
+    """Also while the error is at hand, as in a log: what waits for a turn must not wait for that."""
+    turns, other = Turns(1), threading.Event()
+
+    def wait_for_a_turn() -> None:
+        with turns.turn("other"):
+            other.set()
+
+    def fail() -> None:
+        for _ in turns.each("many", range(9), lambda _: True):
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError) as caught:
+        fail()
+    threading.Thread(target=wait_for_a_turn, daemon=True).start()
+    assert other.wait(10)
+    assert caught.traceback
