@@ -1,4 +1,4 @@
-"""Groups with ids as long as Kafka accepts, which whoever may use a prefix of group ids can create."""
+"""Groups with ids as long as Kafka accepts, which any client with a prefix of group ids may create."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_blocked(metrics: Metrics) -> None:
 
 
 def test_a_dry_run_is_never_blocked(metrics: Metrics) -> None:
-    """It deletes nothing anyway, so an alert on the gauge would wake somebody for nothing."""
+    """It deletes nothing anyway, so an alert on the gauge would say nothing that helps."""
     metrics.policy_ran(plan(delete(), [match("a")], total=1), [], 1.0)
     assert _value(metrics, "deletion_blocked", **_POLICY) == 0
 

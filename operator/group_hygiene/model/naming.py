@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 # In bytes of JSON. etcd accepts objects of at most 1.5 MiB, and an Event's message may have 1,024 bytes.
-MESSAGE_MAX, ID_MAX = 1_000, 1_024
+MESSAGE_MAX, _ID_SHOWN_MAX = 1_000, 1_024
 # Names that need no quotes in any shell.
 PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.:@+-]*")
 
@@ -61,7 +61,7 @@ def id_line(text: str) -> str:
 
 def id_shown(group: str) -> str:
     """A name from Kafka for statuses, by `id_line`. A group's id may have 32,767 bytes, and each takes six in JSON."""
-    return truncated(id_line(group), ID_MAX)
+    return truncated(id_line(group), _ID_SHOWN_MAX)
 
 
 def json_bytes(text: str) -> int:
