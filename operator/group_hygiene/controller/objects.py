@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.process import memory
 from group_hygiene.spec.crds import dropped_fields
+from group_hygiene.spec.judge import is_deep
 
 Object = dict[str, Any]
 # Namespace and name.
@@ -332,10 +332,8 @@ def _fitted(room: _Room, namespace: str, obj: Mapping[str, Any], is_used: bool) 
     """is_used: the spec is stored already, so it stays, whatever the room."""
     stored = trimmed(obj)
     small = stored | {"status": _small(stored["status"])}
-    lacking, size = 0, OBJECT_BYTES + 1
-    with suppress(RecursionError):
-        size = len(msgspec.json.encode(stored["spec"]))
-    if size > OBJECT_BYTES:
+    lacking = 0
+    if is_deep(stored["spec"]) or len(msgspec.json.encode(stored["spec"])) > OBJECT_BYTES:
         why = f"the spec takes more than {OBJECT_BYTES >> 10} KiB, or has too many levels: use several objects"
     else:
         for each, certain in ((stored, False), (small, is_used)):

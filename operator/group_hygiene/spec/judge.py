@@ -147,7 +147,7 @@ def verdict(kind: str, obj: Mapping[str, Any]) -> Verdict:
     if form is not None and known is not None and known[0] == form:
         return known[1]
     spec, schema = obj.get("spec"), schema_of(kind)["properties"]["spec"]
-    if spec is None or _is_deep(spec):
+    if spec is None or is_deep(spec):
         return Verdict(f"spec: must {'be given' if spec is None else f'have at most {_LEVELS} levels'}")
     judging = _Judging(schema)
     judging.judge(_filled(spec, schema), schema, ("spec",))
@@ -361,8 +361,8 @@ def _filled(value: Any, schema: Mapping[str, Any]) -> Any:
     return value
 
 
-def _is_deep(value: Any) -> bool:
-    """Whether a value from JSON has too many levels for a recursion."""
+def is_deep(value: Any) -> bool:
+    """Whether a value from JSON has more levels than any CRD: too many for a recursion."""
     level = [value]
     for _ in range(_LEVELS):
         inner = [
