@@ -319,7 +319,7 @@ POLICIES_TABLE = [
     ),
     pytest.param(
         Run(ENFORCE, [match("a")], halted=Refusal("TooManyChanges", "because")),
-        stuck("TooManyChanges", others="DeletionBlocked True TooManyChanges", blocked=1),
+        ready("Succeeded", others="DeletionBlocked True TooManyChanges", events="Warning TooManyChanges", blocked=1),
         id="TooManyChanges",
     ),
     pytest.param(

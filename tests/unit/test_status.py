@@ -204,14 +204,15 @@ def test_blocked_deletions_are_not_ready(reason: str, kind: str) -> None:
     assert _kinds(after) == {"Ready", "DeletionBlocked"}
 
 
-def test_a_limit_blocks_deletions_and_the_policy_is_ready() -> None:
+@pytest.mark.parametrize("reason", [reasons.LIMIT_EXCEEDED, reasons.TOO_MANY_CHANGES])
+def test_a_limit_blocks_deletions_and_the_policy_is_ready(reason: str) -> None:
     """Many abandoned groups are no fault of the policy: else any client of Kafka could fail a Flux Kustomization."""
-    status = _status(_ENFORCE, [match("a")], refusals=(Refusal(reasons.LIMIT_EXCEEDED, "too many are due"),))
+    status = _status(_ENFORCE, [match("a")], refusals=(Refusal(reason, "too many are due"),))
     assert _kinds(status) == {"Ready", "DeletionBlocked"}
     ready, blocked = _condition(status, "Ready"), _condition(status, "DeletionBlocked")
     assert (ready["status"], ready["reason"]) == ("True", reasons.SUCCEEDED)
     assert ready["message"].endswith("; too many are due")
-    assert (blocked["status"], blocked["reason"]) == ("True", reasons.LIMIT_EXCEEDED)
+    assert (blocked["status"], blocked["reason"]) == ("True", reason)
 
 
 def test_incomplete_snapshot_is_not_ready() -> None:

@@ -34,6 +34,8 @@ PASSING = frozenset(
         reasons.EVIDENCE_WENT_BACK,
     }
 )
+# Nothing is wrong if many groups are abandoned: those reasons leave a policy Ready.
+LIMITS = frozenset({reasons.LIMIT_EXCEEDED, reasons.TOO_MANY_CHANGES})
 # The reasons of groups whose use and offsets were read: they may match later.
 _JUDGED = frozenset(
     {
@@ -69,8 +71,7 @@ def build_status(
     lacking = lacking_evidence(plan, snapshot)
     if not snapshot.complete:
         conditions.not_ready(snapshot.refusal)
-    elif blocked is not None and blocked.reason != reasons.LIMIT_EXCEEDED:
-        # Nothing is wrong if many groups are abandoned.
+    elif blocked is not None and blocked.reason not in LIMITS:
         conditions.not_ready(blocked, stalled=blocked.reason not in PASSING)
     elif inability is not None:
         conditions.not_ready(inability, stalled=inability.reason == reasons.FAILOVER_TARGET)
