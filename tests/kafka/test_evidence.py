@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from group_hygiene import reconcile
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.coordinators import PREFIX
@@ -19,13 +20,15 @@ from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import LargestCoverage
+from group_hygiene.model.group_keep import GroupKeep
+from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Memory, open_ledger
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, requests, soon
-from tests.kafka.scene import Scene, alert, policy, verdicts
+from tests.kafka.scene import Guard, Scene, alert, policy, verdicts
 from tests.kafka.tables import Pipeline
 from tests.warehouse import Warehouse, idle, in_use, now, simple
 
@@ -64,6 +67,30 @@ def _entries(scene: Scene) -> list[Any]:
     ledger = open_ledger(scene.client, settings, soon(), create=False, claim=False)
     assert ledger is not None
     return list(ledger.entries(lambda key: True, soon()))
+
+
+def test_a_keep_tells_of_the_last_use(scene: Scene, pipeline: Pipeline, make: Maker, topic: str) -> None:
+    """Whatever policies ask: of each group that a GroupKeep keeps, as the tables have it; not by tables of long ago."""
+    old, unknown = make.abandoned(make.name("old"), topic), make.abandoned(make.name("unknown"), topic)
+    row = idle(old, last_clients=[{"client_id": "billing-7", "host": None}], last_clients_at=now())
+    pipeline.run([row])
+    keep = GroupKeep("kafka", "k", "uid", (old, unknown), "needed", None)
+
+    def found() -> dict[str, tuple[datetime | None, str]]:
+        kept = reconcile.keep_groups(reconcile.Executor(scene.context, Guard()), keep, {}, False)
+        assert not isinstance(kept, Refusal), kept
+        return {each.group: (each.idle_since, each.client) for each in kept}
+
+    nothing = {old: (None, ""), unknown: (None, "")}
+    assert found() == nothing
+    scene.observe(full=True)
+    used = {old: (row["empty_since"], "client 'billing-7'"), unknown: (None, "")}
+    assert found() == used
+    scene.observe()
+    assert found() == used
+    scene.use(None)
+    scene.observe(full=True)
+    assert found() == nothing
 
 
 def test_the_idle_go_and_all_others_stay(scene: Scene, pipeline: Pipeline, make: Maker, topic: str) -> None:

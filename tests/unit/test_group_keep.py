@@ -195,11 +195,11 @@ def test_groups_that_are_not_protected_come_first() -> None:
 
 
 def test_a_group_shows_its_last_use_and_client() -> None:
-    used = replace(GOOD, unchanged_since=NOW, client="client 'billing-7'")
+    used = replace(GOOD, unchanged_since=NOW, idle_since=NOW, client="client 'billing-7'")
     (row,) = build_keep_status(OBJECT, [used], NOW)["results"]
-    assert (row["unchangedSince"], row["lastClient"]) == (row["until"], "client 'billing-7'")
+    assert (row["unchangedSince"], row["idleSince"], row["lastClient"]) == (*[row["until"]] * 2, "client 'billing-7'")
     (row,) = build_keep_status(OBJECT, [GOOD], NOW)["results"]
-    assert not {"unchangedSince", "lastClient"} & row.keys()
+    assert not {"unchangedSince", "idleSince", "lastClient"} & row.keys()
 
 
 @pytest.mark.parametrize("group", [UNKNOWN, UNREAD], ids=["unknown", "unread"])

@@ -570,13 +570,17 @@ def test_sample_tells_lag(when: dict[str, Any], bounds: Any, expected: dict[str,
 
 
 def test_a_sample_shows_the_first_offsets() -> None:
-    """Of a match, three of them, and the number of all; of a group that stays none, as they change with every scan."""
+    """Of a match or an Empty group, three of them, and the number of all; of one in use none, as they change often."""
     offsets = {Partition("orders", number): CommittedOffset(number) for number in range(5)}
     found = [Verdict(group("a"), evidence(offsets=offsets), None)]
     stays = [Verdict(group("b"), evidence(offsets=offsets), Refusal(reasons.CAUGHT_UP, ""))]
-    entry, other = _status(delete(), found + stays)["sample"]
-    assert entry["partitions"] == 5
-    assert [(row["partition"], row["committedOffset"]) for row in entry["offsets"]] == [(0, 0), (1, 1), (2, 2)]
+    in_use = group("c", state=GroupState.STABLE)
+    used = [Verdict(in_use, evidence(offsets=offsets), Refusal(reasons.NOT_EMPTY, ""))]
+    *empty, other = _status(delete(), found + stays + used)["sample"]
+    for entry in empty:
+        assert entry["partitions"] == 5
+        assert [(row["partition"], row["committedOffset"]) for row in entry["offsets"]] == [(0, 0), (1, 1), (2, 2)]
+    assert [entry["group"] for entry in empty] == ["a", "b"]
     assert not {"offsets", "partitions"} & other.keys()
 
 
@@ -971,7 +975,7 @@ def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[S
         pytest.param(_OLD, NOW + timedelta(hours=9), False, id="nothing"),
         pytest.param({**_OLD, "lastRunID": "b"}, NOW + timedelta(hours=9), False, id="run-alone"),
         pytest.param(*_again([match("a"), refused("b")], timedelta(seconds=30)), False, id="time-alone"),
-        pytest.param(*_again([match("a"), refused("b")], timedelta(seconds=59)), False, id="time-just-before-a-minute"),
+        pytest.param(*_again([match("a"), refused("b")], timedelta(seconds=54)), False, id="time-just-before-a-minute"),
         pytest.param(*_again([match("a"), refused("b")], timedelta(minutes=1)), True, id="time-after-a-minute"),
         pytest.param(
             *_again([match("a"), refused("b", "CaughtUp")], timedelta(seconds=30)), False, id="reason-to-keep"

@@ -76,7 +76,9 @@ def unused_by_field(notes: Sequence[PatternNote]) -> Mapping[str, int]:
 def unused_refusal(notes: Sequence[PatternNote]) -> Refusal:
     """The reason and message of the condition PatternsMatch of a connection."""
     if not notes:
-        return Refusal(reasons.PATTERNS_MATCH, "each pattern of protect, exclude, access and owners selects a group")
+        return Refusal(
+            reasons.PATTERNS_MATCH, "no pattern of protect, exclude, access or owners was found that selects no group"
+        )
     reason = reasons.PATTERNS_UNUSED if any(note.unused for note in notes) else reasons.DOT_BEFORE_STAR
     return Refusal(reason, ", ".join(map(str, sorted(notes, key=lambda note: not note.unused))))
 

@@ -51,8 +51,9 @@ class KeptGroup:
 
     state: in Kafka; "" = there is no such group, None = not read. until: of its request; None = it has none. due: of
     the first mark of any policy. due_reason: what that marks the group for. policy: its name, if it is of the object's
-    namespace. unchanged_since: see `Seen.since`; None = not known. client: one of its members now, else the last that a
-    scan noted, in words; "" = not known. remedy: what helps, a sentence; "" = nothing more than `message` says.
+    namespace. unchanged_since: see `Seen.since`; None = not known. idle_since: see `Activity.idle_since`; None = not
+    known. client: one of its members now, else the last that a scan or the tables noted, in words; "" = not known.
+    remedy: what helps, a sentence; "" = nothing more than `message` says.
     """
 
     group: str
@@ -65,5 +66,6 @@ class KeptGroup:
     due_reason: DueReason | None = None
     policy: str = ""
     unchanged_since: datetime | None = None
+    idle_since: datetime | None = None
     client: str = ""
     remedy: str = ""

@@ -60,6 +60,7 @@ class Memory:
     of its backup.
     cluster_id: of the first answer; another one later means that the address now leads to another cluster.
     described: groups with members that were described since they had none before.
+    of_keeps: the activity of groups with a request of a GroupKeep, as the tables had it at the last full scan.
     last_records: the last known record of partitions that had unread records.
     answered_last: the id of the cluster that answered the last scan.
     due_before: whether the last scan found matches of a policy that deletes.
@@ -86,6 +87,7 @@ class Memory:
     unsent: dict[str, tuple[GroupOutcome, Sequence[Key]]] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     last_records: dict[Partition, LastRecord] = field(default_factory=dict)
+    of_keeps: dict[str, Activity] = field(default_factory=dict)
     described: set[str] = field(default_factory=set)
     cluster_id: str | None = None
     due_before: bool = False
@@ -111,6 +113,7 @@ class Memory:
                 self.scan_histories,
                 self.reads,
                 self.last_records,
+                self.of_keeps,
                 self.unwritten,
             ):
                 observed.clear()

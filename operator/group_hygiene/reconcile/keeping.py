@@ -126,7 +126,12 @@ def keep_groups(
     def result(name: str) -> KeptGroup:
         found_now = _protected(context, keep, name, found[name], earlier, policies)
         since = seen[name].since if name in seen and found_now.state == GroupState.EMPTY else None
-        return replace(found_now, unchanged_since=since, client=_client(contents.used_by.get(name), found[name], now))
+        activity = context.memory.of_keeps.get(name)
+        client = _client(contents.used_by.get(name), found[name], now)
+        if activity is None:
+            return replace(found_now, unchanged_since=since, client=client)
+        client = client or str(activity.last_client or "")
+        return replace(found_now, unchanged_since=since, idle_since=activity.idle_since, client=client)
 
     return [refused.get(name) or result(name) for name in keep.groups]
 

@@ -20,7 +20,7 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, LargestCoverage, Removal, ScanClock, Watch
-from group_hygiene.model.evidence import Claims, offsets_retention
+from group_hygiene.model.evidence import Activity, Claims, offsets_retention
 from group_hygiene.model.groups import (
     ID_MAX,
     Bounds,
@@ -328,7 +328,7 @@ class _Scan(Facts):
                 found = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
                 self.subscribed.update(found)
 
-    def read_activity(self, groups: Mapping[str, Group], deadline: Deadline) -> None:
+    def read_activity(self, groups: Collection[str], deadline: Deadline) -> None:
         evidence = read_evidence(self.context, self.cluster, groups, deadline, self.older)
         self.activity.update(evidence.groups)
         if self.coverage is None or self.coverage.problem is None:
@@ -336,6 +336,17 @@ class _Scan(Facts):
         if evidence.mark is not None:
             self.covered = evidence.mark
             self.context.journal.contents.apply([evidence.mark])
+
+    def read_for_statuses(self, policies: Sequence[Policy], full: bool) -> None:
+        """Read whether the tables are in order, if no verdict depended on them, and when groups of keeps were used."""
+        context = self.context
+        shown = full and context.tables is not None
+        named = context.journal.contents.object_keeps if shown else {}
+        if named or (self.coverage is None and (shown or any(policy.when.asks_evidence for policy in policies))):
+            self.read_activity(named, self.deadline)
+        if full:
+            found = {name: self.activity.get(name) for name in named}
+            context.memory.of_keeps = {name: known for name, known in found.items() if isinstance(known, Activity)}
 
     def note_unchanged(self, policies: Sequence[Policy], selected: Mapping[str, list[Group]]) -> None:
         """Note which groups of policies with `unchangedFor` are Empty with the same offsets as at the last scan.
@@ -469,9 +480,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
         )
     verdicts = scan.judge_all(selection, itertools.chain(filter(None, [first]), slices), whole)
     policies = [policy for policy in policies if policy.key in verdicts]
-    if scan.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
-        # No verdict depended on the tables this time; the status still shows whether they are in order.
-        scan.read_activity({}, deadline)
+    scan.read_for_statuses(policies, full)
     incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline, attested), scan.lost)
     moved = any(fault.code == "NOT_COORDINATOR" for fault in listing.not_loaded.values())
     grown = find_growth(context, cluster, deadline, records=full, coordinators=full or moved)

@@ -67,6 +67,8 @@ def _entry(of: KeptGroup) -> dict[str, Any]:
         entry |= {"exists": bool(of.state)} | ({"state": of.state} if of.state else {})
     if of.unchanged_since is not None:
         entry["unchangedSince"] = timestamp(of.unchanged_since)
+    if of.idle_since is not None:
+        entry["idleSince"] = timestamp(of.idle_since)
     if of.client:
         entry["lastClient"] = of.client
     if of.until is not None:

@@ -13,7 +13,7 @@ from group_hygiene.decide.lag import lag_summary_of
 from group_hygiene.decide.plan import EVIDENCE, FAILURES, SHOWN, Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import NEVER, Activity
-from group_hygiene.model.groups import Bounds, GroupType
+from group_hygiene.model.groups import Bounds, GroupState, GroupType
 from group_hygiene.model.naming import id_shown, message_shown
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Snapshot
@@ -333,8 +333,8 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
         entry |= {} if since is None else {"idleSince": timestamp(since)}
     if isinstance(activity, Activity) and activity.last_client is not None:
         entry["lastClient"] = str(activity.last_client)
-    if verdict.matches or plan.policy.when.asks_bounds:
-        # Else a group in use would change the status at every scan.
+    if verdict.matches or plan.policy.when.asks_bounds or verdict.group.state is GroupState.EMPTY:
+        # A group in use would change the status at every scan.
         entry |= lag_entry(verdict) | _offsets_entry(verdict)
     if verdict.expires is not None:
         entry["expiresTime"] = timestamp(verdict.expires)

@@ -8,7 +8,8 @@ from typing import Any
 
 from group_hygiene.model import reasons
 
-QUIET_PERIOD = timedelta(minutes=1)
+# Shorter than a minute, so that each run of a policy that runs every minute is shown.
+QUIET_PERIOD = timedelta(seconds=55)
 RUN_ID = "lastRunID"
 # Conditions whose message says what is wrong.
 _EXPLAINING = ("Ready", "Kept", "LedgerReady", "EvidenceReady", "TopicsVisible", "AlertsDelivered")
