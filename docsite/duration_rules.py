@@ -9,7 +9,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from group_hygiene.spec.durations import DURATION, parse_duration
+from group_hygiene.spec.fields import DURATION, parse_duration
 
 CRDS = Path(__file__).parents[1] / "crds"
 _MARKED = re.compile(

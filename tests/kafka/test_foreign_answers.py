@@ -28,8 +28,8 @@ from group_hygiene.kafka.client import Call, Client, Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.model.groups import Fault
-from group_hygiene.spec.connection import Mechanism, Sasl, Settings
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
+from group_hygiene.spec.fields import Hidden
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.fake_broker import (
     DESCRIBE_GROUPS,

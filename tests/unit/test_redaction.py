@@ -11,10 +11,9 @@ from msgspec import structs
 from group_hygiene.decide.checks.needed import protected
 from group_hygiene.errors import SecretProblem
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import CommittedOffset, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Coverage
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.groups import CommittedOffset, Coverage, Partition
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.grouprestore import OWN_RESULTS, build_restore_status, redact_results
 from group_hygiene.restore.restorable import GroupResult, PartitionResult, ResultKind
 from group_hygiene.status.of_policies import build_status
