@@ -58,7 +58,7 @@ SHOWN = {
     reasons.STREAMS: {"seen"},
     reasons.NO_START_OFFSET: {"evidence.offsets.message"},
     reasons.NO_BACKUP: {"timestamp(at)"},
-    # The partition, and that Kafka shows no start offset of it (`kafka.share_offsets.complete_offsets`).
+    # The partition, and that Kafka shows no start offset of it (`kafka.offsets.complete_offsets`).
     reasons.NO_START_OFFSET: {"evidence.offsets.message"},
     reasons.NOT_EMPTY: {"group.state"},
     reasons.NOT_LEADER: {"FRESH_S"},

@@ -74,7 +74,7 @@ class Memory:
     due_before: whether the last scan found matches of a policy that deletes.
     retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether it was requested.
     tail: reads the offsets log for the policies with `unchangedFor`; None = the last scan could not read it.
-    grown: as of the last scan, see `kafka.growth`; grown_among: the leaders among which records were looked at for it.
+    grown: as of the last scan, see `kafka.brokers`; grown_among: the leaders among which records were looked at for it.
     slice: how many groups a scan judges at a time, at most.
     batch: how many groups can be read again and saved at once within FRESH_S.
     write_bytes: the most bytes of records that one request may make a coordinator write.
