@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from kafka.protocol.admin import (
     DescribeClusterRequest,
@@ -26,6 +26,8 @@ from group_hygiene.kafka.client import (
     Call,
     Client,
     Deadline,
+    K,
+    R,
     Request,
     Response,
     Results,
@@ -115,7 +117,7 @@ def lost_brokers(client: Client, deadline: Deadline) -> frozenset[int] | Fault:
     return answer.replica_nodes - {broker.node_id for broker in answer.brokers}
 
 
-def _ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Topic | Fault]:
+def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Topic | Fault]:
     """One Metadata request by name, sent once: an answer about all topics omits those that the user may not DESCRIBE.
 
     For each topic its row of the answer, or its own Fault, by Kafka's code. The Fault of a topic that does not exist is
@@ -152,9 +154,27 @@ def topic_ids(client: Client, topics: Iterable[str], deadline: Deadline) -> Resu
     return Results({topic: row if isinstance(row, Fault) else str(row.topic_id or "") for topic, row in rows.items()})
 
 
-def leaders_of(client: Client, partitions: Collection[Partition], deadline: Deadline) -> Results[Partition, int]:
-    """The broker that leads each partition. LEADER_NOT_AVAILABLE is not retriable."""
-    rows = _ask_topics(client, {partition.topic for partition in partitions}, deadline)
+def by_leader(
+    client: Client,
+    partitions: Iterable[Partition],
+    ask: Callable[[Mapping[Partition, int]], Mapping[Partition, R | Fault]],
+    deadline: Deadline,
+) -> Results[Partition, R]:
+    """A result or a Fault for each partition. ask: gets each partition with the broker that leads it.
+
+    Retriable failures are repeated until the deadline, after another lookup of the leaders.
+    """
+
+    def attempt(left: list[Partition]) -> dict[Partition, R | Fault]:
+        leaders = _leaders_of(client, left, deadline)
+        return {**leaders.faults, **ask(leaders.ok)}
+
+    return retrying(sorted(partitions), attempt, deadline)
+
+
+def _leaders_of(client: Client, partitions: Collection[Partition], deadline: Deadline) -> Results[Partition, int]:
+    """LEADER_NOT_AVAILABLE is not retriable."""
+    rows = ask_topics(client, {partition.topic for partition in partitions}, deadline)
     known = {
         Partition(topic, entry.partition_index): entry.leader_id
         for topic, row in rows.items()
@@ -172,21 +192,6 @@ def leaders_of(client: Client, partitions: Collection[Partition], deadline: Dead
         return Fault("LEADER_NOT_AVAILABLE", f"{partition} has no leader") if known[partition] < 0 else known[partition]
 
     return Results({partition: leader(partition) for partition in partitions})
-
-
-def ask_leaders(
-    client: Client, partitions: Iterable[Partition], question: Question[Partition], deadline: Deadline
-) -> Results[Partition, Any]:
-    """Send `question` to the leader of each partition.
-
-    Retriable failures are repeated until the deadline, after another lookup of the leaders.
-    """
-
-    def attempt(left: list[Partition]) -> dict[Partition, Any]:
-        leaders = leaders_of(client, left, deadline)
-        return {**leaders.faults, **ask_brokers(client, leaders.ok, question, deadline)}
-
-    return retrying(sorted(partitions), attempt, deadline)
 
 
 def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple[str, ...] | Fault:
@@ -273,24 +278,35 @@ def offsets_write_bytes(client: Client, deadline: Deadline) -> int | None:
     this, it appends nothing and answers UNKNOWN_SERVER_ERROR (CoordinatorRuntime; RecordTooLargeException).
     """
     key = "max.message.bytes"
-    return whole_number(_settings(client, None, _TOPIC, OFFSETS_TOPIC, [key], deadline).get(key))
+    found = topic_settings(client, OFFSETS_TOPIC, [key], deadline)
+    return None if isinstance(found, Fault) else whole_number(found.get(key))
 
 
 def broker_settings(client: Client, cluster: Cluster, keys: list[str], deadline: Deadline) -> dict[str, str | None]:
     """These settings of one broker; empty if DESCRIBE_CONFIGS is denied or it does not answer."""
     broker = next(iter(cluster.brokers), None)
-    return {} if broker is None else _settings(client, broker, _BROKER, str(broker), keys, deadline)
+    found = {} if broker is None else _settings(client, broker, _BROKER, str(broker), keys, deadline)
+    return {} if isinstance(found, Fault) else found
+
+
+def topic_settings(client: Client, name: str, keys: list[str], deadline: Deadline) -> dict[str, str | None] | Fault:
+    """These settings of a topic. Sent once."""
+    return _settings(client, None, _TOPIC, name, keys, deadline)
 
 
 def _settings(
     client: Client, broker: int | None, kind: int, name: str, keys: list[str], deadline: Deadline
-) -> dict[str, str | None]:
+) -> dict[str, str | None] | Fault:
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=keys
     )
     answer = client.send(Call(broker, DescribeConfigsRequest(resources=[resource])), deadline)
-    results = [] if isinstance(answer, Fault) else answer.results
-    return {config.name: config.value for result in results if not result.error_code for config in result.configs}
+    if isinstance(answer, Fault):
+        return answer
+    for result in answer.results:
+        if result.error_code:
+            return fault_of_code(result.error_code)
+    return {config.name: config.value for result in answer.results for config in result.configs}
 
 
 def whole_number(text: str | None) -> int | None:
@@ -314,15 +330,13 @@ def _ask_metadata(client: Client, topics: list[str] | None, deadline: Deadline) 
 
 
 def _topic_rows(client: Client, topics: Iterable[str], deadline: Deadline) -> Results[str, Topic]:
-    return retrying(sorted(set(topics)), lambda left: _ask_topics(client, left, deadline), deadline)
+    return retrying(sorted(set(topics)), lambda left: ask_topics(client, left, deadline), deadline)
 
 
 # Sends requests about many groups or partitions: in chunks, concurrently, with one result or Fault for each.
 #
-# `ask_brokers` sends to brokers that are known, `ask` and `ask_once` to the coordinators of groups, `ask_leaders` to
+# `ask_brokers` sends to brokers that are known, `ask` and `ask_once` to the coordinators of groups, `by_leader` to
 # the leaders of partitions. All isolate failures in the same way.
-
-K = TypeVar("K", bound=Hashable)
 
 _LOOKUP_CHUNK = 1_000
 _ROUNDS = 3

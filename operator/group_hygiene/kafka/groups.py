@@ -147,9 +147,6 @@ def _listed(broker: int, response: Response, rows: Rows) -> dict[str, Listed] | 
     }
 
 
-_STATES = {state.lower(): state for state in GroupState}
-
-
 def _with_states(
     client: Client, rows: Mapping[str, Listed], deadline: Deadline
 ) -> tuple[dict[str, Listed], dict[str, Fault]]:
@@ -236,7 +233,7 @@ def _describe_question(kind: GroupType) -> Question[str]:
 def _described(kind: GroupType, row: Any) -> Description | Fault:
     if row.error_code:
         return fault_of_code(row.error_code, row.error_message)
-    state = _STATES.get(row.group_state.lower(), GroupState.UNKNOWN)
+    state = answers.STATES.get(row.group_state.lower(), GroupState.UNKNOWN)
     if kind not in _NEW_PROTOCOLS:
         group = Group(row.group_id, GroupType.CLASSIC, row.protocol_type, state, -1)
         members = tuple(_classic_member(row.protocol_type, member) for member in row.members)

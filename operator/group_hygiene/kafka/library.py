@@ -1,7 +1,7 @@
-"""Overrides of private parts of kafka-python 3.0.12, each with its reason.
+"""Overrides of private parts of kafka-python 3.0.12, each with its reason, and requests that it lacks.
 
-The library has almost no limits for what brokers send. Its next version is checked against this module, against
-`RawHeader`, which leaves answers undecoded, and by `tests/kafka/test_foreign_answers.py`.
+The library has almost no limits for what brokers send. No other module uses its private parts; its next version is
+checked against this one, and by `tests/kafka/test_foreign_answers.py`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import ssl
 import struct
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import kafka.errors as kafka_errors
+from kafka.codec import gzip_encode
 from kafka.errors import KafkaProtocolError
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl import register_sasl_mechanism
@@ -26,6 +28,7 @@ from kafka.protocol.frame import KafkaBytes
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.schemas.fields.codecs import UnsignedVarInt32
+from kafka.record import default_records
 
 from group_hygiene.kafka import schemas
 from group_hygiene.kafka.bounds import ANSWER_BYTES, DECODED_BYTES, DECODED_WEIGHT, FRAME_BYTES, TOO_MUCH
@@ -170,6 +173,10 @@ class _Scram(SaslMechanismScram):  # type: ignore[misc]
 
 for _name in ScramClient.MECHANISMS:
     register_sasl_mechanism(_name, _Scram, overwrite=True)
+
+
+# The library's level is 9, at which some data (repeated escapes in JSON) take fifteen times as long as at Java's.
+default_records.gzip_encode = partial(gzip_encode, compresslevel=6)
 
 
 class HostRefused(kafka_errors.AuthorizationError):  # type: ignore[misc]

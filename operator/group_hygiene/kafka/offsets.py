@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -14,8 +14,8 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest, Offs
 
 from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
-from group_hygiene.kafka.client import Client, Deadline, Response, Results, fault_of_code, retrying
-from group_hygiene.kafka.cluster import Question, ask, ask_leaders, leaders_of, partition_counts
+from group_hygiene.kafka.client import Client, Deadline, Request, Response, Results, fault_of_code
+from group_hygiene.kafka.cluster import Question, ask, ask_brokers, by_leader, partition_counts
 from group_hygiene.kafka.library import (
     AlterShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequest,
@@ -241,16 +241,27 @@ def _list_offsets(
         topics = topic_rows(topic_class, "name", rows)
         return ListOffsetsRequest(isolation_level=isolation, topics=topics, min_version=version)
 
-    def read(_: Sequence[Partition], answer: Response) -> dict[Partition, int | Fault]:
-        return {
-            Partition(topic.name, row.partition_index): (
-                fault_of_code(row.error_code) if row.error_code else int(getattr(row, field))
-            )
-            for topic in answer.topics
-            for row in topic.partitions
-        }
+    def read(topic: Any, row: Any) -> tuple[Partition, int]:
+        return Partition(topic.name, row.partition_index), int(getattr(row, field))
 
-    return ask_leaders(client, timestamps, Question(request, read, _PARTITION_CHUNK), deadline)
+    return _from_leaders(client, timestamps, request, read, deadline)
+
+
+def _from_leaders(
+    client: Client,
+    partitions: Iterable[Partition],
+    request: Callable[[list[Partition]], Request],
+    read: Callable[[Any, Any], tuple[Partition, int]],
+    deadline: Deadline,
+) -> Results[Partition, int]:
+    """read: the partition and its result, from a row of the answer and the row of its topic."""
+
+    def results(_: Sequence[Partition], answer: Response) -> dict[Partition, int | Fault]:
+        rows = [(row.error_code, *read(topic, row)) for topic in answer.topics for row in topic.partitions]
+        return {place: fault_of_code(error) if error else result for error, place, result in rows}
+
+    question = Question(request, results, _PARTITION_CHUNK)
+    return by_leader(client, partitions, lambda leaders: ask_brokers(client, leaders, question, deadline), deadline)
 
 
 def epoch_ends(client: Client, epochs: Mapping[Partition, int], deadline: Deadline) -> Results[Partition, int]:
@@ -266,17 +277,11 @@ def epoch_ends(client: Client, epochs: Mapping[Partition, int], deadline: Deadli
         rows = {place: row_class(partition=place.partition, leader_epoch=epochs[place]) for place in places}
         return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topic_rows(topic_class, "topic", rows))
 
-    def read(_: Sequence[Partition], answer: Response) -> dict[Partition, int | Fault]:
-        return {
-            Partition(topic.topic, row.partition): (
-                fault_of_code(row.error_code) if row.error_code else int(row.end_offset)
-            )
-            for topic in answer.topics
-            for row in topic.partitions
-        }
+    def read(topic: Any, row: Any) -> tuple[Partition, int]:
+        return Partition(topic.topic, row.partition), int(row.end_offset)
 
     asked = [place for place, epoch in epochs.items() if epoch != NO_LEADER_EPOCH]
-    return ask_leaders(client, asked, Question(request, read, _PARTITION_CHUNK), deadline)
+    return _from_leaders(client, asked, request, read, deadline)
 
 
 def is_cut_off(client: Client, read: Mapping[Partition, LogPlace], deadline: Deadline) -> bool | Fault:
@@ -476,21 +481,19 @@ def last_records(
     that found no record in the headers that one search may read.
     """
 
-    def attempt(left: list[Partition]) -> dict[Partition, LastRecord | Fault]:
-        leaders = leaders_of(client, left, deadline)
-        results: dict[Partition, LastRecord | Fault] = {**leaders.faults}
-        led = leaders.ok
-        searches = {place: _Search(place, sought[place]) for place in led}
+    def search_all(leaders: Mapping[Partition, int]) -> dict[Partition, LastRecord | Fault]:
+        results: dict[Partition, LastRecord | Fault] = {}
+        searches = {place: _Search(place, sought[place]) for place in leaders}
         while searches:
             positions = {place: search.position for place, search in searches.items()}
-            for place, answer in fetch_batch_headers(client, positions, led, deadline).items():
+            for place, answer in fetch_batch_headers(client, positions, leaders, deadline).items():
                 found = answer if isinstance(answer, Fault) else searches[place].take(answer)
                 if found is not None:
                     results[place] = found
                     del searches[place]
         return results
 
-    return retrying(sorted(sought), attempt, deadline)
+    return by_leader(client, sought, search_all, deadline)
 
 
 @dataclass

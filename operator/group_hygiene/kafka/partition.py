@@ -9,22 +9,32 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
-from kafka.protocol.metadata import MetadataRequest
 from kafka.record import MemoryRecords
 from kafka.record.util import decode_varint
 
 from group_hygiene.kafka.bounds import FRAME_BYTES, FetchBudget
-from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, Results, fault_of_code, retrying_one
-from group_hygiene.kafka.cluster import Question, ask_brokers
+from group_hygiene.kafka.client import (
+    NO_ANSWER,
+    Call,
+    Client,
+    Deadline,
+    Request,
+    Response,
+    Results,
+    fault_of_code,
+    retrying_one,
+)
+from group_hygiene.kafka.cluster import Question, ask_brokers, ask_topics
 from group_hygiene.kafka.codecs import unpack, unpack_parts, window_bytes
 from group_hygiene.kafka.library import checksum, packed_records, topic_rows, unpack_old
-from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
+from group_hygiene.model.groups import NO_LEADER_EPOCH, NO_SUCH_TOPIC, Fault, Partition
 from group_hygiene.process.memory import Intake, TooMuch
 
 T = TypeVar("T")
@@ -157,16 +167,11 @@ class PartitionLeader:
         return retrying_one(attempt, deadline)
 
     def _look_up(self, deadline: Deadline) -> int | Fault:
-        named = [MetadataRequest.MetadataRequestTopic(name=self.partition.topic)]
-        answer = self.client.send(Call(None, MetadataRequest(topics=named, allow_auto_topic_creation=False)), deadline)
-        if isinstance(answer, Fault):
-            return answer
-        for topic in answer.topics:
-            if topic.error_code:
-                return fault_of_code(topic.error_code)
-            self._known.update(
-                {entry.partition_index: entry.leader_id for entry in topic.partitions if entry.leader_id >= 0}
-            )
+        row = ask_topics(self.client, [self.partition.topic], deadline).get(self.partition.topic, NO_ANSWER)
+        if isinstance(row, Fault):
+            # Brokers learn of a new topic with delay.
+            return replace(row, retriable=True) if row.code == NO_SUCH_TOPIC else row
+        self._known.update({entry.partition_index: entry.leader_id for entry in row.partitions if entry.leader_id >= 0})
         if (leader := self._known.get(self.partition.partition)) is not None:
             return leader
         return Fault("LEADER_NOT_AVAILABLE", f"{self.partition} has no leader", retriable=True)

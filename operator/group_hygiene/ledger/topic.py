@@ -11,22 +11,18 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import partial
 from typing import Any, NamedTuple
 
-from kafka.codec import gzip_encode
-from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import CoordinatorType, MetadataRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, ProduceRequest
-from kafka.record import MemoryRecordsBuilder, default_records
+from kafka.record import MemoryRecordsBuilder
 
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
-from group_hygiene.kafka.cluster import look_up, lost_brokers, whole_number
+from group_hygiene.kafka.cluster import look_up, lost_brokers, topic_settings, whole_number
 from group_hygiene.kafka.partition import PartitionLeader
 from group_hygiene.model.groups import Fault
 
 _UNKNOWN_TOPIC = 3
-_TOPIC_RESOURCE = 2
 _PAUSE_SECONDS = 0.1
 # Other values are Kafka's defaults.
 _NEEDED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
@@ -73,7 +69,7 @@ def find(client: Client, name: str, deadline: Deadline) -> TopicMetadata | Fault
     if topic.error_code == _UNKNOWN_TOPIC:
         return None
     if topic.error_code:
-        return _topic_fault(topic.error_code, "DESCRIBE", name)
+        return _topic_fault(fault_of_code(topic.error_code), "DESCRIBE", name)
     replicas = min((len(partition.replica_nodes) for partition in topic.partitions), default=0)
     return TopicMetadata(str(topic.topic_id or ""), len(topic.partitions), replicas)
 
@@ -145,20 +141,8 @@ def codec(client: Client, name: str, deadline: Deadline) -> str | Fault:
 
 
 def _settings(client: Client, name: str, keys: list[str], deadline: Deadline) -> dict[str, str | None] | Fault:
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=keys
-    )
-
-    def attempt() -> dict[str, str | None] | Fault:
-        answer = client.send(Call(None, DescribeConfigsRequest(resources=[resource])), deadline)
-        if isinstance(answer, Fault):
-            return answer
-        (result,) = answer.results
-        if result.error_code:
-            return _topic_fault(result.error_code, "DESCRIBE_CONFIGS", name)
-        return {config.name: config.value for config in result.configs}
-
-    return retrying_one(attempt, deadline)
+    found = retrying_one(lambda: topic_settings(client, name, keys, deadline), deadline)
+    return _topic_fault(found, "DESCRIBE_CONFIGS", name) if isinstance(found, Fault) else found
 
 
 def _create(
@@ -213,8 +197,7 @@ def _metadata(client: Client, name: str, deadline: Deadline) -> Any | Fault:
     return retrying_one(attempt, deadline)
 
 
-def _topic_fault(code: int, operation: str, name: str) -> Fault:
-    fault = fault_of_code(code)
+def _topic_fault(fault: Fault, operation: str, name: str) -> Fault:
     denied = fault.code in ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
     return Fault(fault.code, f"needs {operation} on the topic {name}") if denied else fault
 
@@ -228,8 +211,6 @@ def _topic_fault(code: int, operation: str, name: str) -> Fault:
 Pair = tuple[bytes, bytes | None]
 
 _GZIP = 1
-# The library's level is 9, at which some data (repeated escapes in JSON) take fifteen times as long as at Java's.
-default_records.gzip_encode = partial(gzip_encode, compresslevel=6)
 _ALL_REPLICAS = -1
 # A broker accepts batches of 1 MB by default (max.message.bytes), measured compressed; a larger record is sent alone.
 _BATCH_BYTES = 700_000
