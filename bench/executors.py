@@ -28,7 +28,7 @@ from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.session import Options, spark_session
 from group_hygiene.pipeline.store import read
 from group_hygiene.pipeline.tables import ACTIVITY
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.spark.event_log import SETTINGS, tasks_by_executor
 from sandbox.spark.jars import jars
 

@@ -22,7 +22,7 @@ from bench.errors import BenchError
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.model.groups import Fault
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 
 # Of the brokers that are filled.
 CONFIG = {

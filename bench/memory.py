@@ -10,9 +10,9 @@ from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import _IN_FLIGHT_PER_BROKER, Call, Client, Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.kafka.protocol import RawAnswer
+from group_hygiene.kafka.library import RawAnswer
 from group_hygiene.model.groups import Fault
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 
 # Each of a broker's places for requests holds its last answer until the next one is read.
 ALIVE_PER_BROKER = 2 * _IN_FLIGHT_PER_BROKER

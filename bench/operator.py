@@ -39,7 +39,7 @@ from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model.groups import Fault
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import Jvm, KafkaCluster
 from sandbox.ports import Ports
 from sandbox.proc import cpu_seconds, memory_mb

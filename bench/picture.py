@@ -15,7 +15,7 @@ from group_hygiene.pipeline.backtest.suggest import with_suggestions
 from group_hygiene.pipeline.session import Options, spark_session
 from group_hygiene.pipeline.survey import survey
 from group_hygiene.report.page import render
-from group_hygiene.spec.owners import GroupOwner, Owners
+from group_hygiene.spec.connection import GroupOwner, Owners
 from group_hygiene.spec.patterns import TenantPatterns
 from sandbox import browser
 from sandbox.spark.jars import jars

@@ -45,7 +45,8 @@ from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.session import Options, spark_session
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
-from group_hygiene.spec.connection import ActivitySpec, Settings
+from group_hygiene.spec.client_settings import Settings
+from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import Jvm, KafkaCluster
 from sandbox.proc import Peak, cpu_seconds
 from sandbox.spark.jars import jars, jars_with_kafka_source

@@ -26,9 +26,9 @@ from deltalake import write_deltalake
 from bench.errors import BenchError
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.log_bounds import read_log_bounds
+from group_hygiene.kafka.offsets_topic import read_log_bounds
 from group_hygiene.model.groups import Fault
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 

@@ -1,4 +1,4 @@
-"""The rules of durations in crds/, from the grammar of `group_hygiene.spec.durations`. No I/O except reading crds/.
+"""The rules of durations in crds/, from the grammar of `group_hygiene.spec.fields`. No I/O except reading crds/.
 
 `x-kubernetes-validations: # duration 5s 24h` names the bounds, and generated rules follow. The upper one may be absent.
 """
@@ -9,7 +9,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from group_hygiene.spec.durations import DURATION, parse_duration
+from group_hygiene.spec.fields import DURATION, parse_duration
 
 CRDS = Path(__file__).parents[1] / "crds"
 _MARKED = re.compile(

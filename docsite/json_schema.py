@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from group_hygiene.spec.crds import API_VERSION, GROUP, PLURALS, VERSION
-from group_hygiene.spec.judge import schema_of
+from group_hygiene.spec.crds import API_VERSION, GROUP, PLURALS, VERSION, schema_of
 
 
 def write(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The catalogue of programs and their groups, as a table for docs/cli-reference.md."""
 
 from docsite.markdown import plain, table
-from group_hygiene.spec.catalogue import catalogue
+from group_hygiene.spec.patterns import catalogue
 
 _TITLES = ["Program", "Group", "Commits", "Empty and needed", "What to do", "Seen"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from docsite.markdown import plain, table
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.reconcile.preconditions import PRECONDITIONS, Moment
 from group_hygiene.reconcile.settle import ROWS, DeletionState, Open, Presence, RequestState, Row, Target
 

@@ -17,9 +17,8 @@ from faults.stage import Stage
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
 from group_hygiene.kafka.groups import list_groups, list_problems
-from group_hygiene.model.groups import Fault
-from group_hygiene.model.snapshot import Cluster
-from group_hygiene.spec.connection import Settings
+from group_hygiene.model.groups import Cluster, Fault
+from group_hygiene.spec.client_settings import Settings
 
 MOVES = 200
 _GROUPS_PER_MOVE = 20

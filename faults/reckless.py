@@ -19,9 +19,8 @@ from group_hygiene.controller import guard as guarding
 from group_hygiene.controller import leader
 from group_hygiene.decide import plan
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.ledger import writer
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import Intent
+from group_hygiene.ledger import topic
+from group_hygiene.model.entries import Backup, Intent
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import delete_requests, deletion, recheck, vetoes
 from group_hygiene.reconcile.executor import Executor
@@ -73,12 +72,12 @@ def sole() -> None:
 
 def fence() -> None:
     """A new leader does not fence its predecessor: each process writes the ledger with its own transactional.id."""
-    begin = writer.Writer.__init__
+    begin = topic.Writer.__init__
 
     def of_its_own(self: Any, place: Any, transactional_id: str, timeout: float) -> None:
         begin(self, place, f"{transactional_id}-{os.getpid()}", timeout)
 
-    _replace(writer.Writer, "__init__", of_its_own)
+    _replace(topic.Writer, "__init__", of_its_own)
 
 
 def re_read() -> None:

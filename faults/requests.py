@@ -13,7 +13,7 @@ from kafka.protocol.consumer import OffsetDeleteRequest, OffsetDeleteResponse, O
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecords
 
-from group_hygiene.kafka.coordinators import PREFIX
+from group_hygiene.kafka.cluster import PREFIX
 
 # Kafka's ApiKeys.
 PRODUCE, OFFSET_FETCH, DESCRIBE_GROUPS, LIST_GROUPS, ADD_PARTITIONS, END_TXN, DELETE_GROUPS = 0, 9, 15, 16, 24, 26, 42

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from group_hygiene.model.backups import Backup, SavedOffset
+from group_hygiene.model.entries import Backup, SavedOffset
 
 _AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
-from group_hygiene.model.last_use import LastClient
+from group_hygiene.model.evidence import LastClient
 from group_hygiene.report.findings import (
     DayCounts,
     Findings,
@@ -19,7 +19,7 @@ from group_hygiene.report.findings import (
     Suggestion,
     Unit,
 )
-from group_hygiene.spec.catalogue import likely_program
+from group_hygiene.spec.patterns import likely_program
 
 READ_AT = datetime(2026, 11, 20, 14, 3, 27, 123000, UTC)
 BEGAN = datetime(2026, 9, 1, 6, 0, tzinfo=UTC)

@@ -13,9 +13,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.transaction import Transaction
 
 from group_hygiene.kafka.offsets_log import partition_of
-from group_hygiene.model.evidence import ACTIVITY_WRITER, TABLES_VERSION
+from group_hygiene.model.evidence import ACTIVITY_WRITER, CLIENT, TABLES_VERSION
 from group_hygiene.model.groups import NO_LEADER_EPOCH
-from group_hygiene.model.last_use import CLIENT
 
 _TIME = pa.timestamp("us", tz="UTC")
 _ACTIVITY = pa.schema(

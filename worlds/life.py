@@ -24,7 +24,7 @@ from faults.stage import needed
 from faults.world import Setup
 from faults.world import World as Enforced
 from group_hygiene.kafka.client import connect
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.errors import NotReached
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer

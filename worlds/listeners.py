@@ -10,7 +10,7 @@ from kafka.protocol.admin import AlterClientQuotasRequest
 from faults.errors import FaultsError
 from group_hygiene.kafka.client import Call, Deadline, connect
 from group_hygiene.model.groups import Fault
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from worlds.changes import brokers_configured
 from worlds.life import Life
 from worlds.world import Change, Cluster, Moment, World, config

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, ShareConsumer
 from faults.errors import FaultsError
 from faults.groups import Groups
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.share_offsets import share_offsets
+from group_hygiene.kafka.offsets import share_offsets
 from group_hygiene.model.groups import Fault
 from worlds.commands import apart
 

@@ -12,7 +12,7 @@ from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.model.groups import Fault, GroupState, GroupType, Offsets
 from group_hygiene.process.start import start
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.patterns import Patterns
 
 R = TypeVar("R")

@@ -21,7 +21,7 @@
         └── NotAllowed         a user of a command lacks rights to the KafkaConnection, or to its Secrets
 
 Errors that concern one group, one partition or one broker are data, not exceptions: see `model.groups.Fault`
-and `model.refusal.Refusal`.
+and `model.reasons.Refusal`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from group_hygiene.spec.jaas import LOGIN_MODULES
+from group_hygiene.spec.client_settings import LOGIN_MODULES
 
 ADMIN = "admin"
 SUPER_USERS = f"User:{ADMIN};User:ANONYMOUS"

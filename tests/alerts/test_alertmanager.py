@@ -16,8 +16,8 @@ from group_hygiene.alerts.delivery import Endpoint, post
 from group_hygiene.alerts.outbox import Lane, Outbox
 from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of
 from group_hygiene.network.egress import parse_egress
-from group_hygiene.spec.receivers import ReceiverKind
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.spec.connection import ReceiverKind
+from group_hygiene.spec.fields import Hidden
 from sandbox.alertmanager import Alertmanager
 from sandbox.waiting import wait_for
 from tests.receiving import Receiver

@@ -23,11 +23,11 @@ from group_hygiene.alerts.sender import Sender
 from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Notice, PolicyAlerts
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.egress import Egress, parse_egress
+from group_hygiene.spec.connection import ReceiverKind
+from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.policy import Policy
-from group_hygiene.spec.receivers import ReceiverKind
-from group_hygiene.spec.secret import Hidden
 from tests.receiving import Receiver
 from tests.unit.make import alert
 

@@ -24,15 +24,14 @@ from group_hygiene.alerts.messages import body
 from group_hygiene.alerts.state import AlertType, Item, Status
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.network import egress
 from group_hygiene.network.egress import parse_egress
 from group_hygiene.process import runs
-from group_hygiene.spec.fields import convert
-from group_hygiene.spec.judge import judged_part
-from group_hygiene.spec.receivers import Receiver as ReceiverSpec
-from group_hygiene.spec.receivers import ReceiverEntry, ReceiverKind
-from group_hygiene.spec.secret import Hidden, SecretRef
+from group_hygiene.spec.connection import Receiver as ReceiverSpec
+from group_hygiene.spec.connection import ReceiverEntry, ReceiverKind
+from group_hygiene.spec.crds import judged_part
+from group_hygiene.spec.fields import Hidden, SecretRef, convert
 from sandbox.kafka.tls import Authority
 from tests.examples import examples
 from tests.leaks import leaks

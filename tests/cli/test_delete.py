@@ -15,10 +15,9 @@ from group_hygiene.cli.target import Session
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.changes import commit_offsets
 from group_hygiene.kafka.client import Client
-from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.contents import COMMAND_WRITER, Contents, LedgerSettings
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
-from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model.entries import REQUESTED, Intent, Mark
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import (
@@ -33,7 +32,7 @@ from group_hygiene.reconcile import (
 )
 from group_hygiene.reconcile.recovery import has_unresolved
 from group_hygiene.spec.connection import Connection
-from group_hygiene.spec.durations import parse_duration
+from group_hygiene.spec.fields import parse_duration
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Limits
 from sandbox.kafka import KafkaCluster

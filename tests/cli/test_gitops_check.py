@@ -15,8 +15,8 @@ import yaml
 
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
-from group_hygiene.model.snapshot import Cluster
-from group_hygiene.spec.connection import Settings
+from group_hygiene.model.groups import Cluster
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, soon
 from tests.warehouse import Warehouse, idle

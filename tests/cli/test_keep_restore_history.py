@@ -13,15 +13,23 @@ from confluent_kafka import Consumer
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline, connect
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.ledger import Ledger
-from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import SavedOffset
-from group_hygiene.model.entries import Change, HistoryEntry, Intent, KeepRequest, Mark, OutcomeType, Removal
+from group_hygiene.model.entries import (
+    Change,
+    HistoryEntry,
+    Intent,
+    KeepRequest,
+    Mark,
+    OutcomeType,
+    Removal,
+    SavedOffset,
+)
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import open_ledger
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.backups import backup

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from group_hygiene.cli.groups import incomplete, unknown_states
-from group_hygiene.model.groups import Fault, Group, GroupState, GroupType
-from group_hygiene.model.snapshot import Cluster, Listing
+from group_hygiene.model.groups import Cluster, Fault, Group, GroupState, GroupType, Listing
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at

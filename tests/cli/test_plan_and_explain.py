@@ -18,9 +18,9 @@ from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Protections
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster
-from group_hygiene.spec.connection import Settings
+from group_hygiene.model.groups import Cluster
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at, soon

@@ -16,11 +16,17 @@ import pytest
 
 from group_hygiene.errors import UsageError
 from group_hygiene.kafka.login import client_context
-from group_hygiene.spec.client_properties import parse_client_properties
-from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Tls
-from group_hygiene.spec.jaas import IAM_HANDLER, IAM_OAUTH_HANDLER
-from group_hygiene.spec.msk import MskIam
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.spec.client_settings import (
+    IAM_HANDLER,
+    IAM_OAUTH_HANDLER,
+    Mechanism,
+    MskIam,
+    OAuth,
+    Sasl,
+    Tls,
+    parse_client_properties,
+)
+from group_hygiene.spec.fields import Hidden
 from tests.aws import ROLE_ARN
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -20,14 +20,13 @@ from group_hygiene.cli.target import open_session
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.kafka.cluster import topic_ids
 from group_hygiene.kafka.offsets import committed_offsets
-from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.topic import find
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import SavedOffset
-from group_hygiene.model.entries import KeepRequest, Removal
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.entries import KeepRequest, Removal, SavedOffset
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import open_ledger
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.crds import load_crd
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kubernetes import ApiServer

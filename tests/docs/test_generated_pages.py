@@ -12,7 +12,7 @@ from docsite import __main__ as docsite
 from docsite import duration_rules
 from docsite.kind_pages import reasons_of
 from docsite.schema import parse_kind, rules
-from group_hygiene.spec.durations import DURATION
+from group_hygiene.spec.fields import DURATION
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("kafkaconnection", "grouppolicy", "grouprestore", "groupkeep")

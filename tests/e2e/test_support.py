@@ -16,9 +16,9 @@ import yaml
 
 from faults.offsets_log import ends
 from group_hygiene.kafka.client import connect
-from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.reconcile import open_ledger
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from group_hygiene.status.patch import QUIET_PERIOD
 from sandbox.kafka import KafkaCluster
 from sandbox.manifests import operators_account

@@ -16,14 +16,22 @@ from kafka.protocol.producer import EndTxnRequest
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Call, Client, Deadline, Response
 from group_hygiene.ledger import topic as ledger_topic
-from group_hygiene.ledger.codec import encode_key, encode_value
-from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.contents import Contents, LedgerSettings, encode_key, encode_value
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
-from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, SavedOffset
-from group_hygiene.model.entries import Entry, HistoryEntry, Intent, KeepRequest, Mark, OutcomeType, Seen, Watch
+from group_hygiene.model.entries import (
+    Backup,
+    Entry,
+    HistoryEntry,
+    Intent,
+    KeepRequest,
+    Mark,
+    OutcomeType,
+    SavedOffset,
+    Seen,
+    Watch,
+)
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.clock import Clock
 from group_hygiene.reconcile import Context, Executor, Guard, Memory, open_ledger

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.groups import Cluster
 from group_hygiene.process.start import start
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, seen
 from tests.kafka.scene import Scene

@@ -24,10 +24,8 @@ from kafka import TopicPartition as KafkaPartition
 from kafka.structs import OffsetAndMetadata
 
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
-from group_hygiene.kafka.cluster import read_cluster
-from group_hygiene.kafka.coordinators import PREFIX
-from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
-from group_hygiene.model.snapshot import Cluster
+from group_hygiene.kafka.cluster import PREFIX, read_cluster
+from group_hygiene.model.groups import Cluster, CommittedOffset, Offsets, Partition
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
 from sandbox.waiting import PATIENCE, wait_for

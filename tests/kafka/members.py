@@ -11,7 +11,7 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from group_hygiene.kafka.client import Client, fault_of_code
-from group_hygiene.kafka.coordinators import Question, ask
+from group_hygiene.kafka.cluster import Question, ask
 from group_hygiene.model.groups import Fault
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for

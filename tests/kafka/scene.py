@@ -12,12 +12,11 @@ from group_hygiene import reconcile
 from group_hygiene.decide.plan import Plan, make_plan
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.records import record
-from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model.entries import Intent, Mark
-from group_hygiene.model.evidence import Claims
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome
+from group_hygiene.model.evidence import Claims, Outcome
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Context, Memory, Observation
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.policy import Policy, parse_policy

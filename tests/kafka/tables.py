@@ -9,8 +9,7 @@ from typing import Any
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, topic_ids
 from group_hygiene.kafka.offsets import end_offsets
-from group_hygiene.model.groups import Partition
-from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.groups import Cluster, Partition
 from tests.kafka.makers import soon
 from tests.warehouse import Warehouse
 

@@ -22,14 +22,14 @@ from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.offsets_log import partition_of
+from group_hygiene.kafka.offsets_topic import Found, Tail
 from group_hygiene.kafka.partition import PartitionLeader, fetch_all, fetch_raw
-from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Entry, Key
 from group_hygiene.model.groups import CommittedOffset, Fault, Partition
 from group_hygiene.reconcile.uses import read_ends
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.books import (

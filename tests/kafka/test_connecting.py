@@ -12,10 +12,9 @@ from datetime import timedelta
 import pytest
 
 from group_hygiene.errors import AuthenticationFailed, TLSFailed, Unreachable
-from group_hygiene.kafka.client import connect
-from group_hygiene.kafka.probe import probe
-from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.kafka.client import connect, probe
+from group_hygiene.spec.client_settings import Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.spec.fields import Hidden
 from sandbox.kafka import KafkaCluster
 
 # kafka-python forgets to close the socket of a handshake that was given up; it ends with the object.

@@ -15,14 +15,13 @@ from deltalake import DeltaTable
 from group_hygiene import reconcile
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.coordinators import PREFIX
-from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.kafka.cluster import PREFIX
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import LargestCoverage
+from group_hygiene.model.entries import Backup, LargestCoverage
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.group_keep import GroupKeep
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Memory, open_ledger
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy

@@ -21,11 +21,10 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode
-from group_hygiene.model.evidence import Activity, Commits, Evidence, Protections
+from group_hygiene.model.evidence import Activity, Commits, Evidence, Protections, Verdict
 from group_hygiene.model.groups import Fault, Group, Partition
-from group_hygiene.model.verdicts import Verdict
 from group_hygiene.pipeline.backtest import replay
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK

@@ -14,7 +14,7 @@ from group_hygiene.kafka.client import Client, connect
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.process import memory
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker

@@ -19,11 +19,11 @@ from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model import reasons
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.groups import Fault, Offsets
-from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Observation
-from group_hygiene.spec.connection import Mechanism, Sasl, Settings
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
+from group_hygiene.spec.fields import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.waiting import wait_for
 from tests.kafka.clients import Around

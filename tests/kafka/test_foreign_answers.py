@@ -28,8 +28,8 @@ from group_hygiene.kafka.client import Call, Client, Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.model.groups import Fault
-from group_hygiene.spec.connection import Mechanism, Sasl, Settings
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
+from group_hygiene.spec.fields import Hidden
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.fake_broker import (
     DESCRIBE_GROUPS,
@@ -65,13 +65,13 @@ def limited(code: str) -> str:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, ({POD_BYTES}, {POD_BYTES}))
-        from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings
+        from group_hygiene.spec.client_settings import Mechanism, OAuth, Sasl, Settings
         from group_hygiene.errors import HygieneError
         from group_hygiene.kafka import cluster, groups, mirror, offsets
         from group_hygiene.kafka.client import Deadline, connect
-        from group_hygiene.kafka.oauth import TokenProvider
+        from group_hygiene.kafka.login import TokenProvider
         from group_hygiene.model.groups import Fault
-        from group_hygiene.spec.secret import Hidden
+        from group_hygiene.spec.fields import Hidden
         """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code)],
@@ -429,7 +429,7 @@ def _connect_by_tls(answers: Mapping[int, Answer], scratch: Path) -> str:
         printed = limited(
             f"""
             from pathlib import Path
-            from group_hygiene.spec.connection import Tls
+            from group_hygiene.spec.client_settings import Tls
 
             tls = Tls(Path("{authority.ca}").read_text(), verify_hostname=False)
             try:

@@ -7,8 +7,7 @@ import pytest
 from group_hygiene.kafka.changes import delete_groups
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.groups import describe_groups, list_groups
-from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Partition
-from group_hygiene.model.snapshot import Cluster, Description
+from group_hygiene.model.groups import Cluster, Description, Fault, Group, GroupState, GroupType, Partition
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, Protocol, at, requests, soon
 

@@ -19,13 +19,13 @@ from group_hygiene.decide.plan import Plan
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Mark, OutcomeType, Removal
+from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.model.group_keep import Deletions, DueReason, GroupKeep, KeptGroup
 from group_hygiene.model.naming import message_shown
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Observation, allowance, keeping
-from group_hygiene.spec.connection import Settings
-from group_hygiene.spec.durations import Duration
+from group_hygiene.spec.client_settings import Settings
+from group_hygiene.spec.fields import Duration
 from group_hygiene.spec.policy import Action, Policy, When
 from sandbox.kafka import KafkaCluster
 from tests.kafka.books import outcome

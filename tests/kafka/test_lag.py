@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from group_hygiene.kafka.client import CLIENT_ID, Client
-from group_hygiene.ledger.codec import group_of
+from group_hygiene.ledger.contents import group_of
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.entries import Backup
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.reconcile import Observation
 from group_hygiene.spec.policy import Policy
 from group_hygiene.status.of_policies import build_status

@@ -23,8 +23,8 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, OutcomeType
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partition
-from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import delete_requests
 from group_hygiene.reconcile.vetoes import FRESH_S
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind

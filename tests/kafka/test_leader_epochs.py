@@ -14,15 +14,15 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
-from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.kafka.offsets import epoch_ends
 from group_hygiene.kafka.offsets_log import partition_of
+from group_hygiene.kafka.offsets_topic import LogBounds, read_log_bounds
 from group_hygiene.kafka.partition import PartitionLeader, RawFetched, fetch_raw
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import NO_LEADER_EPOCH, Partition
-from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.groups import NO_LEADER_EPOCH, Cluster, Partition
 from group_hygiene.reconcile import DeletionRequest, LedgerNeed, judge_requested
-from group_hygiene.spec.connection import ActivitySpec, Settings
+from group_hygiene.spec.client_settings import Settings
+from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.books import configured

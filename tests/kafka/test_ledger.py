@@ -13,14 +13,13 @@ from kafka import KafkaConsumer, TopicPartition
 
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.partition import Fetched
-from group_hygiene.ledger.codec import encode_key, encode_value
-from group_hygiene.ledger.writer import Pair, Written
+from group_hygiene.ledger.contents import encode_key, encode_value
+from group_hygiene.ledger.topic import Pair, Written
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, in_parts, whole
-from group_hygiene.model.entries import Owner, Removal, Watch
+from group_hygiene.model.entries import Backup, Owner, Removal, Watch, in_parts, whole
 from group_hygiene.model.groups import Fault
 from group_hygiene.reconcile import open_ledger
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.books import (

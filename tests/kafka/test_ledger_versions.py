@@ -11,11 +11,10 @@ from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import Mark, Removal
+from group_hygiene.model.entries import Backup, Mark, Removal
 from group_hygiene.reconcile import open_ledger
-from group_hygiene.spec.connection import Mechanism, Sasl, Settings
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
+from group_hygiene.spec.fields import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.books import (
     EVERYTHING,

@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient
 from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.model.entries import KeepRequest, Owner, Removal
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.books import (

@@ -13,9 +13,9 @@ import pytest
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.mirror import Checkpoints
-from group_hygiene.ledger.settings import COMMAND_LINE
+from group_hygiene.ledger.contents import COMMAND_LINE
 from group_hygiene.model import reasons
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster, ZooKeeperCluster
 from sandbox.kafka.jars import VERSIONS
 from tests.kafka.books import claimed, keep, mark, refused

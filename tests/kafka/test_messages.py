@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kafka.protocol.broker_version_data import BrokerVersionData
 
-from group_hygiene.kafka.protocol import RawListGroupsRequest, RawOffsetFetchRequest
+from group_hygiene.kafka.library import RawListGroupsRequest, RawOffsetFetchRequest
 
 
 class LaterListGroups(RawListGroupsRequest, init=False):  # type: ignore[call-arg]

@@ -14,8 +14,7 @@ from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics, is_checkpoints
 from group_hygiene.kafka.partition import Batch, PartitionLeader, fetch
 from group_hygiene.model.evidence import Claims
-from group_hygiene.model.groups import Fault
-from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.groups import Cluster, Fault
 from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.reconcile.context import read_protections
 from group_hygiene.spec.connection import parse_connection

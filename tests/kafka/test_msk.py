@@ -11,13 +11,12 @@ import pytest
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import read_settings
 from group_hygiene.errors import AuthenticationFailed
-from group_hygiene.kafka import aws_tokens
+from group_hygiene.kafka import login as kafka_login
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.model.groups import Fault
-from group_hygiene.spec.connection import Mechanism, Sasl, Settings, Tls
-from group_hygiene.spec.msk import Hosts, MskIam
+from group_hygiene.spec.client_settings import Hosts, Mechanism, MskIam, Sasl, Settings, Tls
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.security import format_jaas
 from tests.aws import ACCESS_KEY, SECRET_KEY
@@ -56,9 +55,9 @@ def identity(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
-    aws_tokens.session.cache_clear()
+    kafka_login.session.cache_clear()
     yield monkeypatch
-    aws_tokens.session.cache_clear()
+    kafka_login.session.cache_clear()
 
 
 def _settings(msk: KafkaCluster, login: MskIam, host: str = "") -> Settings:

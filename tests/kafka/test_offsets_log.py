@@ -12,7 +12,7 @@ from confluent_kafka import Consumer
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.offsets_log import RECORD_TYPES, BrokenRecord, Commit, StateRecord, decode
 from group_hygiene.model.groups import CommittedOffset, Partition
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
 from sandbox.waiting import wait_for

@@ -23,9 +23,9 @@ from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.reconcile import LedgerNeed
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.errors import NotReached
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for

@@ -9,11 +9,11 @@ import pytest
 
 from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.reconcile import LedgerNeed, Memory, few_replicas, open_journal
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.books import RIGHT, configured, settings

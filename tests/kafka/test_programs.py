@@ -11,7 +11,7 @@ import pytest
 from group_hygiene import reconcile
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import UsedBy
-from group_hygiene.model.programs import Program
+from group_hygiene.model.groups import Program
 from group_hygiene.reconcile import Memory
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.programs import Programs, connect

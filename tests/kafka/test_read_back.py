@@ -16,11 +16,11 @@ from faults.owners import Owners
 from faults.requests import DELETE_GROUPS, END_TXN, FETCH, PRODUCE, Exchange
 from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client
-from group_hygiene.ledger.codec import encode_key
+from group_hygiene.ledger.contents import encode_key
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import in_parts
+from group_hygiene.model.entries import in_parts
 from group_hygiene.reconcile.vetoes import FRESH_S
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.ledger_log import LedgerLog
 from sandbox.waiting import wait_for

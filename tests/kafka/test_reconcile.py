@@ -15,17 +15,14 @@ from group_hygiene import reconcile
 from group_hygiene.kafka.changes import commit_offsets
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
 from group_hygiene.kafka.offsets_log import partition_of
-from group_hygiene.kafka.tail import Tail
-from group_hygiene.ledger.codec import group_of
+from group_hygiene.kafka.offsets_topic import Tail
+from group_hygiene.ledger.contents import LedgerSettings, group_of
 from group_hygiene.ledger.records import record
-from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import HistoryEntry, KeepRequest, OutcomeType, Seen
-from group_hygiene.model.evidence import Claims
+from group_hygiene.model.entries import Backup, HistoryEntry, KeepRequest, OutcomeType, Seen
+from group_hygiene.model.evidence import Claims, OutcomeKind
 from group_hygiene.model.groups import CommittedOffset, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Context, deletion, open_ledger
 from group_hygiene.reconcile.preconditions import MARGIN_S
 from group_hygiene.reconcile.uses import Uses

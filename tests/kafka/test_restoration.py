@@ -17,19 +17,17 @@ from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.ledger.codec import encode_key
+from group_hygiene.ledger.contents import LedgerSettings, encode_key
 from group_hygiene.ledger.ledger import Ledger
-from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, SavedOffset, in_parts
-from group_hygiene.model.entries import HistoryEntry, OutcomeType, Removal
+from group_hygiene.model.entries import Backup, HistoryEntry, OutcomeType, Removal, SavedOffset, in_parts
 from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import open_ledger
 from group_hygiene.restore import restoration
 from group_hygiene.restore.restorable import GroupResult, OutOfRange, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.backups import backup

@@ -14,13 +14,13 @@ from group_hygiene.controller.guard import Grants
 from group_hygiene.controller.restores import Restores
 from group_hygiene.kafka.client import Client
 from group_hygiene.ledger import ledger as ledger_module
-from group_hygiene.ledger.codec import encode_value
+from group_hygiene.ledger.contents import encode_value
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import in_parts
+from group_hygiene.model.entries import in_parts
 from group_hygiene.model.groups import CommittedOffset, Partition
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import memory
 from group_hygiene.process.clock import elapsed
 from group_hygiene.spec.connection import parse_connection

@@ -10,8 +10,7 @@ from kafka.protocol.admin import ListGroupsRequest
 from group_hygiene.kafka.client import Call, Client
 from group_hygiene.kafka.groups import describe_groups, list_groups
 from group_hygiene.kafka.offsets import committed_offsets
-from group_hygiene.model.groups import Fault, GroupState
-from group_hygiene.model.snapshot import Description
+from group_hygiene.model.groups import Description, Fault, GroupState
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, seen, soon

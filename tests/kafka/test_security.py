@@ -22,23 +22,21 @@ from group_hygiene.kafka.changes import commit_offsets, delete_offsets, set_shar
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import offsets_retention_minutes
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.kafka.offsets import committed_offsets
-from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
+from group_hygiene.kafka.offsets import ShareOffsets, committed_offsets, share_offsets
+from group_hygiene.ledger.contents import TOPIC as DEFAULT_LEDGER
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.records import record
-from group_hygiene.ledger.settings import TOPIC as DEFAULT_LEDGER
-from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, SavedOffset
-from group_hygiene.model.entries import Change
+from group_hygiene.model.entries import Backup, Change, SavedOffset
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.network.egress import Egress, parse_egress
 from group_hygiene.reconcile import open_ledger, recover_intents
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
-from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.spec.client_settings import Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.policy import Policy
-from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.kafka.security import format_jaas

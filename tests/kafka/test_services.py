@@ -14,15 +14,15 @@ from group_hygiene.cli.doctor import CheckResult
 from group_hygiene.cli.doctor_kafka import CheckedCluster, examine_kafka
 from group_hygiene.cli.target import Session
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.reconcile import open_ledger
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
-from group_hygiene.spec.connection import Mechanism, Sasl, Settings
+from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
+from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.policy import Policy
-from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.books import restorer
 from tests.kafka.makers import Maker, at

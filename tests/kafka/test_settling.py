@@ -13,17 +13,15 @@ from group_hygiene import reconcile
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import topic_ids
-from group_hygiene.ledger.codec import group_of
+from group_hygiene.ledger.contents import COMMAND_WRITER, LedgerSettings, group_of
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.ledger.records import record
-from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, SavedOffset, in_parts
-from group_hygiene.model.entries import HistoryEntry, Intent, KeepRequest, OutcomeType
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome as GroupOutcome
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.entries import Backup, HistoryEntry, Intent, KeepRequest, OutcomeType, SavedOffset, in_parts
+from group_hygiene.model.evidence import Outcome as GroupOutcome
+from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Context, open_ledger, recovery
 from group_hygiene.reconcile.settle import (
     Answer,

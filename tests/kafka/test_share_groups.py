@@ -16,21 +16,20 @@ from group_hygiene.cli import main
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.changes import set_share_offsets
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.coordinators import look_up
+from group_hygiene.kafka.cluster import look_up
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.kafka.offsets import end_offsets
-from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
-from group_hygiene.ledger.codec import group_of
+from group_hygiene.kafka.offsets import ShareOffsets, end_offsets, share_offsets
+from group_hygiene.ledger.contents import group_of
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.groups import CommittedOffset, Fault, GroupType, Partition
-from group_hygiene.model.snapshot import Cluster
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.entries import Backup
+from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.groups import Cluster, CommittedOffset, Fault, GroupType, Partition
 from group_hygiene.reconcile import Executor
 from group_hygiene.reconcile.context import read_offsets
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
-from group_hygiene.spec.connection import ActivitySpec, Settings
+from group_hygiene.spec.client_settings import Settings
+from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
 from group_hygiene.status.of_policies import build_status
 from sandbox.kafka import KafkaCluster

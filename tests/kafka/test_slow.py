@@ -12,10 +12,9 @@ from kafka.protocol.metadata import MetadataRequest
 from group_hygiene.kafka.client import Call, Client, Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Claims
+from group_hygiene.model.evidence import Claims, OutcomeKind
 from group_hygiene.model.groups import Fault
-from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from tests.kafka.makers import Maker
 from tests.kafka.scene import Clock, Scene, policy
 

@@ -16,14 +16,13 @@ from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.changes import delete_offsets
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets import committed_offsets
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.records import record
-from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import HistoryEntry, Intent, KeepRequest, OutcomeType
+from group_hygiene.model.entries import Backup, HistoryEntry, Intent, KeepRequest, OutcomeType
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Executor, open_ledger
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore

@@ -15,13 +15,13 @@ from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.groups import list_groups, list_problems
 from group_hygiene.kafka.offsets_log import decode
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import SavedOffset
+from group_hygiene.model.entries import SavedOffset
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.groups import GroupType
-from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Executor
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
 from sandbox.waiting import wait_for

@@ -11,11 +11,11 @@ import pytest
 
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.ledger.codec import group_of
+from group_hygiene.ledger.contents import group_of
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.snapshot import Cluster
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.entries import Backup
+from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.groups import Cluster
 from group_hygiene.reconcile import Executor
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore

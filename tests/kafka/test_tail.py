@@ -14,19 +14,19 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from group_hygiene.evidence.reader import Tables
-from group_hygiene.kafka import tail
+from group_hygiene.kafka import offsets_topic
 from group_hygiene.kafka.changes import delete_offsets
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, topic_ids
 from group_hygiene.kafka.offsets import start_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode, partition_of
-from group_hygiene.kafka.tail import Found, Tail
+from group_hygiene.kafka.offsets_topic import Found, Tail
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import CommittedOffset, Fault, Partition
-from group_hygiene.model.snapshot import Cluster
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.groups import Cluster, CommittedOffset, Fault, Partition
 from group_hygiene.reconcile.uses import read_ends
-from group_hygiene.spec.connection import ActivitySpec, Settings
+from group_hygiene.spec.client_settings import Settings
+from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, seen, soon
@@ -379,11 +379,11 @@ def test_only_a_group_that_the_log_is_silent_about_is_deleted(  # noqa: PLR0913,
 
 def test_long_ids_cost_neither_time_nor_memory(client: Client, cluster: Cluster, make: Maker) -> None:
     """Clients choose ids of up to 32 KB, and all connections share what is remembered of them."""
-    remembered = tail._partition_of.cache_info
+    remembered = offsets_topic._partition_of.cache_info
     since, before = ends_of(client, cluster), remembered()
     name = make.simple(make.name("x" * 256), at(make.topic()))
     assert isinstance(later(client, cluster, since, name)[name], Found)
     assert (remembered().hits, remembered().misses) == (before.hits, before.misses)
     for n in range(11_000):
-        tail._partition_of(f"id-{n}", 50)
+        offsets_topic._partition_of(f"id-{n}", 50)
     assert remembered().currsize <= 10_000

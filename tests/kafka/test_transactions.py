@@ -11,13 +11,12 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from group_hygiene.evidence.reader import Tables
-from group_hygiene.kafka import last_records as search
+from group_hygiene.kafka import offsets
 from group_hygiene.kafka.client import CLIENT_ID, Client
-from group_hygiene.kafka.last_records import LastRecord, SearchRange, last_records
-from group_hygiene.kafka.offsets import committed_offsets, end_offsets
+from group_hygiene.kafka.offsets import LastRecord, SearchRange, committed_offsets, end_offsets, last_records
 from group_hygiene.model import reasons
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
@@ -103,7 +102,7 @@ def test_a_log_of_aborted_records_is_not_searched_to_its_start(
     read = make.abandoned(make.name("read"), topic)
     left = make.abandoned(make.name("left"), other)
     wanted = policy(read, left)
-    monkeypatch.setattr(search, "_ANSWERS_MAX", 2)
+    monkeypatch.setattr(offsets, "_ANSWERS_MAX", 2)
     scene.observe(wanted)
     observation = scene.observe(wanted, after=60)
     assert verdicts(observation, wanted) == {read: reasons.LAG_UNKNOWN, left: MATCH}

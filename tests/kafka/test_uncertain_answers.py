@@ -16,9 +16,10 @@ from group_hygiene import reconcile
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, whole
-from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.spec.connection import ActivitySpec, Settings
+from group_hygiene.model.entries import Backup, whole
+from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.spec.client_settings import Settings
+from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
 from tests.kafka.clients import Wrapped
 from tests.kafka.makers import Maker, at, seen

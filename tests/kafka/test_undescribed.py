@@ -8,10 +8,10 @@ import pytest
 
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.groups import list_groups
+from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.groups import GroupState, GroupType
-from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.spec.connection import Mechanism, Sasl, Settings
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
+from group_hygiene.spec.fields import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, seen, soon
 from tests.kafka.permissions import DESCRIBE, EXAMPLE, GROUP, grant, ledger_least

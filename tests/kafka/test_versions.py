@@ -11,12 +11,17 @@ from group_hygiene.kafka.changes import commit_offsets, delete_groups, delete_of
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.kafka.cluster import features, hidden_topics, offsets_retention_minutes
 from group_hygiene.kafka.groups import describe_groups, list_groups
-from group_hygiene.kafka.offsets import committed_offsets, end_offsets, offsets_at, start_offsets
-from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
+from group_hygiene.kafka.offsets import (
+    ShareOffsets,
+    committed_offsets,
+    end_offsets,
+    offsets_at,
+    share_offsets,
+    start_offsets,
+)
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import CommittedOffset, Fault, Group, GroupState, GroupType, Partition
-from group_hygiene.model.snapshot import Description
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.groups import CommittedOffset, Description, Fault, Group, GroupState, GroupType, Partition
 from group_hygiene.reconcile import Executor
 from group_hygiene.reconcile.context import read_offsets
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind

@@ -19,11 +19,10 @@ from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import HistoryEntry
-from group_hygiene.model.evidence import Claims
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.evidence import Claims, OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import recheck, window
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.waiting import wait_for
 from tests.kafka.clients import Around, Died, die

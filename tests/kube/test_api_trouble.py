@@ -26,7 +26,7 @@ from group_hygiene.controller.objects import POLICIES, Objects
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.crds import PLURALS
 from group_hygiene.telemetry.metrics import Metrics

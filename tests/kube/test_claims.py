@@ -20,7 +20,7 @@ from faults.kube import Kube
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.claims import KINDS, ClaimLimits, ClaimReader, _Reading
 from group_hygiene.model.evidence import Claims
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import OVERLAYS
 from sandbox.waiting import wait_for

@@ -8,8 +8,8 @@ import pytest
 from kubernetes.client import CustomObjectsApi
 
 from group_hygiene.errors import SpecError
-from group_hygiene.spec.judge import violations
-from group_hygiene.spec.keep import parse_keep
+from group_hygiene.spec.crds import violations
+from group_hygiene.spec.policy import parse_keep
 from tests.kube.test_crd_grouprestore import refusal
 
 PLACE = ("grouphygiene.io", "v1alpha1", "kafka", "groupkeeps")

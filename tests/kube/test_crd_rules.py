@@ -13,7 +13,7 @@ import yaml
 from kubernetes.client import CustomObjectsApi
 
 from docsite.schema import Rule, rules
-from group_hygiene.spec.judge import violations
+from group_hygiene.spec.crds import violations
 from sandbox.kubernetes import ApiServer
 from tests.kube.test_crds import OAUTH, SCRAM, SECRET, Object, complaints
 

@@ -12,7 +12,7 @@ import yaml
 from kubernetes.client import CustomObjectsApi
 
 from group_hygiene.spec.crds import API_VERSION, PLURALS
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 from sandbox import argocd
 from sandbox.kubernetes import ApiServer
 from tests.kube.test_crd_rules import BASES

@@ -19,7 +19,7 @@ from group_hygiene.controller.guard import ObjectGuard, read_grant
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, refuse_unusable
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.crds import PLURALS, load_crd
 from group_hygiene.status.redaction import redact_problem

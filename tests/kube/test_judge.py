@@ -11,7 +11,7 @@ from kubernetes.client import ApiException, CustomObjectsApi
 
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import parse_connection
-from group_hygiene.spec.judge import judged, violations
+from group_hygiene.spec.crds import judged, violations
 from group_hygiene.spec.policy import parse_policy
 from tests.kube import test_crd_groupkeep as keeps
 from tests.kube import test_crd_grouprestore as restores

@@ -32,11 +32,10 @@ from group_hygiene.decide.pattern_notes import PatternNote
 from group_hygiene.decide.plan import FAILURES
 from group_hygiene.errors import Unreachable
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Protections
+from group_hygiene.model.evidence import Outcome, OutcomeKind, Protections, Verdict
 from group_hygiene.model.group_keep import KeptGroup
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Coverage
-from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
+from group_hygiene.model.groups import Coverage
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.restore.grouprestore import build_restore_status

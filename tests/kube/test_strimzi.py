@@ -12,7 +12,7 @@ import yaml
 from kubernetes.config import new_client_from_config
 
 from group_hygiene.controller.api import Api
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from sandbox.crds import strimzi
 from sandbox.kubernetes import ApiServer
 from tests.kafka.permissions import documented

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.pipeline.session import Options, spark_session
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.spark.jars import jars
 from tests.kafka.conftest import QUICK

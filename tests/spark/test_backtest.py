@@ -23,7 +23,7 @@ from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.pipeline.ingest.reading import ingest
 from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.connection import ActivitySpec
-from group_hygiene.spec.durations import format_duration
+from group_hygiene.spec.fields import format_duration
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
 from tests.kafka.makers import Maker, at

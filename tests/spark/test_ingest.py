@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
 from group_hygiene.errors import Halted, HygieneError, PipelineError
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
+from group_hygiene.kafka.offsets_topic import LogBounds, read_log_bounds
 from group_hygiene.kafka.record_columns import Records
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.ingest import fetch, reading
@@ -28,7 +28,7 @@ from group_hygiene.pipeline.ingest.reading import Choices, Tables, ingest
 from group_hygiene.pipeline.ingest.task import Range, Sink
 from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, RECORDS
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, soon

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.pipeline.name_patterns import patterned, too_general
-from group_hygiene.spec.judge import WHITE_SPACE
+from group_hygiene.spec.crds import WHITE_SPACE
 from group_hygiene.spec.patterns import Patterns
 
 # As Kubernetes names pods.

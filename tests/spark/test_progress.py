@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from group_hygiene.errors import Halted, PipelineError
-from group_hygiene.kafka.log_bounds import LogBounds
+from group_hygiene.kafka.offsets_topic import LogBounds
 from group_hygiene.pipeline.coverage import Place, Progress
 from group_hygiene.pipeline.ingest.progress import cut_off, plan, refuse_others
 from group_hygiene.pipeline.store import Held, Table

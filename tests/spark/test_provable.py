@@ -23,7 +23,8 @@ from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import Partition
 from group_hygiene.pipeline.ingest.reading import Choices, ingest
-from group_hygiene.spec.connection import ActivitySpec, Settings
+from group_hygiene.spec.client_settings import Settings
+from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, soon

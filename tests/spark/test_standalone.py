@@ -55,7 +55,7 @@ from group_hygiene.kafka.client import connect
 from group_hygiene.pipeline.ingest import reading
 from group_hygiene.pipeline.ingest.reading import ingest
 from group_hygiene.pipeline.session import Options, spark_session
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 from pathlib import Path
 servers, jars, folder, warehouse = sys.argv[1:]
 reading._TASK_OFFSETS, reading._SMALL = 1, 0

@@ -23,8 +23,7 @@ from group_hygiene.pipeline.coverage import Place, Progress
 from group_hygiene.pipeline.survey import known, survey
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
 from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit
-from group_hygiene.spec.connection import ActivitySpec
-from group_hygiene.spec.owners import GroupOwner, Owners
+from group_hygiene.spec.connection import ActivitySpec, GroupOwner, Owners
 from group_hygiene.spec.patterns import Patterns, TenantPatterns
 from tests.spark.bronze import all_rows, replace
 from tests.spark.histories import START, Bronze, Event, classic, client, commit, epoch, member, moment, state, wiped

@@ -22,7 +22,7 @@ from group_hygiene.cli.backtests import _document
 from group_hygiene.pipeline.backtest.run import Terms, backtest
 from group_hygiene.pipeline.backtest.tally import SCHEMA, OnTrial, Regret, Row, Sums, counted
 from group_hygiene.pipeline.backtest.trial import Trial
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.policy import parse_policy
 from sandbox.spark.event_log import SETTINGS, tasks_by_executor
 from sandbox.spark.jars import jars

@@ -27,13 +27,13 @@ from group_hygiene.controller.objects import CONNECTIONS, key_of
 from group_hygiene.errors import ApiError, Conflict, LedgerFenced, LedgerProblem, NotFound
 from group_hygiene.evidence.reader import CoveredPartition, Reading
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.ledger import codec
+from group_hygiene.ledger import contents
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import entries, reasons
 from group_hygiene.model.entries import Change, KeepRequest, Key, Mark, Owner, Removal
 from group_hygiene.model.evidence import Activity, Claims
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupType, Offsets, Partition
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.memory import Intake
 from tests.unit.make import NOW
 
@@ -367,8 +367,8 @@ class World:
 
     def append(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            value = None if isinstance(change, Removal) else codec.encode_value(change)
-            self.log.append((codec.encode_key(change.key), value))
+            value = None if isinstance(change, Removal) else contents.encode_value(change)
+            self.log.append((contents.encode_key(change.key), value))
             self.latest[change.key] = (None if value is None else json.loads(value), self.real)
             if isinstance(change, Mark):
                 uid = change.policy_uid
@@ -658,7 +658,7 @@ class MemoryLedger:
 
         def read() -> None:
             standing = {key: value for key, (value, _) in self._world.latest.items() if value is not None}
-            found.extend(codec.decode(key, json.dumps(standing[key]).encode()) for key in standing if wanted(key))
+            found.extend(contents.decode(key, json.dumps(standing[key]).encode()) for key in standing if wanted(key))
 
         self._exchange("Fetch", read)
         return iter(found)

@@ -12,11 +12,19 @@ from msgspec import structs
 
 from group_hygiene.decide.plan import Plan, RunConditions, Verdicts, make_plan
 from group_hygiene.model.entries import Mark
-from group_hygiene.model.evidence import Activity, Deletion, Evidence, Protections, Unchanged
-from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, GroupType, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster, Snapshot
-from group_hygiene.model.verdicts import Need, Verdict
+from group_hygiene.model.evidence import Activity, Deletion, Evidence, Need, Protections, Unchanged, Verdict
+from group_hygiene.model.groups import (
+    Bounds,
+    Cluster,
+    CommittedOffset,
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    Partition,
+    Snapshot,
+)
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.policy import Action, Mode, Policy, parse_policy
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)

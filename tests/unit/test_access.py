@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
-from group_hygiene.spec.access import Grant, Right, missing_entry
-from group_hygiene.spec.connection import Connection, admit, grant, parse_connection
-from group_hygiene.spec.durations import parse_duration
+from group_hygiene.spec.connection import Connection, Grant, Right, admit, grant, missing_entry, parse_connection
+from group_hygiene.spec.fields import parse_duration
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, Policy, Unprotect, parse_policy
 from tests.unit.make import group, policy_object

@@ -15,10 +15,9 @@ from group_hygiene.evidence.reader import CoveredPartition, Reading, Tables, _re
 from group_hygiene.evidence.trust import Log, activity_of, next_mark, refusals_by_partition
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity, Commits
+from group_hygiene.model.evidence import Activity, Commits, LastClient
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, GroupType
-from group_hygiene.model.last_use import LastClient
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.egress import parse_egress
 from group_hygiene.spec.connection import ActivitySpec, SecretName
 from group_hygiene.spec.storage import Allowed, parse_grant, read_store

@@ -13,15 +13,14 @@ import pytest
 from group_hygiene.alerts.delivery import Endpoint
 from group_hygiene.alerts.outbox import Lane, Message, Outbox
 from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of, of_owner
-from group_hygiene.ledger.codec import decode, encode_value
+from group_hygiene.ledger.contents import decode, encode_value
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Key, Notice, PolicyAlerts, Removal
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.spec.owners import GroupOwner
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.connection import GroupOwner, ReceiverKind
+from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.patterns import TenantPatterns
 from group_hygiene.spec.policy import AlertSpec, Policy
-from group_hygiene.spec.receivers import ReceiverKind
-from group_hygiene.spec.secret import Hidden
 from tests.unit.make import NOW, alert
 
 FAILS = Refusal(reasons.RECEIVER_FAILED, "it answers 500")

@@ -22,11 +22,11 @@ from group_hygiene.alerts.state import (
     pending,
     received,
 )
-from group_hygiene.ledger.codec import encode_value
+from group_hygiene.ledger.contents import encode_value
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Delivered, Firing, Notice, PolicyAlerts
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from tests.unit.make import NOW, P0, P1, alert, delete, mark, match, plan, refused, snapshot
 
 MATCHED, MARKED, BLOCKED, DELETED = (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Verdict
+from group_hygiene.model.evidence import Verdict
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.policy import parse_policy
 from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
 from group_hygiene.status.patch import needs_write

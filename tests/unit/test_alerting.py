@@ -23,14 +23,13 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change
-from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
+from group_hygiene.model.evidence import Outcome, OutcomeKind, Verdict
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import Memory
-from group_hygiene.spec.connection import Connection, parse_connection
-from group_hygiene.spec.owners import NO_OWNERS
+from group_hygiene.spec.connection import NO_OWNERS, Connection, parse_connection
+from group_hygiene.spec.fields import SecretRef
 from group_hygiene.spec.policy import Policy, parse_policy
-from group_hygiene.spec.secret import SecretRef
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.status.conditions import Status
 from group_hygiene.status.of_alerts import is_alerting

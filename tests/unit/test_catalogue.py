@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from group_hygiene.cli import main
-from group_hygiene.spec.catalogue import catalogue, likely_program
+from group_hygiene.spec.patterns import catalogue, likely_program
 
 UUID = "b3274990-d945-4bc9-95a8-b972aa676a44"
 

@@ -9,7 +9,7 @@ import pytest
 
 from group_hygiene.kafka.changes import set_share_offsets
 from group_hygiene.kafka.client import NO_ANSWER, Deadline
-from group_hygiene.kafka.protocol import AlterShareGroupOffsetsResponse
+from group_hygiene.kafka.library import AlterShareGroupOffsetsResponse
 from group_hygiene.model.groups import CommittedOffset, Fault, Partition
 
 ASKED = Partition("orders", 0)

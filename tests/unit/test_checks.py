@@ -15,12 +15,9 @@ from msgspec import structs
 from group_hygiene.decide.checks import ALERT_CHECKS, CHECKS, PROTECTIONS, Check, judge
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, UsedBy
-from group_hygiene.model.evidence import Activity, Claims, Deletion, Evidence, Protections
-from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, GroupType, Partition
-from group_hygiene.model.last_use import LastClient
-from group_hygiene.model.programs import Program
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Need
+from group_hygiene.model.evidence import Activity, Claims, Deletion, Evidence, LastClient, Need, Protections
+from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, GroupType, Partition, Program
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.policy import CommittedOffsets, DeletedTopics, Policy, Unprotect, parse_policy
 from tests.examples import examples
 from tests.unit.make import (

@@ -9,10 +9,9 @@ import pytest
 from group_hygiene.decide.checks import judge
 from group_hygiene.decide.checks.used import commits_outside
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity, Evidence, Protections
+from group_hygiene.model.evidence import Activity, Evidence, Need, Protections
 from group_hygiene.model.groups import Group, GroupState, GroupType
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Need
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.policy import Policy
 from tests.unit.make import (
     FAULT,

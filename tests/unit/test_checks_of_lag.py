@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from group_hygiene.decide.checks import CHECKS, judge, unread
 from group_hygiene.decide.lag import LagSummary, lag_summary, skipped_by_latest
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Evidence
+from group_hygiene.model.evidence import Evidence, Need, Verdict
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, Offsets, Partition
-from group_hygiene.model.verdicts import Need, Verdict
 from group_hygiene.spec.policy import Policy
 from tests.unit.make import (
     FAULT,

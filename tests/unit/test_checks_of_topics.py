@@ -12,11 +12,9 @@ from group_hygiene.decide.plan import due_topics
 from group_hygiene.kafka.groups import subscribed_topics
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest
-from group_hygiene.model.evidence import Commits, Evidence
-from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Description, Member
-from group_hygiene.model.verdicts import Need
+from group_hygiene.model.evidence import Commits, Evidence, Need
+from group_hygiene.model.groups import CommittedOffset, Description, Fault, GroupState, GroupType, Member, Partition
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.policy import Policy, parse_policy
 from tests.unit.make import FAULT, NOW, activity, decided, deletion, evidence, group, mark, plan, policy_object
 

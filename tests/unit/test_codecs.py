@@ -196,7 +196,7 @@ def _measured(prepared: str, expression: str) -> tuple[str, float, int]:
     import gzip, resource, time, cramjam
     from group_hygiene.kafka.client import Deadline
     from group_hygiene.kafka.codecs import unpack, unpack_parts
-    from group_hygiene.kafka.large_batch import read_rows
+    from group_hygiene.kafka.partition import read_rows
     from group_hygiene.process.memory import TooMuch
     {prepared.strip()}
     with open("/proc/self/clear_refs", "w") as peak:

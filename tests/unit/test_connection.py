@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from group_hygiene.errors import SecretProblem, SpecError
-from group_hygiene.spec.connection import ActivitySpec, LedgerSpec, Mechanism, SecretName, Settings, parse_connection
-from group_hygiene.spec.durations import Duration
+from group_hygiene.spec.client_settings import Mechanism, Settings
+from group_hygiene.spec.connection import ActivitySpec, LedgerSpec, SecretName, parse_connection
+from group_hygiene.spec.fields import Duration, Hidden, SecretRef
 from group_hygiene.spec.policy import Limits
-from group_hygiene.spec.secret import Hidden, SecretRef
 
 _CA, _CERT, _KEY = "-----CA-----\n", "-----CERT-----\n", "-----KEY-----\n"
 _CA_REF, _LOGIN_REF = SecretRef("tls", "ca.crt"), SecretRef("login", "password")

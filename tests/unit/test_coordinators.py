@@ -8,7 +8,7 @@ from typing import Any
 
 from group_hygiene.kafka.bounds import TOO_MUCH
 from group_hygiene.kafka.client import NO_ANSWER, Deadline
-from group_hygiene.kafka.coordinators import Question, ask_brokers, look_up
+from group_hygiene.kafka.cluster import Question, ask_brokers, look_up
 from group_hygiene.model.groups import Fault
 
 

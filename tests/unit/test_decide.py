@@ -16,7 +16,7 @@ from group_hygiene.decide.plan import Plan, RunConditions, Verdicts, make_plan
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Protections
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Observation
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.policy import Limits, Policy, parse_policy

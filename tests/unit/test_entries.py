@@ -11,10 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.ledger.codec import Unreadable, decode, decode_key, encode_key, encode_value, expires, group_of
-from group_hygiene.ledger.contents import Contents
-from group_hygiene.model.backups import Backup, SavedOffset, in_parts, whole
+from group_hygiene.ledger.contents import (
+    Contents,
+    Unreadable,
+    decode,
+    decode_key,
+    encode_key,
+    encode_value,
+    expires,
+    group_of,
+)
 from group_hygiene.model.entries import (
+    Backup,
     Delivered,
     Entry,
     Firing,
@@ -30,14 +38,16 @@ from group_hygiene.model.entries import (
     Owner,
     PolicyAlerts,
     Removal,
+    SavedOffset,
     ScanClock,
     Seen,
     UsedBy,
     Watch,
+    in_parts,
+    whole,
 )
 from group_hygiene.model.evidence import Deletion
-from group_hygiene.model.groups import LogPlace
-from group_hygiene.model.programs import Program
+from group_hygiene.model.groups import LogPlace, Program
 from tests.backups import backup
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

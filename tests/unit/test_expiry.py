@@ -12,11 +12,9 @@ from group_hygiene.decide.checks import judge
 from group_hygiene.kafka.cluster import whole_number
 from group_hygiene.kafka.groups import subscribed_topics
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity, Commits, Evidence, offsets_retention
-from group_hygiene.model.groups import Fault, Group, GroupState, GroupType
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Coverage, Description, Member
-from group_hygiene.model.verdicts import Need, Verdict
+from group_hygiene.model.evidence import Activity, Commits, Evidence, Need, Verdict, offsets_retention
+from group_hygiene.model.groups import Coverage, Description, Fault, Group, GroupState, GroupType, Member
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.scan import _old_enough
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, Policy, parse_policy

@@ -27,8 +27,8 @@ from group_hygiene.pipeline.ingest.fold import Run
 from group_hygiene.pipeline.ingest.task import Range, Round, Sink
 from group_hygiene.pipeline.table_file import Part
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, QUARANTINE, RECORDS
-from group_hygiene.spec.connection import Settings
-from group_hygiene.spec.secret import one_line
+from group_hygiene.spec.client_settings import Settings
+from group_hygiene.spec.fields import one_line
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key
 
 START = datetime(2030, 1, 31, 12, 0, 0, 123000, tzinfo=UTC)

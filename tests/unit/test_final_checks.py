@@ -16,8 +16,8 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Intent, Removal, ScanClock
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Executor, deletion
 from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.deletion import ToSave

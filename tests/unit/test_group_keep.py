@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from group_hygiene.decide.checks import needed
-from group_hygiene.ledger.codec import encode_key, encode_value, group_of
-from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.contents import Contents, encode_key, encode_value, group_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest
 from group_hygiene.model.group_keep import KeptGroup
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import keepers
 from group_hygiene.status.of_keeps import build_keep_status
 from tests.unit.make import NOW, delete, evidence, group

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.connection import ActivitySpec
 from tests.warehouse import Warehouse, idle
 

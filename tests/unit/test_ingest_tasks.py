@@ -16,8 +16,8 @@ from pyspark import cloudpickle
 from group_hygiene.pipeline.ingest import fetch
 from group_hygiene.pipeline.ingest.reading import ranges_of
 from group_hygiene.pipeline.ingest.task import Range, Task, plan_tasks, together
-from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.spec.client_settings import Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.spec.fields import Hidden
 
 RANGES = st.dictionaries(st.integers(0, 99), st.tuples(st.integers(0, 2**50), st.integers(0, 2**36)), max_size=9)
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_hygiene.errors import UsageError
-from group_hygiene.spec.connection import Mechanism
-from group_hygiene.spec.jaas import LOGIN_MODULES, parse_jaas
+from group_hygiene.spec.client_settings import LOGIN_MODULES, Mechanism, parse_jaas
 from sandbox.kafka.security import format_jaas
 
 MODULE = LOGIN_MODULES[Mechanism.PLAIN]

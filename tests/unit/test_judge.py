@@ -19,11 +19,10 @@ from group_hygiene.controller.objects import Objects, refuse_unusable
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
 from group_hygiene.restore.grouprestore import parse_restore
-from group_hygiene.spec import judge
+from group_hygiene.spec import crds
 from group_hygiene.spec.connection import ActivitySpec, LedgerSpec, grant, parse_connection
 from group_hygiene.spec.crds import PLURALS, load_crd
-from group_hygiene.spec.keep import parse_keep
-from group_hygiene.spec.policy import AlertSpec, parse_policy
+from group_hygiene.spec.policy import AlertSpec, parse_keep, parse_policy
 from tests.cli.test_manifests import agrees, table
 
 Object = dict[str, Any]
@@ -145,7 +144,7 @@ def test_valid_access_of_a_wrong_connection_is_known() -> None:
 
 def _judging(rule: str, value: Any, schema: Object | None = None) -> tuple[list[str], bool]:
     rules = [{"rule": rule, "message": "must hold"}]
-    judging = judge._Judging({})
+    judging = crds._Judging({})
     judging.judge(value, {**(schema or {}), "x-kubernetes-validations": rules}, ("spec",))
     return [each.message for each in judging.found], judging.has_failed
 
@@ -191,7 +190,7 @@ def test_a_verdict_that_takes_too_long_is_no_verdict(monkeypatch: pytest.MonkeyP
     """The object does nothing, and is judged again; its access grants nothing."""
     obj = stored(CONNECTION)
     with monkeypatch.context() as patched:
-        patched.setattr(judge, "_CPU_S", -1.0)
+        patched.setattr(crds, "_CPU_S", -1.0)
         connection, problem = parsed(obj)
         assert problem is not None
         assert "could not be judged within" in str(problem)
@@ -210,7 +209,7 @@ def test_a_verdict_without_memory_is_not_remembered(monkeypatch: pytest.MonkeyPa
 
     obj = stored(POLICY)
     with monkeypatch.context() as patched:
-        patched.setattr(judge, "_FUNCTIONS", {**judge._FUNCTIONS, "trim": trim})
+        patched.setattr(crds, "_FUNCTIONS", {**crds._FUNCTIONS, "trim": trim})
         with pytest.raises(SpecError, match=r"spec\.match\.groups\[0\]: .*could not be evaluated"):
             parse(obj)
     parse(obj)
@@ -231,7 +230,7 @@ def test_a_verdict_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round reads each object: the rules are evaluated once."""
     obj = stored(POLICY)
     parse(obj)
-    monkeypatch.setattr(judge, "_CPU_S", -1.0)
+    monkeypatch.setattr(crds, "_CPU_S", -1.0)
     parse(obj)
     with pytest.raises(SpecError):
         parse(stored(POLICY, obj["metadata"]["uid"], 2))
@@ -239,12 +238,12 @@ def test_a_verdict_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_few_verdicts_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ones."""
-    monkeypatch.setattr(judge, "_VERDICTS", 3)
-    monkeypatch.setattr(judge, "_verdicts", {})
+    monkeypatch.setattr(crds, "_VERDICTS", 3)
+    monkeypatch.setattr(crds, "_verdicts", {})
     objects = [stored(POLICY, f"uid-{number}") for number in range(5)]
     for obj in objects:
         parse(obj)
-    assert [uid for _, uid in judge._verdicts] == ["uid-2", "uid-3", "uid-4"]
+    assert [uid for _, uid in crds._verdicts] == ["uid-2", "uid-3", "uid-4"]
 
 
 def _nested(levels: int) -> Any:

@@ -12,7 +12,7 @@ from group_hygiene.cli import keep_objects
 from group_hygiene.cli.keep_requests import KeepTerms
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.errors import Forbidden, NotAllowed, NotFound, UsageError
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 
 _TERMS = KeepTerms(timedelta(days=1), "report", "ada")
 

@@ -8,11 +8,9 @@ from unittest import mock
 import pytest
 
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.kafka.large_batch import SKIPPED, Row, read_rows
-from group_hygiene.kafka.late_commits import LateCommits
 from group_hygiene.kafka.offsets_log import BrokenRecord, decode
-from group_hygiene.kafka.partition import Fetched, Record
-from group_hygiene.kafka.tail import Found, Tail
+from group_hygiene.kafka.offsets_topic import Found, LateCommits, Tail
+from group_hygiene.kafka.partition import SKIPPED, Fetched, Record, Row, read_rows
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.memory import TooMuch
 from tests.packing import Pairs, body_of
@@ -113,7 +111,7 @@ def test_a_skipped_value_counts_for_its_group_alone(key: bytes) -> None:
     tail = Tail(mock.Mock(), {0: (1, 3)}, {})
     late = LateCommits(mock.Mock(), {0: (1, 3)}, {"g": {}, "other": {}})
     others = LateCommits(mock.Mock(), {0: (1, 3)}, {"other": {}})
-    with mock.patch("group_hygiene.kafka.tail.fetch_all", return_value={0: answer}):
+    with mock.patch("group_hygiene.kafka.offsets_topic.fetch_all", return_value={0: answer}):
         tail.read_on(lambda group: True, Deadline(60), lambda record: False)
         assert isinstance(late.read_on(Deadline(60)), Fault)
         assert others.read_on(Deadline(60)) is None

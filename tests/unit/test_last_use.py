@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from group_hygiene.model.evidence import LAST_CLIENT_MAX, LastClient, ago
 from group_hygiene.model.groups import GroupType
-from group_hygiene.model.last_use import LAST_CLIENT_MAX, LastClient, ago
 from group_hygiene.model.naming import json_bytes
 from tests.unit.make import NOW, activity, simple_activity
 

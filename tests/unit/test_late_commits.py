@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from group_hygiene.kafka.late_commits import GroupLog
 from group_hygiene.kafka.offsets_log import Commit, StateRecord
+from group_hygiene.kafka.offsets_topic import GroupLog
 from group_hygiene.kafka.partition import Marker
-from group_hygiene.model.backups import SavedOffset, with_late_offsets
+from group_hygiene.model.entries import SavedOffset, with_late_offsets
 from group_hygiene.model.groups import CommittedOffset, Partition
 from tests.backups import backup
 

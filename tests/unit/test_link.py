@@ -9,7 +9,7 @@ import pytest
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.link import Link
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.tail import Tail
+from group_hygiene.kafka.offsets_topic import Tail
 from group_hygiene.model import reasons
 from group_hygiene.spec.storage import Allowed
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.kafka.coordinators import PREFIX
-from group_hygiene.kafka.loaded import ids_by_partition
+from group_hygiene.kafka.cluster import PREFIX
+from group_hygiene.kafka.groups import ids_by_partition
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model.groups import Fault
 

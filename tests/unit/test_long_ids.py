@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from kafka.errors import KafkaProtocolError
 from kafka.protocol.admin import ListGroupsResponse
 
-from group_hygiene.kafka import library, long_ids
+from group_hygiene.kafka import library
 from group_hygiene.kafka.answers import listed
 from group_hygiene.kafka.bounds import Rows
-from group_hygiene.kafka.long_ids import LargeList
-from group_hygiene.kafka.protocol import RawListGroupsRequest
+from group_hygiene.kafka.library import LargeList, RawListGroupsRequest
 from group_hygiene.model.groups import ID_MAX, Fault
 from tests.unit.test_answers import ROWS, ListedGroup
 
@@ -94,7 +93,7 @@ def _body(rows: list[Any], throttled: int = 0) -> bytes:
 def test_a_connection_reads_it_among_other_answers(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces of any size: each request gets its own answer, and only a list that is too large loses ids."""
     monkeypatch.setattr(library, "FRAME_BYTES", 2_000)
-    monkeypatch.setattr(long_ids, "_AT_ONCE", 1_500)
+    monkeypatch.setattr(library, "_ROWS_AT_ONCE", 1_500)
     short, other, long = (
         ListedGroup(group_id=name, protocol_type="", group_state="Empty", group_type="Classic")
         for name in ("a", "b", "x" * (ID_MAX + 1))

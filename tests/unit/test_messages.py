@@ -11,7 +11,7 @@ import pytest
 
 from group_hygiene.alerts.messages import MESSAGE_MAX, body, fitting, summary
 from group_hygiene.alerts.state import AlertType, Item, Status
-from group_hygiene.spec.receivers import ReceiverKind
+from group_hygiene.spec.connection import ReceiverKind
 from tests.unit.make import NOW
 
 ITEM = Item(

@@ -23,10 +23,9 @@ from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.decide.pattern_notes import FIELDS, PatternNote
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import GroupState, GroupType
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Coverage
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.groups import Coverage, GroupState, GroupType
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.connection import parse_connection

@@ -21,14 +21,24 @@ from click.testing import CliRunner
 from group_hygiene.cli import main
 from group_hygiene.controller.link import Link
 from group_hygiene.errors import AuthenticationFailed, ConnectError, UsageError
-from group_hygiene.kafka import aws_tokens
-from group_hygiene.kafka.aws_tokens import MskTokenProvider
+from group_hygiene.kafka import login as kafka_login
 from group_hygiene.kafka.client import connect
-from group_hygiene.kafka.login import library_config
+from group_hygiene.kafka.login import MskTokenProvider, library_config
 from group_hygiene.model import reasons
 from group_hygiene.process.start import start
-from group_hygiene.spec.connection import Mechanism, Sasl, Settings, Tls, parse_connection, with_granted_hosts
-from group_hygiene.spec.msk import Hosts, MskGrant, MskIam, parse_msk_grant, region_of
+from group_hygiene.spec.client_settings import (
+    Hosts,
+    Mechanism,
+    MskGrant,
+    MskIam,
+    Sasl,
+    Settings,
+    Tls,
+    parse_msk_grant,
+    region_of,
+    with_granted_hosts,
+)
+from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.storage import Allowed
 from tests.aws import ACCESS_KEY, ROLE_ARN, SECRET_KEY, Login, verified
 
@@ -48,9 +58,9 @@ def identity(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    aws_tokens.session.cache_clear()
+    kafka_login.session.cache_clear()
     yield monkeypatch
-    aws_tokens.session.cache_clear()
+    kafka_login.session.cache_clear()
 
 
 @contextmanager

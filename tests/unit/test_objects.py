@@ -24,7 +24,7 @@ from group_hygiene.controller.objects import (
 )
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.grouprestore import build_restore_status
 
 

@@ -22,17 +22,14 @@ from group_hygiene.cli.plans import judged
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
+from group_hygiene.model.evidence import Outcome, OutcomeKind, Verdict
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile.context import Context, Facts, Memory, evidence_of
-from group_hygiene.spec.connection import parse_connection
-from group_hygiene.spec.durations import timestamp
-from group_hygiene.spec.keep import parse_keep
-from group_hygiene.spec.owners import NO_OWNERS, Owners
+from group_hygiene.spec.connection import NO_OWNERS, Owners, ReceiverKind, parse_connection
+from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.patterns import Patterns, TenantPatterns
-from group_hygiene.spec.policy import Policy
-from group_hygiene.spec.receivers import ReceiverKind
+from group_hygiene.spec.policy import Policy, parse_keep
 from tests.unit.make import NOW, alert, cluster, delete, group, mark, match, plan, refused, snapshot
 
 LINK = "https://portal.example.com/keep?group={group}"

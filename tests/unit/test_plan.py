@@ -12,9 +12,8 @@ import yaml
 from group_hygiene.decide.plan import VETOES, RunConditions, due_groups, max_deletions
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
-from group_hygiene.model.evidence import Protections
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Verdict
+from group_hygiene.model.evidence import Protections, Verdict
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.policy import Limits, Policy, parse_policy
 from tests.unit.make import (

@@ -8,11 +8,8 @@ import pytest
 
 from group_hygiene.cli.plans import judged, matched_because
 from group_hygiene.model.entries import UsedBy
-from group_hygiene.model.evidence import Commits, Unchanged
-from group_hygiene.model.groups import Bounds
-from group_hygiene.model.last_use import LastClient
-from group_hygiene.model.programs import Program
-from group_hygiene.model.verdicts import Verdict
+from group_hygiene.model.evidence import Commits, LastClient, Unchanged, Verdict
+from group_hygiene.model.groups import Bounds, Program
 from tests.unit.make import NOW, OFFSETS, P0, activity, evidence, group
 
 _CLIENT = LastClient("billing-7", "10.1.2.3", None, None, 2, NOW)

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from group_hygiene.errors import SpecError
 from group_hygiene.model.groups import GroupState, GroupType
-from group_hygiene.spec.durations import format_duration, parse_duration
-from group_hygiene.spec.judge import WHITE_SPACE
+from group_hygiene.spec.crds import WHITE_SPACE
+from group_hygiene.spec.fields import format_duration, parse_duration
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import (
     Action,

@@ -14,7 +14,7 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import Memory
 from group_hygiene.reconcile.preconditions import MARGIN_S, PRECONDITIONS, Moment, ProofInput, refusals

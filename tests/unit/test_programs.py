@@ -2,7 +2,7 @@
 
 import pytest
 
-from group_hygiene.model.programs import Program, program_of
+from group_hygiene.model.groups import Program, program_of
 
 _UUID = "3f1a9c1e-0d43-4c8e-9a37-0c8f7d0a8b11"
 

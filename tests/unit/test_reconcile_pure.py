@@ -9,10 +9,9 @@ import pytest
 
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import Fault, GroupState, GroupType, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster, Listing
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.groups import Cluster, Fault, GroupState, GroupType, Listing, Partition
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import context, delete_requests, scan
 from group_hygiene.reconcile.settle import RequestState
 from group_hygiene.spec.policy import Policy

@@ -11,10 +11,9 @@ from msgspec import structs
 from group_hygiene.decide.checks.needed import protected
 from group_hygiene.errors import SecretProblem
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import CommittedOffset, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Coverage
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.groups import CommittedOffset, Coverage, Partition
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.grouprestore import OWN_RESULTS, build_restore_status, redact_results
 from group_hygiene.restore.restorable import GroupResult, PartitionResult, ResultKind
 from group_hygiene.status.of_policies import build_status
@@ -59,7 +58,7 @@ SHOWN = {
     reasons.STREAMS: {"seen"},
     reasons.NO_START_OFFSET: {"evidence.offsets.message"},
     reasons.NO_BACKUP: {"timestamp(at)"},
-    # The partition, and that Kafka shows no start offset of it (`kafka.share_offsets.complete_offsets`).
+    # The partition, and that Kafka shows no start offset of it (`kafka.offsets.complete_offsets`).
     reasons.NO_START_OFFSET: {"evidence.offsets.message"},
     reasons.NOT_EMPTY: {"group.state"},
     reasons.NOT_LEADER: {"FRESH_S"},

@@ -9,10 +9,9 @@ from msgspec.structs import replace
 
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, SavedOffset
-from group_hygiene.model.entries import HistoryEntry, OutcomeType
+from group_hygiene.model.entries import Backup, HistoryEntry, OutcomeType, SavedOffset
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Partition
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.grouprestore import RESULTS_MAX, build_restore_status, deletion_time, parse_restore
 from group_hygiene.restore.restorable import (
     GroupResult,
@@ -28,7 +27,7 @@ from group_hygiene.restore.restorable import (
     warned,
 )
 from group_hygiene.restore.restoration import proves_deletion
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 from tests.backups import backup as backup_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

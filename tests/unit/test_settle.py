@@ -18,7 +18,7 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Intent, Mark, OutcomeType, Removal
 from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.reconcile import recovery
 from group_hygiene.reconcile.settle import (
     ROWS,

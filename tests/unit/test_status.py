@@ -16,16 +16,13 @@ from group_hygiene.decide.pattern_notes import PatternNote
 from group_hygiene.decide.plan import EVIDENCE, SHOWN, Verdicts, make_plan
 from group_hygiene.decide.plan import RunConditions as PlanConditions
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER, Protections
-from group_hygiene.model.groups import Bounds, CommittedOffset, GroupState, GroupType, Partition
-from group_hygiene.model.last_use import LastClient
+from group_hygiene.model.evidence import NEVER, LastClient, Outcome, OutcomeKind, Protections, Verdict
+from group_hygiene.model.groups import Bounds, CommittedOffset, Coverage, GroupState, GroupType, Partition
 from group_hygiene.model.naming import json_bytes
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Coverage
-from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.grouprestore import build_restore_status
 from group_hygiene.restore.restorable import GroupResult, ResultKind
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.status.conditions import (

@@ -12,15 +12,13 @@ from kafka.protocol.admin import DescribeLogDirsResponse
 from kafka.protocol.metadata import MetadataResponse
 
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
-from group_hygiene.kafka.coordinators import SAMPLES, sample_ids
-from group_hygiene.kafka.loaded import not_loaded_before, not_loaded_since
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC, SAMPLES, read_cluster, sample_ids
+from group_hygiene.kafka.groups import not_loaded_before, not_loaded_since
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import ScanClock, Watch
-from group_hygiene.model.groups import Fault, LogPlace
-from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.groups import Cluster, Fault, LogPlace
 from group_hygiene.reconcile.scan import _Scan
 from group_hygiene.reconcile.uses import Since, Uses
 from tests.unit.make import NOW, delete

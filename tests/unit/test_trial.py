@@ -15,8 +15,7 @@ from group_hygiene.pipeline.backtest.replay import COMMIT, History, Record, Sign
 from group_hygiene.pipeline.backtest.trial import MATCH, Span, Trial, untriable
 from group_hygiene.spec.fields import convert
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Policy, parse_policy
-from group_hygiene.spec.windows import Window
+from group_hygiene.spec.policy import Policy, Window, parse_policy
 from tests.unit import make
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

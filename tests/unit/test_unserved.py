@@ -18,7 +18,7 @@ from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Ob
 from group_hygiene.controller.unserved import Unserved
 from group_hygiene.errors import ApiError
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 from sandbox.waiting import wait_for
 
 

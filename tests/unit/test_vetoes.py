@@ -10,15 +10,14 @@ from typing import Any, cast
 import pytest
 
 from group_hygiene.kafka.offsets_log import Commit
-from group_hygiene.kafka.tail import Found
+from group_hygiene.kafka.offsets_topic import Found
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Intent, KeepRequest, Mark
 from group_hygiene.model.evidence import Activity
-from group_hygiene.model.groups import CommittedOffset, Fault, Group, GroupState, Offsets
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Description
+from group_hygiene.model.groups import CommittedOffset, Description, Fault, Group, GroupState, Offsets
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import vetoes
 from group_hygiene.reconcile.context import Context, Facts, Memory
 from group_hygiene.spec.connection import parse_connection

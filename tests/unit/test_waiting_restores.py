@@ -14,7 +14,7 @@ from group_hygiene.errors import Unreachable
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.connection import Connection, parse_connection
 
 

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from group_hygiene.errors import SpecError
+from group_hygiene.spec.crds import judged_part
 from group_hygiene.spec.fields import convert
-from group_hygiene.spec.judge import judged_part
-from group_hygiene.spec.windows import Weekday, Window, next_open
+from group_hygiene.spec.policy import Weekday, Window, next_open
 
 BERLIN = "Europe/Berlin"
 ZONES = [

@@ -22,12 +22,12 @@ from group_hygiene import USER_AGENT
 from group_hygiene.alerts.messages import signed
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.authorities import system_authorities, trusting
 from group_hygiene.network.egress import Egress
 from group_hygiene.network.post import Gate, HttpAnswer, HttpRequest, send
-from group_hygiene.spec.receivers import Receiver, ReceiverKind
-from group_hygiene.spec.secret import Hidden, SecretRef
+from group_hygiene.spec.connection import Receiver, ReceiverKind
+from group_hygiene.spec.fields import Hidden, SecretRef
 
 SECONDS = 10.0
 _RETRY_AFTER_MAX = 600.0

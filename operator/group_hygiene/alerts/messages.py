@@ -19,11 +19,11 @@ from urllib.parse import quote
 from group_hygiene import __version__
 from group_hygiene.alerts.state import DETAIL_MAX, NAME_MAX, AlertType, Item, Status
 from group_hygiene.model.naming import PLAIN, printable
+from group_hygiene.spec.connection import ReceiverKind
 from group_hygiene.spec.crds import API_VERSION
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.patterns import NO_PATTERNS
 from group_hygiene.spec.policy import Action
-from group_hygiene.spec.receivers import ReceiverKind
 
 # Bytes of a message. Many proxies and receivers take 1 MB, nginx by default. Slack truncates a text at 40,000
 # characters.

@@ -30,10 +30,10 @@ from group_hygiene.alerts.state import (
 )
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Delivered, Firing, Key, PolicyAlerts, Removal
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.connection import ReceiverKind
 from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
 from group_hygiene.spec.policy import Policy
-from group_hygiene.spec.receivers import ReceiverKind
 
 # How long the ledger retains an entry. It is written again when half of that is over.
 _RETENTION = timedelta(days=60)

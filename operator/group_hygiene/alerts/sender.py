@@ -18,9 +18,9 @@ from group_hygiene.alerts.delivery import PostResult, post
 from group_hygiene.alerts.messages import MESSAGE_MAX
 from group_hygiene.alerts.outbox import Lane, Message, Outbox
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.egress import Egress
-from group_hygiene.spec.receivers import ReceiverKind
+from group_hygiene.spec.connection import ReceiverKind
 
 log = logging.getLogger(__name__)
 

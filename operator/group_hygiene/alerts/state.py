@@ -22,10 +22,9 @@ from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Delivered, Firing, Notice
-from group_hygiene.model.evidence import Activity
-from group_hygiene.model.snapshot import Snapshot
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
-from group_hygiene.spec.owners import GroupOwner, Owners
+from group_hygiene.model.evidence import Activity, Outcome, OutcomeKind
+from group_hygiene.model.groups import Snapshot
+from group_hygiene.spec.connection import GroupOwner, Owners
 from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
 from group_hygiene.spec.policy import Action, Mode, Policy
 

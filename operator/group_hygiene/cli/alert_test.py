@@ -19,11 +19,10 @@ from group_hygiene.cli.target import open_api, read_object
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES
 from group_hygiene.errors import HygieneError, UsageError
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.egress import Egress, parse_egress
-from group_hygiene.spec.connection import Connection, parse_connection, receivers_of
+from group_hygiene.spec.connection import Connection, Receiver, parse_connection, receivers_of
 from group_hygiene.spec.policy import Policy, parse_policy
-from group_hygiene.spec.receivers import Receiver
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api

@@ -15,7 +15,7 @@ from group_hygiene.cli.options import duration, file_option, output_option, past
 from group_hygiene.cli.output import Column, Document, Report, Table, show
 from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
 from group_hygiene.errors import UsageError
-from group_hygiene.spec.durations import format_duration, whole_seconds
+from group_hygiene.spec.fields import format_duration, whole_seconds
 from group_hygiene.spec.policy import Action, Policy
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from group_hygiene.cli.output import Column, Report, Table, note, printable, wor
 from group_hygiene.cli.plans import protection_errors
 from group_hygiene.cli.target import Session, open_session, read_connection_file
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import DeletionRequest, Judged, LedgerNeed, delete_requested, judge_requested
 
 _COLUMNS = (

@@ -13,21 +13,19 @@ from group_hygiene.cli.output import working
 from group_hygiene.cli.target import Session, open_tables
 from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
 from group_hygiene.errors import ApiError, AuthenticationFailed, ConnectError, TLSFailed, Unreachable
-from group_hygiene.kafka import brokers, permissions
+from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
-from group_hygiene.kafka.client import connect
+from group_hygiene.kafka.client import UNRESOLVED, connect
+from group_hygiene.kafka.cluster import Allowed, Operation
 from group_hygiene.kafka.mirror import checkpoint_topics
 from group_hygiene.kafka.offsets import offsets_at
-from group_hygiene.kafka.permissions import Allowed, Operation
-from group_hygiene.kafka.probe import UNRESOLVED
 from group_hygiene.ledger import topic as ledger_topic
-from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.contents import COMMAND_WRITER, Contents, LedgerSettings
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
-from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
+from group_hygiene.model.groups import Cluster as ClusterMetadata
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.model.snapshot import Cluster as ClusterMetadata
 from group_hygiene.reconcile import (
     Context,
     LedgerNeed,
@@ -41,9 +39,9 @@ from group_hygiene.reconcile import (
 from group_hygiene.reconcile.evidence import read_evidence
 from group_hygiene.reconcile.preconditions import Moment, ProofInput, refusals
 from group_hygiene.reconcile.uses import read_ends
-from group_hygiene.spec.connection import ActivitySpec, Connection, Settings
-from group_hygiene.spec.durations import timestamp
-from group_hygiene.spec.msk import region_of
+from group_hygiene.spec.client_settings import Settings, region_of
+from group_hygiene.spec.connection import ActivitySpec, Connection
+from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.policy import Action, Policy
 
 if TYPE_CHECKING:
@@ -182,7 +180,7 @@ def _permissions(session: Session, cluster: CheckedCluster, metadata: ClusterMet
     """The permissions in docs/kafka-permissions.md, and the effect of each that is missing."""
     client = session.client
     found = [
-        *_cluster_permissions(permissions.on_cluster(client, session.deadline())),
+        *_cluster_permissions(kafka_cluster.on_cluster(client, session.deadline())),
         *_hidden_log(metadata, cluster.connection.topics_attested),
         *_hidden_topics(session, metadata, cluster.connection.topics_attested),
         *_topic_permissions(session, cluster),
@@ -248,7 +246,7 @@ def _hidden_topics(session: Session, metadata: ClusterMetadata, attested: bool) 
 
 
 def _topic_permissions(session: Session, cluster: CheckedCluster) -> Iterator[Finding]:
-    allowed = permissions.on_topics(session.client, session.deadline())
+    allowed = kafka_cluster.on_topics(session.client, session.deadline())
     if isinstance(allowed, Fault):
         yield warning(_PERMISSIONS, "topics", f"permissions on topics could not be read: {allowed}", _DOC)
         return
@@ -315,7 +313,7 @@ def _group_permissions(session: Session, cluster: CheckedCluster, metadata: Clus
         yield warning(_PERMISSIONS, "groups", found, "run doctor again when there are groups")
         return
     names = sorted(listing.groups)[:_GROUPS_ASKED] or ["group-hygiene-doctor"]
-    answers = permissions.on_groups(session.client, names, session.deadline())
+    answers = kafka_cluster.on_groups(session.client, names, session.deadline())
     yield from group_findings(answers, cluster.enforces(Action.DELETE))
 
 

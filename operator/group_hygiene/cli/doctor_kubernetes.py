@@ -22,12 +22,12 @@ from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, Se
 from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.model.naming import truncated_list
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.spec.connection import Connection, Role, Settings, admit, grant, parse_connection, receivers_of
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.client_settings import Settings
+from group_hygiene.spec.connection import Connection, Role, admit, grant, parse_connection, receivers_of
 from group_hygiene.spec.crds import PLURALS, VERSION, fields_of, fields_of_schema, load_crd
-from group_hygiene.spec.durations import format_duration
+from group_hygiene.spec.fields import SecretRef, format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
-from group_hygiene.spec.secret import SecretRef
 from group_hygiene.status.patch import COUNTING
 
 _TIMEOUT_S = 10.0

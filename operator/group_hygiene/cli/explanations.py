@@ -15,11 +15,10 @@ from group_hygiene.cli.output import Column, Report, Table, printable
 from group_hygiene.cli.plans import Scan, assumption, expiry, judged, last_use, scan_clusters
 from group_hygiene.decide import checks
 from group_hygiene.decide.checks import offsets, used
+from group_hygiene.model.evidence import Need, Verdict
 from group_hygiene.model.groups import Group
-from group_hygiene.model.verdicts import Need, Verdict
-from group_hygiene.spec.catalogue import likely_program
 from group_hygiene.spec.connection import ActivitySpec
-from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.patterns import Patterns, likely_program
 from group_hygiene.spec.policy import Match, Policy
 
 _SHOWN = {"Passed": "passed", "NotReached": "not reached", "Skips": "skips"}

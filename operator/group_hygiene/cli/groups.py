@@ -16,10 +16,20 @@ from group_hygiene.errors import Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
-from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
-from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault, Group, GroupState, GroupType, Offsets, Partition
+from group_hygiene.kafka.offsets import ShareOffsets, share_offsets
+from group_hygiene.model.groups import (
+    NO_SUCH_TOPIC,
+    Cluster,
+    Description,
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    Listing,
+    Offsets,
+    Partition,
+)
 from group_hygiene.model.naming import truncated_list
-from group_hygiene.model.snapshot import Cluster, Description, Listing
 
 if TYPE_CHECKING:
     from group_hygiene.cli.commands import ListOptions

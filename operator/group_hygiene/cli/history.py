@@ -14,14 +14,12 @@ from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.cli.target import Session, open_session
 from group_hygiene.errors import LedgerProblem
-from group_hygiene.ledger.codec import group_of
-from group_hygiene.ledger.settings import COMMAND_LINE, COMMAND_WRITER, LedgerSettings
+from group_hygiene.ledger.contents import COMMAND_LINE, COMMAND_WRITER, LedgerSettings, group_of
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, whole
-from group_hygiene.model.entries import Entry, HistoryEntry, KeepRequest, Key, Mark
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.entries import Backup, Entry, HistoryEntry, KeepRequest, Key, Mark, whole
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Context, Executor, LedgerNeed, Memory, open_journal, recover_commands
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 
 _ENTRY_TYPES = frozenset({"outcome", "mark", "keep", "backup"})
 _HISTORY = (

@@ -20,8 +20,8 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.spec.crds import API_VERSION
-from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
-from group_hygiene.spec.keep import GROUPS_MAX
+from group_hygiene.spec.fields import format_duration, timestamp, whole_seconds
+from group_hygiene.spec.policy import GROUPS_MAX
 
 # An operator that runs serves a GroupKeep within seconds.
 _WAIT_S, _POLL_S = 60.0, 0.5

@@ -20,11 +20,11 @@ from group_hygiene.model.entries import Change, KeepRequest, Removal
 from group_hygiene.model.evidence import Deletion
 from group_hygiene.model.group_keep import Deletions
 from group_hygiene.model.groups import Fault
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Executor, LedgerNeed
 from group_hygiene.reconcile.keeping import deletions_of, effect_of_deletion
 from group_hygiene.reconcile.preconditions import Moment
-from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
+from group_hygiene.spec.fields import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.patterns import is_like_a_pattern
 
 # An intent is valid for ten seconds; after that it has an outcome, or the operator has to recover it.

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from group_hygiene.cli.output import Column, Document, Report, Table
-from group_hygiene.model.groups import Fault, Group, Partition
-from group_hygiene.model.snapshot import Cluster, Description, Member
-from group_hygiene.spec.catalogue import catalogue
+from group_hygiene.model.groups import Cluster, Description, Fault, Group, Member, Partition
+from group_hygiene.spec.patterns import catalogue
 
 _LAG = Column("LAG", cell=lambda d: d.get("lag"), number=True)
 _STATE = Column("STATE", coloured=True)

@@ -12,11 +12,9 @@ from group_hygiene.errors import UsageError
 from group_hygiene.model.naming import printable, truncated_list
 from group_hygiene.restore.grouprestore import parse_restore
 from group_hygiene.spec.connection import Connection, parse_connection
-from group_hygiene.spec.crds import API_VERSION, PLURALS
-from group_hygiene.spec.judge import violations
-from group_hygiene.spec.keep import parse_keep
+from group_hygiene.spec.crds import API_VERSION, PLURALS, violations
 from group_hygiene.spec.patterns import is_like_a_pattern
-from group_hygiene.spec.policy import Policy, parse_policy
+from group_hygiene.spec.policy import Policy, parse_keep, parse_policy
 
 _SHOWN = 3
 

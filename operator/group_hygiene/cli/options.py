@@ -18,8 +18,7 @@ from click.shell_completion import CompletionItem
 from group_hygiene.cli.output import printable, set_flag, text_of
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
-from group_hygiene.spec.durations import parse_duration
-from group_hygiene.spec.fields import is_namespace
+from group_hygiene.spec.fields import is_namespace, parse_duration
 from group_hygiene.spec.patterns import check_pattern
 
 E = TypeVar("E", bound=StrEnum)

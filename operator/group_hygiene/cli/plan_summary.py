@@ -9,10 +9,9 @@ from typing import Any
 
 from group_hygiene.decide.plan import Plan, RunConditions, max_deletions
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity
-from group_hygiene.model.verdicts import Verdict
-from group_hygiene.spec.catalogue import likely_program
-from group_hygiene.spec.durations import format_duration
+from group_hygiene.model.evidence import Activity, Verdict
+from group_hygiene.spec.fields import format_duration
+from group_hygiene.spec.patterns import likely_program
 from group_hygiene.spec.policy import Limits, Policy
 
 _PER_RUN_MAX = 10_000

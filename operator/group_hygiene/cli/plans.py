@@ -17,19 +17,17 @@ from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
 from group_hygiene.decide.plan import FAILURES, Plan, RunConditions, Verdicts, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.kafka import groups as kafka_groups
-from group_hygiene.ledger.settings import LedgerSettings
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity, Protections
+from group_hygiene.model.evidence import Activity, Protections, Verdict
+from group_hygiene.model.groups import Snapshot
 from group_hygiene.model.naming import truncated_list
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Snapshot
-from group_hygiene.model.verdicts import Verdict
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Context, LedgerNeed, Memory, Observation, observe, open_journal
-from group_hygiene.spec.access import Grant
-from group_hygiene.spec.catalogue import likely_program
-from group_hygiene.spec.connection import ActivitySpec, Connection, admit, grant
+from group_hygiene.spec.connection import ActivitySpec, Connection, Grant, admit, grant
 from group_hygiene.spec.crds import API_VERSION, PLURALS
-from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.spec.fields import format_duration, timestamp
+from group_hygiene.spec.patterns import likely_program
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.status.of_policies import lag_entry, warns_late
 

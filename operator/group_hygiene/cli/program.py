@@ -215,7 +215,7 @@ def operator(
     """
     from group_hygiene.controller import app
     from group_hygiene.network.egress import parse_egress
-    from group_hygiene.spec.msk import parse_msk_grant
+    from group_hygiene.spec.client_settings import parse_msk_grant
     from group_hygiene.spec.storage import Allowed, parse_grant
 
     egress = parse_egress(allow_receiver)

@@ -18,7 +18,7 @@ from group_hygiene.cli.options import YAML_FILE, duration
 from group_hygiene.cli.output import note
 from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
 from group_hygiene.errors import UsageError
-from group_hygiene.spec.owners import NO_OWNERS
+from group_hygiene.spec.connection import NO_OWNERS
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 

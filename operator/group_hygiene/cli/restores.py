@@ -11,7 +11,7 @@ from group_hygiene.model import reasons
 from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 
 _GROUPS = (
     Column("GROUP"),

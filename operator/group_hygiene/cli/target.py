@@ -21,24 +21,23 @@ from group_hygiene.controller.objects import CONNECTIONS, Object
 from group_hygiene.errors import ApiError, Forbidden, NotAllowed, NotFound, SecretProblem, UsageError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
-from group_hygiene.ledger.settings import TOPIC
+from group_hygiene.ledger.contents import TOPIC
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.naming import truncated_list
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.spec.access import Right, missing_entry
-from group_hygiene.spec.client_properties import ClientProperties, parse_client_properties
-from group_hygiene.spec.connection import (
-    ActivitySpec,
-    Connection,
+from group_hygiene.spec.client_settings import (
+    ClientProperties,
     Settings,
-    cluster_of,
-    parse_connection,
+    is_region,
+    parse_client_properties,
+    region_of,
+    run_by_aws,
 )
-from group_hygiene.spec.msk import is_region, region_of, run_by_aws
+from group_hygiene.spec.connection import ActivitySpec, Connection, Right, cluster_of, missing_entry, parse_connection
+from group_hygiene.spec.fields import SecretRef
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.secret import SecretRef
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api

@@ -23,16 +23,14 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model.entries import Change
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Snapshot
-from group_hygiene.model.verdicts import Outcome
+from group_hygiene.model.evidence import Outcome
+from group_hygiene.model.groups import Snapshot
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import Clock
 from group_hygiene.reconcile import Context
-from group_hygiene.spec.access import Right, granted_to_any
-from group_hygiene.spec.connection import Connection, receivers_of
-from group_hygiene.spec.owners import NO_OWNERS
+from group_hygiene.spec.connection import NO_OWNERS, Connection, Right, granted_to_any, receivers_of
+from group_hygiene.spec.fields import SecretRef
 from group_hygiene.spec.policy import Action, Policy
-from group_hygiene.spec.secret import SecretRef
 from group_hygiene.status.conditions import Status
 from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
 from group_hygiene.telemetry.metrics import Metrics

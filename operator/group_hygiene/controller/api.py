@@ -24,7 +24,7 @@ from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, Se
 from group_hygiene.model import reasons
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.spec.crds import GROUP, VERSION, fields_of_schema, spec_fields
-from group_hygiene.spec.secret import SecretRef
+from group_hygiene.spec.fields import SecretRef
 
 KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore", KEEPS: "GroupKeep"}
 _LEASES = ("coordination.k8s.io", "v1")

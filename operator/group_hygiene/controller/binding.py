@@ -13,10 +13,9 @@ from group_hygiene.controller.objects import POLICIES, Object, key_of, refuse_un
 from group_hygiene.controller.services import Services
 from group_hygiene.errors import SpecError
 from group_hygiene.model.group_keep import GroupKeep
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.restorable import RestoreRequest
-from group_hygiene.spec.access import Right
-from group_hygiene.spec.connection import Connection, admit, admit_right
+from group_hygiene.spec.connection import Connection, Right, admit, admit_right
 from group_hygiene.spec.policy import Policy, parse_policy
 
 S = TypeVar("S", Policy, RestoreRequest, GroupKeep)

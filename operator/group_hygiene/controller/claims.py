@@ -25,7 +25,7 @@ from group_hygiene.errors import ApiError, Forbidden, NotFound
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import ID_MAX
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import memory
 
 T = TypeVar("T")

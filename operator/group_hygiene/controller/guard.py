@@ -12,10 +12,9 @@ from group_hygiene.controller.api import KINDS, Api
 from group_hygiene.controller.objects import Object, is_over, refuse_unusable
 from group_hygiene.errors import ApiError, NotFound, SpecError
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import Clock
-from group_hygiene.spec.access import Grant
-from group_hygiene.spec.connection import Connection, grant, parse_access_only, parse_connection
+from group_hygiene.spec.connection import Connection, Grant, grant, parse_access_only, parse_connection
 
 # For so long labels of namespaces count as current when it is decided which policies run.
 _LABELS_S = 30.0

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 from group_hygiene.errors import HygieneError, LedgerProblem
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,10 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import runs
-from group_hygiene.spec.access import Right
-from group_hygiene.spec.connection import Connection, ledger_of
-from group_hygiene.spec.keep import parse_keep
+from group_hygiene.spec.connection import Connection, Right, ledger_of
+from group_hygiene.spec.policy import parse_keep
 from group_hygiene.status.of_keeps import build_keep_status
 from group_hygiene.status.redaction import connection_not_ready, redact_problem
 

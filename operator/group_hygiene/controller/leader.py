@@ -20,7 +20,7 @@ from group_hygiene.controller.api import Api
 from group_hygiene.controller.objects import Object
 from group_hygiene.errors import ApiError, Conflict, HygieneError, NotFound
 from group_hygiene.process.clock import elapsed
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,11 @@ from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import Clock
 from group_hygiene.process.memory import Intake, Turns
-from group_hygiene.spec.connection import Connection, Settings, cluster_of, with_granted_hosts
+from group_hygiene.spec.client_settings import Settings, with_granted_hosts
+from group_hygiene.spec.connection import Connection, cluster_of
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts

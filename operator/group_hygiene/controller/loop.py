@@ -30,7 +30,7 @@ from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.services import Services
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.policy import Policy

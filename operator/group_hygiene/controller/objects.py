@@ -18,8 +18,7 @@ from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.process import memory
-from group_hygiene.spec.crds import dropped_fields
-from group_hygiene.spec.judge import is_deep
+from group_hygiene.spec.crds import dropped_fields, is_deep
 
 Object = dict[str, Any]
 # Namespace and name.

@@ -23,13 +23,12 @@ from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.decide.plan import Plan, RunConditions, due_groups, make_plan, outside_window
 from group_hygiene.errors import ApiError, HygieneError
 from group_hygiene.model.entries import Mark
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Snapshot
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.groups import Snapshot
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
-from group_hygiene.spec.policy import Mode, Policy, Unprotect
-from group_hygiene.spec.windows import next_open
+from group_hygiene.spec.policy import Mode, Policy, Unprotect, next_open
 from group_hygiene.status.of_connections import build_connection_status
 from group_hygiene.status.of_policies import build_status, has_evidence, last_marked
 from group_hygiene.status.redaction import redact_run

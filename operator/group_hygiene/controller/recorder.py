@@ -15,7 +15,7 @@ from group_hygiene.errors import ApiError, Conflict
 from group_hygiene.model.naming import message_shown
 from group_hygiene.process import runs
 from group_hygiene.spec.crds import API_VERSION, GROUP
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
 from group_hygiene.errors import Conflict, NotFound, Refused
 from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.model.naming import truncated_list
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import runs
 from group_hygiene.process.clock import Clock
-from group_hygiene.spec.durations import format_duration
+from group_hygiene.spec.fields import format_duration
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.status.conditions import Status, build_problem_status, condition_of, without_announcements
 from group_hygiene.status.patch import changed_conditions, merge_patch, needs_write, signed

@@ -34,7 +34,7 @@ from group_hygiene.controller.objects import (
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import Conflict, HygieneError, NotFound, SpecError
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.grouprestore import (
     build_restore_status,
     deletion_time,
@@ -42,11 +42,9 @@ from group_hygiene.restore.grouprestore import (
     observed_again,
     parse_restore,
 )
-from group_hygiene.spec.access import Right
-from group_hygiene.spec.connection import admit, admit_right
-from group_hygiene.spec.keep import parse_keep
+from group_hygiene.spec.connection import Right, admit, admit_right
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import parse_policy
+from group_hygiene.spec.policy import parse_keep, parse_policy
 from group_hygiene.status.conditions import build_suspended_status
 from group_hygiene.status.of_keeps import build_keep_status
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from group_hygiene.model.evidence import Evidence
+from group_hygiene.model.evidence import Evidence, Verdict
 from group_hygiene.model.groups import NO_SUCH_TOPIC, TOPIC_DENIED, Bounds, Fault, Offsets, Partition
-from group_hygiene.model.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import ID_MAX
 from group_hygiene.model.naming import printable
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.patterns import TenantPatterns
 from group_hygiene.spec.policy import Policy

@@ -19,13 +19,11 @@ from msgspec import structs
 
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
-from group_hygiene.model.evidence import Activity
+from group_hygiene.model.evidence import Activity, Outcome, OutcomeKind, Verdict
 from group_hygiene.model.groups import GroupType
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
-from group_hygiene.spec.durations import timestamp
-from group_hygiene.spec.policy import Limits, Mode, Policy
-from group_hygiene.spec.windows import next_open
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import timestamp
+from group_hygiene.spec.policy import Limits, Mode, Policy, next_open
 
 # How many groups of each reason a status may name.
 SHOWN = 20

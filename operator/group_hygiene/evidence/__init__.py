@@ -2,7 +2,6 @@
 
 `reader` is the operator's only importer of deltalake. Nothing here imports the pipeline or Spark.
 
-    reader  reads the tables `coverage` and `activity`, in a process of its own
-    relay   the proxy through which that process reaches its object store, and nothing else
+    reader  reads the tables `coverage` and `activity`, in a process of its own that reaches only its object store
     trust   whether the tables may be used: fresh, complete, of this cluster and this log
 """

@@ -15,8 +15,8 @@ from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model import entries, reasons
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import format_duration, timestamp
 
 # If the clocks of pipeline and operator differ by more, no age can be trusted.
 _SKEW_MAX = timedelta(minutes=5)

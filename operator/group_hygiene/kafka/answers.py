@@ -23,7 +23,7 @@ from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, Group
 from group_hygiene.process.memory import TooMuch
 
 _TYPES = {kind.lower(): kind for kind in GroupType}
-_STATES = {state.lower(): state for state in GroupState}
+STATES = {state.lower(): state for state in GroupState}
 
 # Partition, offset and leader epoch; then, as one number, the metadata's length plus one, the error, the tagged fields.
 _PARTITION = struct.Struct(">iqiI")
@@ -82,7 +82,7 @@ def _row(reader: Reader, version: int, coordinator: int) -> Listed:
     kind, state = GroupType.CLASSIC, GroupState.UNKNOWN
     protocol_type = reader.text()
     if version >= 4:
-        state = _STATES.get(reader.text().lower(), GroupState.UNKNOWN)
+        state = STATES.get(reader.text().lower(), GroupState.UNKNOWN)
     if version >= 5:
         kind = _TYPES.get(reader.text().lower(), GroupType.UNKNOWN)
     reader.tagged()

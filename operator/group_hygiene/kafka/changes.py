@@ -16,9 +16,9 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from group_hygiene.kafka.client import NO_ANSWER, Call, Client, Deadline, Response, fault_of_code, retrying_one
-from group_hygiene.kafka.coordinators import Question, ask_once
+from group_hygiene.kafka.cluster import Question, ask_once
+from group_hygiene.kafka.library import AlterShareGroupOffsetsRequest, topic_rows
 from group_hygiene.kafka.offsets import BY_TOPIC_ID, UNKNOWN_TOPIC_ID, split
-from group_hygiene.kafka.protocol import AlterShareGroupOffsetsRequest, topic_rows
 from group_hygiene.model.groups import Fault, Offsets, Partition
 
 _DELETE_CHUNK = 50

@@ -114,7 +114,10 @@ def _unsnap(packed: bytes | memoryview, room: memoryview) -> int:
     """The number of unpacked bytes, which are written to `room`."""
     written = 0
     for block in _snappy_blocks(packed):
-        written += _unsnap_block(block, room[written:])
+        # A block begins with its unpacked size, for which the codec would take memory.
+        if cramjam.snappy.decompress_raw_len(block) > len(room) - written:
+            raise cramjam.DecompressionError(_FULL)
+        written += int(cramjam.snappy.decompress_raw_into(block, room[written:]))
     return written
 
 
@@ -135,13 +138,6 @@ def _snappy_blocks(packed: bytes | memoryview) -> Iterator[bytes | memoryview]:
         yield block
     if at != len(packed):
         raise ValueError("a snappy block that is longer than its batch")
-
-
-def _unsnap_block(block: bytes | memoryview, room: memoryview) -> int:
-    # A block begins with its unpacked size, for which the codec would take memory.
-    if cramjam.snappy.decompress_raw_len(block) > len(room):
-        raise cramjam.DecompressionError(_FULL)
-    return int(cramjam.snappy.decompress_raw_into(block, room))
 
 
 def _too_much(most: int) -> TooMuch:

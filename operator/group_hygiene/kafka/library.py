@@ -1,34 +1,46 @@
-"""Overrides of private parts of kafka-python 3.0.12, each with its reason.
+"""Overrides of private parts of kafka-python 3.0.12, each with its reason, and requests that it lacks.
 
-The library has almost no limits for what brokers send. Its next version is checked against this module, against
-`protocol.RawHeader`, which leaves answers undecoded, and by `tests/kafka/test_foreign_answers.py`.
+The library has almost no limits for what brokers send. No other module uses its private parts; its next version is
+checked against this one, and by `tests/kafka/test_foreign_answers.py`.
 """
 
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING, Any
+import struct
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import kafka.errors as kafka_errors
+from kafka.codec import gzip_encode
+from kafka.errors import KafkaProtocolError
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl import register_sasl_mechanism
 from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 from kafka.net.selector import NetworkSelector
-from kafka.protocol.admin import ListGroupsRequest
-from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.admin import DescribeLogDirsRequest, ListGroupsRequest
+from kafka.protocol.api_header import RequestHeader
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.consumer import FetchRequest, OffsetFetchRequest
 from kafka.protocol.frame import KafkaBytes
+from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.parser import KafkaProtocol
+from kafka.protocol.schemas.fields.codecs import UnsignedVarInt32
+from kafka.record import default_records
 
+from group_hygiene.kafka import schemas
 from group_hygiene.kafka.bounds import ANSWER_BYTES, DECODED_BYTES, DECODED_WEIGHT, FRAME_BYTES, TOO_MUCH
 from group_hygiene.kafka.codecs import unpack
-from group_hygiene.kafka.long_ids import LargeList
-from group_hygiene.kafka.protocol import RawHeader
-from group_hygiene.model.groups import Fault
+from group_hygiene.kafka.encoding import LayoutError, Reader
+from group_hygiene.model.groups import ID_MAX, Fault, Partition
 from group_hygiene.process.memory import Intake, TooMuch
-from group_hygiene.spec.msk import Hosts
+from group_hygiene.spec.client_settings import Hosts
 
 if TYPE_CHECKING:
     from group_hygiene.kafka.client import Deadline
+
 
 # The least that Kafka's clients accept, and three times the most that a cluster's administrator may set
 # (ScramMechanism): each login takes some 30 ms of CPU then, and there may be one for each of 1,000 brokers.
@@ -163,6 +175,10 @@ for _name in ScramClient.MECHANISMS:
     register_sasl_mechanism(_name, _Scram, overwrite=True)
 
 
+# The library's level is 9, at which some data (repeated escapes in JSON) take fifteen times as long as at Java's.
+default_records.gzip_encode = partial(gzip_encode, compresslevel=6)
+
+
 class HostRefused(kafka_errors.AuthorizationError):  # type: ignore[misc]
     """A broker's host may not get a token of this process's identity. Nothing was sent to it."""
 
@@ -263,3 +279,204 @@ def unpack_old(batch: Any, most: int) -> None:
 def checksum(batch: Any) -> int:
     """The library has no public name for it in the older formats."""
     return int(batch.crc if batch.magic >= 2 else batch._crc)
+
+
+# Receives a list of groups that is too large to be held: what has a very long id is left out while it arrives.
+#
+# Kafka accepts ids of 32,767 bytes, so a few hundred groups, which any client with a prefix of ids may create, make a
+# list of many megabytes. Pure: bytes in, bytes out.
+
+# Bytes that are collected before rows are read from them. A row has at most three names of 32,767 bytes.
+_ROWS_AT_ONCE = 1 << 18
+
+
+class LargeList:
+    """The bytes of an answer to ListGroups v3 to v5, without the rows whose ids have more than ID_MAX characters.
+
+    missing: bytes that are yet to come. left_out: rows that were dropped. held: bytes in memory. By Kafka's message
+    definition ListGroupsResponse and KIP-482. `write` and `answer` raise KafkaProtocolError for another layout.
+    """
+
+    def __init__(self, size: int, version: int) -> None:
+        self.missing = size
+        self.left_out = 0
+        # The names beside the id: the protocol type, from v4 on the state, from v5 on the type.
+        self._others = version - 2
+        self._unread = bytearray()
+        self._start = b""
+        self._rows: int | None = None
+        self._left = 0
+        self._whole = bytearray()
+
+    @property
+    def held(self) -> int:
+        return len(self._whole) + len(self._unread)
+
+    def write(self, data: bytes) -> int:
+        """Add the bytes that come next, at most `missing`. Returns how many bytes are no longer held."""
+        self.missing -= len(data)
+        self._unread += data
+        if self.missing and len(self._unread) < _ROWS_AT_ONCE:
+            return 0
+        before = self.held
+        self._read()
+        return before - self.held
+
+    def answer(self) -> bytes:
+        """The answer as if the broker had not listed the groups that were dropped; nothing may be missing."""
+        if self._rows is None or self._left:
+            raise KafkaProtocolError("a list of groups ends before its last group")
+        rows: bytes = UnsignedVarInt32.encode(self._rows - self.left_out + 1)
+        return self._start + rows + bytes(self._whole + self._unread)
+
+    def _read(self) -> None:
+        reader = Reader(bytes(self._unread), 0, flexible=True)
+        try:
+            if self._rows is None:
+                # The header: correlation id and tagged fields; then throttle time and error.
+                reader.take(4)
+                reader.tagged()
+                reader.take(4 + 2)
+                self._start = reader.data[: reader.at]
+                self._rows = self._left = reader.announced()
+        except LayoutError as error:
+            raise KafkaProtocolError(f"the start of a list of groups can't be decoded: {error}") from error
+        read = reader.at
+        try:
+            while self._left:
+                name = reader.text()
+                for _ in range(self._others):
+                    reader.text()
+                reader.tagged()
+                if len(name) > ID_MAX:
+                    self.left_out += 1
+                else:
+                    self._whole += reader.data[read : reader.at]
+                read = reader.at
+                self._left -= 1
+        except (LayoutError, UnicodeDecodeError) as error:
+            # The rest of the row is yet to come.
+            if not self.missing or len(reader.data) - read >= _ROWS_AT_ONCE:
+                raise KafkaProtocolError(f"a group of a list can't be decoded: {error}") from error
+        del self._unread[:read]
+
+
+# Requests that kafka-python lacks, which it generates from the schemas in `schemas/`.
+#
+# The schemas follow the message definitions of Apache Kafka (clients/src/main/resources/common/message).
+
+
+class ConsumerGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    """Describe groups of the KIP-848 protocol, for which DescribeGroups answers Dead. API key 69."""
+
+
+class ConsumerGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    pass
+
+
+class ShareGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    """Describe share groups (KIP-932). API key 77."""
+
+
+class ShareGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    pass
+
+
+class StreamsGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    """Describe Streams groups (KIP-1071). API key 89."""
+
+
+class StreamsGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    pass
+
+
+class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    """Read the start offsets of share groups (KIP-932), from v1 on with lag (KIP-1226). API key 90."""
+
+
+class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    pass
+
+
+class AlterShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    """Set the start offsets of an Empty share group, or create one with them (KIP-932). API key 91."""
+
+
+class AlterShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    pass
+
+
+def topic_rows(
+    row_class: Any, field: str, entries: Mapping[Partition, Any], ids: Mapping[str, str] = MappingProxyType({})
+) -> list[Any]:
+    """The rows of a request, one for each topic: its name or id in `field`, and the entries of its partitions."""
+    topics: dict[str, list[Any]] = {}
+    for place, entry in entries.items():
+        topics.setdefault(place.topic, []).append(entry)
+    return [row_class(partitions=rows, **{field: ids.get(topic, topic)}) for topic, rows in topics.items()]
+
+
+class RawAnswer(NamedTuple):
+    """The undecoded body of an answer, for `answers`. left_out: groups that `LargeList` dropped from it."""
+
+    body: bytes
+    version: int
+    left_out: int
+
+    @property
+    def throttle_time_ms(self) -> int:
+        """Required of each response by the library; the first field of those that are read raw."""
+        (milliseconds,) = struct.unpack_from(">i", self.body)
+        return int(milliseconds)
+
+
+class _RawResponseClass:
+    """Replaces the class of a response in the library: reads the header, and leaves the body undecoded."""
+
+    def __init__(self, response_class: Any, version: int, left_out: int) -> None:
+        self._class = response_class
+        self._version = version
+        self._left_out = left_out
+
+    def parse_header(self, buffer: Any) -> Any:
+        return self._class.parse_header(buffer)
+
+    def decode(self, buffer: Any) -> RawAnswer:
+        # Its own read() would copy the bytes twice.
+        return RawAnswer(bytes(memoryview(buffer)[buffer.tell() :]), self._version, self._left_out)
+
+
+class RawHeader(RequestHeader, init=False):  # type: ignore[call-arg, misc]
+    """The header of a request. The library uses it to find the class of the response."""
+
+    left_out = 0
+
+    def get_response_class(self) -> _RawResponseClass:
+        return _RawResponseClass(super().get_response_class(), self.request_api_version, self.left_out)
+
+
+class _Raw:
+    """A request that is answered by a RawAnswer. versions: the first and the last one that `answers` reads."""
+
+    header_class = RawHeader
+    versions: tuple[int, int]
+
+    def __init__(self, **fields: Any) -> None:
+        first, last = self.versions
+        super().__init__(**{"min_version": first, "max_version": last} | fields)
+
+
+class RawListGroupsRequest(_Raw, ListGroupsRequest, init=False):  # type: ignore[call-arg, misc]
+    versions = (3, 5)
+
+
+class RawOffsetFetchRequest(_Raw, OffsetFetchRequest, init=False):  # type: ignore[call-arg, misc]
+    versions = (8, 8)
+
+
+class RawMetadataRequest(_Raw, MetadataRequest, init=False):  # type: ignore[call-arg, misc]
+    versions = (5, 12)
+
+
+class RawDescribeLogDirsRequest(_Raw, DescribeLogDirsRequest, init=False):  # type: ignore[call-arg, misc]
+    versions = (1, 5)

@@ -4,19 +4,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest, OffsetForLeaderEpochRequest
 
 from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
-from group_hygiene.kafka.client import Client, Deadline, Response, Results, fault_of_code
-from group_hygiene.kafka.cluster import ask_leaders
-from group_hygiene.kafka.coordinators import Question, ask
-from group_hygiene.kafka.protocol import RawOffsetFetchRequest, topic_rows
-from group_hygiene.model.groups import NO_LEADER_EPOCH, CommittedOffset, Fault, LogPlace, Offsets, Partition
+from group_hygiene.kafka.client import Client, Deadline, Request, Response, Results, fault_of_code
+from group_hygiene.kafka.cluster import Question, ask, ask_brokers, by_leader, partition_counts
+from group_hygiene.kafka.library import (
+    AlterShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequest,
+    RawOffsetFetchRequest,
+    topic_rows,
+)
+from group_hygiene.kafka.partition import BatchHeaders, fetch_batch_headers
+from group_hygiene.model.groups import (
+    NO_LEADER_EPOCH,
+    NO_START_OFFSET,
+    CommittedOffset,
+    Fault,
+    LogPlace,
+    Offsets,
+    Partition,
+)
 
 T = TypeVar("T")
 
@@ -226,16 +241,27 @@ def _list_offsets(
         topics = topic_rows(topic_class, "name", rows)
         return ListOffsetsRequest(isolation_level=isolation, topics=topics, min_version=version)
 
-    def read(_: Sequence[Partition], answer: Response) -> dict[Partition, int | Fault]:
-        return {
-            Partition(topic.name, row.partition_index): (
-                fault_of_code(row.error_code) if row.error_code else int(getattr(row, field))
-            )
-            for topic in answer.topics
-            for row in topic.partitions
-        }
+    def read(topic: Any, row: Any) -> tuple[Partition, int]:
+        return Partition(topic.name, row.partition_index), int(getattr(row, field))
 
-    return ask_leaders(client, timestamps, Question(request, read, _PARTITION_CHUNK), deadline)
+    return _from_leaders(client, timestamps, request, read, deadline)
+
+
+def _from_leaders(
+    client: Client,
+    partitions: Iterable[Partition],
+    request: Callable[[list[Partition]], Request],
+    read: Callable[[Any, Any], tuple[Partition, int]],
+    deadline: Deadline,
+) -> Results[Partition, int]:
+    """read: the partition and its result, from a row of the answer and the row of its topic."""
+
+    def results(_: Sequence[Partition], answer: Response) -> dict[Partition, int | Fault]:
+        rows = [(row.error_code, *read(topic, row)) for topic in answer.topics for row in topic.partitions]
+        return {place: fault_of_code(error) if error else result for error, place, result in rows}
+
+    question = Question(request, results, _PARTITION_CHUNK)
+    return by_leader(client, partitions, lambda leaders: ask_brokers(client, leaders, question, deadline), deadline)
 
 
 def epoch_ends(client: Client, epochs: Mapping[Partition, int], deadline: Deadline) -> Results[Partition, int]:
@@ -251,17 +277,11 @@ def epoch_ends(client: Client, epochs: Mapping[Partition, int], deadline: Deadli
         rows = {place: row_class(partition=place.partition, leader_epoch=epochs[place]) for place in places}
         return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topic_rows(topic_class, "topic", rows))
 
-    def read(_: Sequence[Partition], answer: Response) -> dict[Partition, int | Fault]:
-        return {
-            Partition(topic.topic, row.partition): (
-                fault_of_code(row.error_code) if row.error_code else int(row.end_offset)
-            )
-            for topic in answer.topics
-            for row in topic.partitions
-        }
+    def read(topic: Any, row: Any) -> tuple[Partition, int]:
+        return Partition(topic.topic, row.partition), int(row.end_offset)
 
     asked = [place for place, epoch in epochs.items() if epoch != NO_LEADER_EPOCH]
-    return ask_leaders(client, asked, Question(request, read, _PARTITION_CHUNK), deadline)
+    return _from_leaders(client, asked, request, read, deadline)
 
 
 def is_cut_off(client: Client, read: Mapping[Partition, LogPlace], deadline: Deadline) -> bool | Fault:
@@ -285,3 +305,235 @@ def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
     return topics
+
+
+# Reads the start offsets of share groups (KIP-932), which OffsetFetch doesn't return.
+#
+# A share group has one start offset per partition, and has finished every record before it. No request reads in full,
+# or sets, which later records it has finished and how often others were delivered. Newer brokers count those that it
+# has not finished (KIP-1226).
+
+# The broker sends one request for the state of each partition.
+_CHUNK = 20
+_POLL_S = 0.1
+_STATE_TOPIC = "__share_group_state"
+# org.apache.kafka.server.share.persister.PartitionFactory
+_UNSET, _DEFAULT_EPOCH = -1, 0
+_UNSUPPORTED = Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOffsets:
+    """The start offsets of a share group.
+
+    started: its start offsets, without epoch and metadata, which no request can set. unset: partitions of the group
+    without a start offset, as no consumer has read them yet (share.auto.offset.reset decides then). unsure: those of
+    `unset` that may have one: Kafka shows a partition that it could not read as unset in leader epoch 0, without an
+    error (GroupCoordinatorService.computeShareGroupLagAndBuildResponse). lag: the number of records up to the end that
+    the group has not finished, where the broker counts them (KIP-1226).
+    """
+
+    started: Offsets
+    unset: frozenset[Partition]
+    unsure: frozenset[Partition] = frozenset()
+    lag: Mapping[Partition, int] = field(default_factory=dict)
+
+
+def share_offsets(client: Client, groups: Mapping[str, int | None], deadline: Deadline) -> Results[str, ShareOffsets]:
+    """The start offsets of each share group. `groups` maps id -> coordinator, None = look it up.
+
+    A group that does not exist, or is of another type, has none, without an error. UNSUPPORTED_VERSION is the Fault of
+    every group if the brokers can't both read and set start offsets.
+    """
+    if not client.supports(AlterShareGroupOffsetsRequest):
+        return Results(dict.fromkeys(groups, _UNSUPPORTED))
+    row_class = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+    question = Question(
+        request=lambda ids: DescribeShareGroupOffsetsRequest(groups=[row_class(group_id=i, topics=None) for i in ids]),
+        answers=lambda _, response: {row.group_id: _share_offsets_of(row) for row in response.groups},
+        chunk=_CHUNK,
+    )
+    return ask(client, groups, question, deadline)
+
+
+def _share_offsets_of(row: Any) -> ShareOffsets | Fault:
+    if row.error_code:
+        return fault_of_code(row.error_code, row.error_message)
+    started: dict[Partition, CommittedOffset] = {}
+    unset: dict[Partition, int] = {}
+    lag: dict[Partition, int] = {}
+    for topic in row.topics:
+        for entry in topic.partitions:
+            place = Partition(topic.topic_name, entry.partition_index)
+            if entry.error_code:
+                return fault_of_code(entry.error_code, entry.error_message).at(place)
+            if entry.lag >= 0:
+                lag[place] = entry.lag
+            if entry.start_offset == _UNSET:
+                unset[place] = entry.leader_epoch
+            else:
+                started[place] = CommittedOffset(entry.start_offset)
+    unsure = {place for place, epoch in unset.items() if epoch == _DEFAULT_EPOCH}
+    return ShareOffsets(started, frozenset(unset), frozenset(unsure), lag)
+
+
+def complete_offsets(
+    client: Client, groups: Mapping[str, int | None], deadline: Deadline, *, again: bool = False
+) -> dict[str, Offsets | Fault]:
+    """The start offsets of each share group if these are certainly complete, else a Fault.
+
+    An unsure partition without records has no start offset to lose. If it holds records, the Fault is NO_START_OFFSET:
+    no answer shows whether the group has a start offset in it. again: the caller asks at several times, so a group
+    that shows no start offset at all has none, as long as all leaders of `__share_group_state` answer.
+    """
+    found = share_offsets(client, groups, deadline)
+    unsure = {place for answer in found.ok.values() for place in answer.unsure}
+    starts = start_offsets(client, unsure, deadline)
+    ends = end_offsets(client, unsure, deadline)
+    read_nothing = any(answer.unsure and not answer.started for answer in found.ok.values())
+    readable = again and read_nothing and _state_is_led(client, deadline)
+
+    def judged(answer: ShareOffsets | Fault) -> Offsets | Fault:
+        if isinstance(answer, Fault):
+            return answer
+        if readable and not answer.started:
+            return {}
+        for place in sorted(answer.unsure):
+            start, end = starts[place], ends[place]
+            if isinstance(start, Fault) or isinstance(end, Fault) or start < end:
+                why = "it was not consumed yet or could not be read, as Kafka answers both alike"
+                return Fault(NO_START_OFFSET, f"{place} holds records and shows no start offset: {why}")
+        return answer.started
+
+    return {name: judged(answer) for name, answer in found.items()}
+
+
+def _state_is_led(client: Client, deadline: Deadline) -> bool:
+    """Whether the leader of each partition of `__share_group_state` answers: only these can read a start offset."""
+    count = partition_counts(client, [_STATE_TOPIC], deadline)[_STATE_TOPIC]
+    places = [] if isinstance(count, Fault) else [Partition(_STATE_TOPIC, index) for index in range(count)]
+    return bool(places) and not end_offsets(client, places, deadline).faults
+
+
+def wait_until_shown(
+    client: Client, coordinators: Mapping[str, int | None], partitions: Collection[Partition], deadline: Deadline
+) -> None:
+    """Wait until a group shows start offsets for these partitions, or until the deadline.
+
+    Brokers answer before the group itself shows the offsets (persisterInitialize). coordinators: the group's id -> its
+    coordinator.
+    """
+    while partitions:
+        (found,) = share_offsets(client, coordinators, deadline).values()
+        if isinstance(found, Fault) or found.started.keys() >= set(partitions) or deadline.left <= _POLL_S:
+            return
+        time.sleep(_POLL_S)
+
+
+# Finds out whether a partition holds a committed record from some offset on, by a search backwards from its end.
+#
+# The end alone does not show it: transaction markers and aborted records (KIP-98) have offsets, too. The search reads
+# only the headers of batches. Reads only.
+
+# How much further back each step begins: most logs end in a record, or in the marker after one.
+_FACTOR = 10
+# Answers of 64 KB, or one larger batch, per search: aborted transactions can fill a log of any length.
+_ANSWERS_MAX = 1_000
+
+
+class SearchRange(NamedTuple):
+    """What to search in a partition that ends at `end`: records from `first` on; one at `enough` or later suffices."""
+
+    first: int
+    enough: int
+    end: int
+
+
+class LastRecord(NamedTuple):
+    """The result of a search in a partition that ended at `end`.
+
+    offset: a committed record is at this offset or later; -1 = none is known. clear: from this offset to the end there
+    is no record that a read_committed consumer could read.
+    """
+
+    offset: int
+    clear: int
+    end: int
+
+    def has_record(self, first: int, end: int) -> bool | None:
+        """Whether a record waits from `first` on in the partition, which ends at `end` now; None = not known."""
+        if self.offset >= first:
+            return True
+        return False if self.end == end and self.clear <= first else None
+
+    def merged(self, other: LastRecord) -> LastRecord:
+        """This result merged with that of a later search."""
+        clear = min(self.clear, other.clear) if self.end == other.end else other.clear
+        return LastRecord(max(self.offset, other.offset), clear, other.end)
+
+
+def last_records(
+    client: Client, sought: Mapping[Partition, SearchRange], deadline: Deadline
+) -> Results[Partition, LastRecord]:
+    """Search all partitions backwards, concurrently: a log that ends in a record takes one request.
+
+    TOPIC_AUTHORIZATION_FAILED is the Fault of a topic that the user may not READ, TOO_MANY_BATCHES that of a search
+    that found no record in the headers that one search may read.
+    """
+
+    def search_all(leaders: Mapping[Partition, int]) -> dict[Partition, LastRecord | Fault]:
+        results: dict[Partition, LastRecord | Fault] = {}
+        searches = {place: _Search(place, sought[place]) for place in leaders}
+        while searches:
+            positions = {place: search.position for place, search in searches.items()}
+            for place, answer in fetch_batch_headers(client, positions, leaders, deadline).items():
+                found = answer if isinstance(answer, Fault) else searches[place].take(answer)
+                if found is not None:
+                    results[place] = found
+                    del searches[place]
+        return results
+
+    return by_leader(client, sought, search_all, deadline)
+
+
+@dataclass
+class _Search:
+    """The search in one partition. Reads sections of the log, from `began` to `until`, each before the previous one."""
+
+    place: Partition
+    sought: SearchRange
+    last: int = -1
+    back: int = 1
+    answers: int = 0
+
+    def __post_init__(self) -> None:
+        self.until = self.sought.end
+        self.began = self.position = max(self.sought.first, self.sought.end - self.back)
+
+    def take(self, answer: BatchHeaders) -> LastRecord | Fault | None:
+        """Process an answer: the result of the search, or None = continue from `position`."""
+        first, enough, end = self.sought
+        self.answers += 1
+        if answer.end < end:
+            # A new leader hides the end until its followers have it.
+            return Fault("OFFSET_OUT_OF_RANGE", f"{self.place} ends at {answer.end}", retriable=True)
+        if answer.last is not None:
+            self.last = max(self.last, answer.last)
+        if self.last >= enough:
+            return LastRecord(self.last, end, end)
+        if self.answers >= _ANSWERS_MAX:
+            message = (
+                f"{self.place}: no committed record in the headers of its last batches, by {self.answers} requests"
+            )
+            return Fault("TOO_MANY_BATCHES", message)
+        if self.position < answer.position < min(self.until, answer.stable):
+            self.position = answer.position
+            return None
+        if self.last >= 0:
+            return LastRecord(self.last, self.last + 1, end)
+        if self.began <= first:
+            return LastRecord(-1, first, end)
+        self.back *= _FACTOR
+        self.until = self.began
+        self.began = self.position = max(first, end - self.back)
+        return None

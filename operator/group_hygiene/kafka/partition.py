@@ -9,24 +9,32 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
-from kafka.protocol.metadata import MetadataRequest
 from kafka.record import MemoryRecords
 from kafka.record.util import decode_varint
 
 from group_hygiene.kafka.bounds import FRAME_BYTES, FetchBudget
-from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, Results, fault_of_code, retrying_one
+from group_hygiene.kafka.client import (
+    NO_ANSWER,
+    Call,
+    Client,
+    Deadline,
+    Request,
+    Response,
+    Results,
+    fault_of_code,
+    retrying_one,
+)
+from group_hygiene.kafka.cluster import Question, ask_brokers, ask_topics
 from group_hygiene.kafka.codecs import unpack, unpack_parts, window_bytes
-from group_hygiene.kafka.coordinators import Question, ask_brokers
-from group_hygiene.kafka.large_batch import read_rows
-from group_hygiene.kafka.library import checksum, packed_records, unpack_old
-from group_hygiene.kafka.protocol import topic_rows
-from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
+from group_hygiene.kafka.library import checksum, packed_records, topic_rows, unpack_old
+from group_hygiene.model.groups import NO_LEADER_EPOCH, NO_SUCH_TOPIC, Fault, Partition
 from group_hygiene.process.memory import Intake, TooMuch
 
 T = TypeVar("T")
@@ -51,7 +59,7 @@ _THROTTLED = 89
 class Record(NamedTuple):
     """A record in the log; no value = a tombstone. leader_epoch: in which its leader appended it.
 
-    value: `fetch` and `fetch_all` skip large ones of a large batch (`large_batch.SKIPPED`). time_ms: by the producer's
+    value: `fetch` and `fetch_all` skip large ones of a large batch (`SKIPPED`). time_ms: by the producer's
     clock, or the broker's if the topic has LogAppendTime; -1 = it has none. producer: the id of the one in whose
     transaction it is; None = it is in none.
     """
@@ -159,16 +167,11 @@ class PartitionLeader:
         return retrying_one(attempt, deadline)
 
     def _look_up(self, deadline: Deadline) -> int | Fault:
-        named = [MetadataRequest.MetadataRequestTopic(name=self.partition.topic)]
-        answer = self.client.send(Call(None, MetadataRequest(topics=named, allow_auto_topic_creation=False)), deadline)
-        if isinstance(answer, Fault):
-            return answer
-        for topic in answer.topics:
-            if topic.error_code:
-                return fault_of_code(topic.error_code)
-            self._known.update(
-                {entry.partition_index: entry.leader_id for entry in topic.partitions if entry.leader_id >= 0}
-            )
+        row = ask_topics(self.client, [self.partition.topic], deadline).get(self.partition.topic, NO_ANSWER)
+        if isinstance(row, Fault):
+            # Brokers learn of a new topic with delay.
+            return replace(row, retriable=True) if row.code == NO_SUCH_TOPIC else row
+        self._known.update({entry.partition_index: entry.leader_id for entry in row.partitions if entry.leader_id >= 0})
         if (leader := self._known.get(self.partition.partition)) is not None:
             return leader
         return Fault("LEADER_NOT_AVAILABLE", f"{self.partition} has no leader", retriable=True)
@@ -587,3 +590,101 @@ def _begun(data: Any) -> list[tuple[int, int]]:
 def _aborts(marker: Record) -> bool:
     """Whether the record of a control batch aborts a transaction (ControlRecordType)."""
     return marker.key is not None and _MARKER.unpack_from(marker.key)[1] == 0
+
+
+# Reads the records of a batch that is too large to be held: all keys, and values within limits. No I/O.
+#
+# Groups of many members have large records, and the codec of the offsets topic lets brokers write records that are,
+# when unpacked, larger than any request. Keys are enough to see which groups were used.
+
+# Instead of a value that was not held. No record of the offsets log has an empty value: to its decoder it is one that
+# can't be read, and no tombstone.
+SKIPPED = b""
+# Of one key: several texts of 32 KiB. Of one value.
+_KEY_BYTES, _VALUE_BYTES = 128 << 10, 64 << 10
+
+
+class Row(NamedTuple):
+    """A record of a batch (KIP-98). later_ms, delta: after the batch's first time and offset. value: may be SKIPPED."""
+
+    later_ms: int
+    delta: int
+    key: bytes | None
+    value: bytes | None
+
+
+def read_rows(parts: Iterator[bytes | memoryview], count: int, most: int, deadline: Deadline) -> Iterator[Row]:
+    """The records of a batch from its unpacked bytes, without their headers.
+
+    count: the number of records. most: bytes of all keys, and of all values that are not skipped. Raises TooMuch for
+    keys beyond their limits and at the deadline, ValueError if the bytes are not so many records.
+    """
+    stream, keys_left, values_left = _Stream(parts, deadline), most, most
+    for _ in range(count):
+        size = stream.number()
+        end = stream.at + size
+        # Attributes.
+        stream.skip(1)
+        later, delta, key_size = stream.number(), stream.number(), stream.number()
+        if key_size > end - stream.at:
+            raise ValueError("a key that is longer than its record")
+        if key_size > min(_KEY_BYTES, keys_left):
+            raise TooMuch(f"a key of {key_size} bytes in a large batch is too large to be read")
+        key = stream.take(key_size) if key_size >= 0 else None
+        value_size = stream.number()
+        if max(0, value_size) > end - stream.at:
+            raise ValueError("a value that is longer than its record")
+        value = None if value_size < 0 else SKIPPED
+        if 0 <= value_size <= min(_VALUE_BYTES, values_left):
+            value = stream.take(value_size)
+        keys_left -= len(key or b"")
+        values_left -= len(value or b"")
+        yield Row(later, delta, key, value)
+        stream.skip(end - stream.at)
+    if not stream.is_at_end():
+        raise ValueError("bytes behind its records")
+
+
+class _Stream:
+    """Parts as one sequence of bytes. at: how many were read; of the others, few are held."""
+
+    def __init__(self, parts: Iterator[bytes | memoryview], deadline: Deadline) -> None:
+        self._parts, self._deadline = parts, deadline
+        self._held = bytearray()
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        while len(self._held) < size:
+            self._hold_more()
+        taken = bytes(self._held[:size])
+        self.skip(size)
+        return taken
+
+    def skip(self, size: int) -> None:
+        self.at += size
+        while len(self._held) < size:
+            size -= len(self._held)
+            self._held.clear()
+            self._hold_more()
+        del self._held[:size]
+
+    def number(self) -> int:
+        while True:
+            try:
+                number, size = decode_varint(self._held, 0)
+            except IndexError:
+                self._hold_more()
+                continue
+            self.skip(size)
+            return int(number)
+
+    def is_at_end(self) -> bool:
+        return not self._held and next(self._parts, None) is None
+
+    def _hold_more(self) -> None:
+        if self._deadline.left <= 0:
+            raise TooMuch("a large batch took too long to be read")
+        part = next(self._parts, None)
+        if part is None:
+            raise ValueError("its records end early")
+        self._held += part

@@ -12,8 +12,8 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Entry, Key
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.spec.durations import format_duration
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import format_duration
 
 R = TypeVar("R")
 

@@ -16,13 +16,20 @@ from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.offsets import start_offsets
 from group_hygiene.kafka.partition import Batch, Fetched, PartitionLeader, Record, fetch_readable
 from group_hygiene.ledger import topic as ledger_topic
-from group_hygiene.ledger.codec import Unreadable, decode, decode_key, encode_key, encode_value, expires
-from group_hygiene.ledger.contents import Contents
-from group_hygiene.ledger.settings import COMMAND_LINE, LedgerSettings
-from group_hygiene.ledger.writer import MOVED, Pair, ProducerState, Writer, Written
+from group_hygiene.ledger.contents import (
+    COMMAND_LINE,
+    Contents,
+    LedgerSettings,
+    Unreadable,
+    decode,
+    decode_key,
+    encode_key,
+    encode_value,
+    expires,
+)
+from group_hygiene.ledger.topic import MOVED, Pair, ProducerState, Writer, Written
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import Change, Entry, Key, Owner, Removal
+from group_hygiene.model.entries import Backup, Change, Entry, Key, Owner, Removal
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.process import memory
 

@@ -11,7 +11,7 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 
 
 def record(

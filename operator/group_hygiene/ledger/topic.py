@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import DescribeConfigsRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata import CoordinatorType, MetadataRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, ProduceRequest
+from kafka.record import MemoryRecordsBuilder
 
-from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying_one
-from group_hygiene.kafka.cluster import lost_brokers, whole_number
+from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
+from group_hygiene.kafka.cluster import look_up, lost_brokers, topic_settings, whole_number
+from group_hygiene.kafka.partition import PartitionLeader
 from group_hygiene.model.groups import Fault
 
 _UNKNOWN_TOPIC = 3
-_TOPIC_RESOURCE = 2
 _PAUSE_SECONDS = 0.1
 # Other values are Kafka's defaults.
 _NEEDED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
@@ -67,7 +69,7 @@ def find(client: Client, name: str, deadline: Deadline) -> TopicMetadata | Fault
     if topic.error_code == _UNKNOWN_TOPIC:
         return None
     if topic.error_code:
-        return _topic_fault(topic.error_code, "DESCRIBE", name)
+        return _topic_fault(fault_of_code(topic.error_code), "DESCRIBE", name)
     replicas = min((len(partition.replica_nodes) for partition in topic.partitions), default=0)
     return TopicMetadata(str(topic.topic_id or ""), len(topic.partitions), replicas)
 
@@ -139,20 +141,8 @@ def codec(client: Client, name: str, deadline: Deadline) -> str | Fault:
 
 
 def _settings(client: Client, name: str, keys: list[str], deadline: Deadline) -> dict[str, str | None] | Fault:
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=keys
-    )
-
-    def attempt() -> dict[str, str | None] | Fault:
-        answer = client.send(Call(None, DescribeConfigsRequest(resources=[resource])), deadline)
-        if isinstance(answer, Fault):
-            return answer
-        (result,) = answer.results
-        if result.error_code:
-            return _topic_fault(result.error_code, "DESCRIBE_CONFIGS", name)
-        return {config.name: config.value for config in result.configs}
-
-    return retrying_one(attempt, deadline)
+    found = retrying_one(lambda: topic_settings(client, name, keys, deadline), deadline)
+    return _topic_fault(found, "DESCRIBE_CONFIGS", name) if isinstance(found, Fault) else found
 
 
 def _create(
@@ -207,7 +197,260 @@ def _metadata(client: Client, name: str, deadline: Deadline) -> Any | Fault:
     return retrying_one(attempt, deadline)
 
 
-def _topic_fault(code: int, operation: str, name: str) -> Fault:
-    fault = fault_of_code(code)
+def _topic_fault(fault: Fault, operation: str, name: str) -> Fault:
     denied = fault.code in ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
     return Fault(fault.code, f"needs {operation} on the topic {name}") if denied else fault
+
+
+# Writes records to one partition in transactions (KIP-98): all are visible or none, and one writer writes at a time.
+#
+# The library's producer is not suitable: its commit waits without a limit, it reports success for a commit that an
+# epoch bump had emptied, and after INVALID_PRODUCER_EPOCH it requests a new producer id, and so fences the process that
+# had fenced it. Here results are the brokers' answers, and every wait has a deadline.
+
+Pair = tuple[bytes, bytes | None]
+
+_GZIP = 1
+_ALL_REPLICAS = -1
+# A broker accepts batches of 1 MB by default (max.message.bytes), measured compressed; a larger record is sent alone.
+_BATCH_BYTES = 700_000
+# Brokers write a transaction's markers after they answer the commit, and the next transaction must wait for them.
+_SETTLING_SECONDS = 0.01
+_ABORT_SECONDS = 5.0
+_FENCED = frozenset({"INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"})
+# The coordinator forgot the transactional id, as it was not used for transactional.id.expiration.ms, or another writer
+# has it with another producer id since. The answer to InitProducerId shows which.
+_EXPIRED = "INVALID_PRODUCER_ID_MAPPING"
+_DUPLICATE = 46
+# Not a code of Kafka: see Writer.write.
+MOVED = "LOG_MOVED"
+
+
+class Written(NamedTuple):
+    """The offsets of committed records: from `start` to before `end`; start None = there are other records in between.
+
+    time: the broker's time of the last one, ms since the epoch; -1 where the topic has CreateTime.
+    """
+
+    start: int | None
+    end: int
+    time: int
+
+
+class ProducerState(Enum):
+    """The state of this writer's producer id and of its last transaction."""
+
+    NEW = "it has no producer id yet"
+    READY = "no transaction is open"
+    UNKNOWN = "a transaction may be open, or may have been committed"
+    FENCED = "another writer has the transactional id"
+
+
+class Writer:
+    """The only writer with a transactional id, until another one begins. For one thread."""
+
+    def __init__(self, leader: PartitionLeader, transactional_id: str, timeout: float) -> None:
+        """timeout: seconds after which the coordinator aborts a transaction that was left open."""
+        self._leader = leader
+        self._client: Client = leader.client
+        self._id = transactional_id
+        self._timeout_ms = int(timeout * 1000)
+        self._coordinator: int | None = None
+        self._producer = (-1, -1)
+        self._sequence = 0
+        self.state = ProducerState.NEW
+
+    def begin(self, deadline: Deadline) -> Fault | None:
+        """Become the writer: the broker fences the previous one and aborts its open transaction.
+
+        In state UNKNOWN, ends the last transaction as the same writer. A fenced writer stays fenced.
+        """
+        if self.state is ProducerState.UNKNOWN:
+            fault = self._end(False, deadline)
+            # Nothing to abort: the commit had succeeded, or the id has expired.
+            if fault is not None and fault.code not in ("INVALID_TXN_STATE", _EXPIRED):
+                return self._failed(fault)
+        answer = self._ask(self._init_request, lambda response: int(response.error_code), deadline)
+        if isinstance(answer, Fault):
+            return self._failed(answer)
+        self._producer = (answer.producer_id, answer.producer_epoch)
+        self._sequence = 0
+        self.state = ProducerState.READY
+        return None
+
+    def write(self, records: Sequence[Pair], deadline: Deadline, at: int | None = None) -> Written | Fault:
+        """Write all records in one transaction. After a Fault, `state` shows whether they are certainly not visible.
+
+        at: the offset at which the records must begin, without other records in between; else the transaction is
+        aborted, and the Fault's code is MOVED.
+        """
+        if self.state is not ProducerState.READY:
+            return Fault("INVALID_TXN_STATE", self.state.value)
+        self.state = ProducerState.UNKNOWN
+        written = self._send(records, deadline)
+        if isinstance(written, Fault) and written.code == _EXPIRED:
+            fault = self.begin(deadline)
+            if fault is not None:
+                return fault
+            self.state = ProducerState.UNKNOWN
+            written = self._send(records, deadline)
+        if isinstance(written, Written) and at is not None and written.start != at:
+            fault = self._end(False, deadline)
+            if fault is not None:
+                return self._failed(fault)
+            self.state = ProducerState.READY
+            return Fault(MOVED, "others wrote meanwhile")
+        if isinstance(written, Fault):
+            # Abort now: otherwise readers wait until the coordinator aborts it.
+            if self._failed(written).code not in _FENCED:
+                self._end(False, Deadline(_ABORT_SECONDS))
+            return written
+        fault = self._end(True, deadline)
+        if fault is not None:
+            return self._failed(fault)
+        self.state = ProducerState.READY
+        return written
+
+    def _send(self, records: Sequence[Pair], deadline: Deadline) -> Written | Fault:
+        fault = self._ask(self._add_request, _added, deadline)
+        if isinstance(fault, Fault):
+            return fault
+        start: int | None = None
+        end = time_ms = -1
+        for count, batch in self._batches(records):
+            answer = self._produce(batch, deadline)
+            if isinstance(answer, Fault):
+                return answer
+            self._sequence += count
+            offset, time_ms = answer
+            if end == -1:
+                start = offset
+            elif offset != end:
+                start = None
+            end = offset + count
+        return Written(start if start != -1 else None, end, time_ms)
+
+    def _batches(self, records: Sequence[Pair]) -> Iterator[tuple[int, bytearray]]:
+        """The number of records, and their bytes as a batch; `_sequence` must be increased before the next one."""
+        at = 0
+        while at < len(records):
+            builder = MemoryRecordsBuilder(2, _GZIP, _BATCH_BYTES, 0, True, *self._producer, self._sequence)
+            first, now = at, int(time.time() * 1000)
+            while at < len(records) and builder.append(now, *records[at]) is not None:
+                at += 1
+            builder.close()
+            yield at - first, builder.buffer()
+
+    def _produce(self, batch: bytearray, deadline: Deadline) -> tuple[int, int] | Fault:
+        """Offset and time of a batch in the log. By its sequence, a batch that is sent twice is appended once."""
+        topic_class = ProduceRequest.TopicProduceData
+        topic, index = self._leader.partition
+
+        def request() -> Request:
+            place = topic_class.PartitionProduceData(index=index, records=batch)
+            return ProduceRequest(
+                transactional_id=self._id,
+                acks=_ALL_REPLICAS,
+                timeout_ms=max(1, int(deadline.left * 1000)),
+                topic_data=[topic_class(name=topic, partition_data=[place])],
+                # From v12 on the leader adds the partition to the transaction, in another protocol.
+                max_version=11,
+            )
+
+        def code(answer: Response) -> int:
+            found = answer.responses[0].partition_responses[0].error_code
+            return 0 if found == _DUPLICATE else int(found)
+
+        answer = self._leader.ask(request, code, deadline)
+        if isinstance(answer, Fault):
+            return self._advised(answer)
+        row = answer.responses[0].partition_responses[0]
+        return (-1 if row.error_code else row.base_offset), row.log_append_time_ms
+
+    def _end(self, commit: bool, deadline: Deadline) -> Fault | None:
+        def request() -> Request:
+            producer_id, epoch = self._producer
+            return EndTxnRequest(
+                transactional_id=self._id,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                committed=commit,
+                max_version=3,
+            )
+
+        answer = self._ask(request, lambda response: int(response.error_code), deadline)
+        return answer if isinstance(answer, Fault) else None
+
+    def _init_request(self) -> Request:
+        # With the current id and epoch, the coordinator detects whether another writer began in between (KIP-360).
+        producer_id, epoch = self._producer
+        return InitProducerIdRequest(
+            transactional_id=self._id,
+            transaction_timeout_ms=self._timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            min_version=3 if producer_id >= 0 else 0,
+            max_version=5,
+        )
+
+    def _add_request(self) -> Request:
+        topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+        topic, index = self._leader.partition
+        producer_id, epoch = self._producer
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self._id,
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=[topic_class(name=topic, partitions=[index])],
+            max_version=3,
+        )
+
+    def _ask(self, request: Callable[[], Request], code: Callable[[Response], int], deadline: Deadline) -> Any | Fault:
+        """Send a request to the transaction coordinator, repeatedly if necessary: each of these may be sent twice."""
+
+        def attempt() -> Any | Fault:
+            broker: int | Fault | None = self._coordinator
+            if broker is None:
+                broker = look_up(self._client, [self._id], deadline, kind=CoordinatorType.TRANSACTION)[self._id]
+            if isinstance(broker, Fault):
+                return broker
+            answer = self._send_to(broker, request(), code, deadline)
+            while isinstance(answer, Fault) and answer.code == "CONCURRENT_TRANSACTIONS" and deadline.left > 0:
+                time.sleep(_SETTLING_SECONDS)
+                answer = self._send_to(broker, request(), code, deadline)
+            self._coordinator = None if isinstance(answer, Fault) else broker
+            return answer
+
+        answer = retrying_one(attempt, deadline)
+        return self._advised(answer) if isinstance(answer, Fault) else answer
+
+    def _send_to(
+        self, broker: int, request: Request, code: Callable[[Response], int], deadline: Deadline
+    ) -> Any | Fault:
+        answer = self._client.send(Call(broker, request), deadline)
+        if not isinstance(answer, Fault) and (error := code(answer)):
+            return fault_of_code(error)
+        return answer
+
+    def _advised(self, fault: Fault) -> Fault:
+        """The Fault with the permission or setting that is needed."""
+        needed = {
+            "TOPIC_AUTHORIZATION_FAILED": f"needs WRITE on the topic {self._leader.partition.topic}",
+            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": f"needs WRITE and DESCRIBE on the transactional id {self._id}",
+            "CLUSTER_AUTHORIZATION_FAILED": "needs IDEMPOTENT_WRITE on the cluster",
+            "MESSAGE_SIZE_TOO_LARGE": f"max.message.bytes of the topic {self._leader.partition.topic} is too small",
+        }.get(fault.code)
+        return Fault(fault.code, needed) if needed else fault
+
+    def _failed(self, fault: Fault) -> Fault:
+        if fault.code in _FENCED:
+            self.state = ProducerState.FENCED
+        return fault
+
+
+def _added(answer: Response) -> int:
+    for topic in answer.results_by_topic_v3_and_below:
+        for place in topic.results_by_partition:
+            if place.partition_error_code:
+                return int(place.partition_error_code)
+    return 0

@@ -2,15 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from enum import Enum, StrEnum
+from typing import Any, NamedTuple
 
+from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, UsedBy
 from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition
-from group_hygiene.model.last_use import LastClient, ago
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.naming import printable, truncated
+from group_hygiene.model.reasons import Refusal
+
+# The last client of a group in words: tenants choose these texts, so they are quoted, on one line and truncated.
+
+
+# In bytes of JSON: of one text, and of all texts on a client.
+_TEXT_MAX, LAST_CLIENT_MAX = 100, 500
+# More clients of one record are not stored; these are the columns of one.
+CLIENTS_MAX = 5
+CLIENT = ("client_id", "host", "instance_id", "rack_id")
+
+
+class LastClient(NamedTuple):
+    """A member in the last record of a group that names members, at that time.
+
+    host: as the broker saw it, None = not stored. others: how many more members the record names, of CLIENTS_MAX.
+    """
+
+    client_id: str
+    host: str | None
+    instance_id: str | None
+    rack_id: str | None
+    others: int
+    at: datetime
+
+    @classmethod
+    def of(cls, clients: Sequence[Mapping[str, Any]] | None, at: datetime | None) -> LastClient | None:
+        """Of the clients in a row of `activity`, the first by its id; None = there are none."""
+        if not clients or at is None:
+            return None
+        first = min(clients, key=lambda client: [client[name] or "" for name in CLIENT])
+        fields = {name: first[name] for name in CLIENT}
+        return cls(**fields | {"client_id": fields["client_id"] or "", "others": len(clients) - 1, "at": at})
+
+    def __str__(self) -> str:
+        """For example: client 'billing-7', rack 'a', from 10.1.2.3 and others."""
+        named = (("instance", self.instance_id), ("rack", self.rack_id))
+        parts = [f"client {_quoted(self.client_id)}" if self.client_id else "a client without an id"]
+        parts += [f"{what} {_quoted(text)}" for what, text in named if text]
+        text = ", ".join(parts)
+        if self.host:
+            # The last of the parts in quotes: no client id can forge it.
+            text += f"{',' * (len(parts) > 1)} from {truncated(printable(self.host), _TEXT_MAX)}"
+        if self.others:
+            text += " and others" if self.others + 1 >= CLIENTS_MAX else f" and {self.others} more"
+        return truncated(text, LAST_CLIENT_MAX)
+
+
+def ago(time: timedelta) -> str:
+    """In the largest unit that gives two or more: 41 days ago, 30 hours ago."""
+    seconds = max(0, int(time.total_seconds()))
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} ago"
+    return "just now"
+
+
+def _quoted(text: str) -> str:
+    return f"'{truncated(printable(text).replace(chr(39), chr(34)), _TEXT_MAX)}'"
+
 
 # The version of the pipeline's tables. Tables of another version are not read (docs/upgrades.md).
 TABLES_VERSION = 1
@@ -307,3 +368,72 @@ class Evidence:
         else:
             uses = [activity.idle_since if activity else None, self.unchanged.since if self.unchanged else None]
         return any(use >= moment for use in uses if use is not None)
+
+
+# The verdict on one group, and its outcome in a run: records, without I/O.
+
+
+class Need(Enum):
+    """The field of `Evidence` that must be read before a check can decide; until then its `refusal` counts."""
+
+    ACTIVITY = Refusal(reasons.EVIDENCE_UNREADABLE, "the pipeline's tables were not read for it")
+    OFFSETS = Refusal(reasons.OFFSETS_UNKNOWN, "its committed offsets were not read")
+    MISSING_TOPICS = Refusal(reasons.TOPICS_UNKNOWN, "the existence of its topics was not read")
+    BOUNDS = Refusal(reasons.LAG_UNKNOWN, "the bounds of its partitions were not read")
+    RECORDS = Refusal(reasons.LAG_UNKNOWN, "whether it has unread records was not read")
+    SUBSCRIBED = Refusal(reasons.SUBSCRIPTION_UNKNOWN, "the subscriptions of its members were not read")
+
+    @property
+    def refusal(self) -> Refusal:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A policy's verdict on a group that its `match` selects. refusal: why it does not match; None = it matches.
+
+    topics: for DeleteOffsets, those whose offsets are to be deleted. need: the missing evidence.
+    """
+
+    group: Group
+    evidence: Evidence
+    refusal: Refusal | None
+    topics: frozenset[str] = frozenset()
+    need: Need | None = None
+
+    @property
+    def matches(self) -> bool:
+        return self.refusal is None
+
+    @property
+    def expires(self) -> datetime | None:
+        """When brokers delete the first of the group's offsets; None = not known, or never."""
+        activity, retention = self.evidence.activity, self.evidence.retention
+        if not isinstance(activity, Activity) or retention is None or not activity.is_of(self.group):
+            return None
+        if not self.group.in_use:
+            return activity.first_expiry(retention)
+        subscribed = self.evidence.subscribed
+        if subscribed is None or isinstance(subscribed, Fault):
+            return None
+        return activity.expiry_in_use(subscribed, retention)
+
+
+class OutcomeKind(StrEnum):
+    DELETED = "Deleted"
+    NOT_DELETED = "NotDeleted"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of one group in one run; for `NotDeleted` and `Failed` with the reason.
+
+    topics: those whose offsets were deleted, if the group stays.
+    """
+
+    group: str
+    kind: OutcomeKind
+    reason: str
+    message: str
+    topics: tuple[str, ...] = ()

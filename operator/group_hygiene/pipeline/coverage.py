@@ -9,7 +9,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.kafka.log_bounds import LogBounds
+from group_hygiene.kafka.offsets_topic import LogBounds
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline.store import State
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE

@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction, Transaction, create_t
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.model.evidence import ACTIVITY_WRITER, TABLES_VERSION
-from group_hygiene.spec.secret import one_line
+from group_hygiene.spec.fields import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

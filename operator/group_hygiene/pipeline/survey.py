@@ -20,16 +20,15 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.model.evidence import Activity
+from group_hygiene.model.evidence import Activity, LastClient
 from group_hygiene.model.groups import GroupType
-from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.naming import FORMULAS
 from group_hygiene.pipeline.coverage import Progress, activity_at, read_coverage
 from group_hygiene.pipeline.name_patterns import patterned, with_placeholders
 from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit
 from group_hygiene.report.wording import counted
-from group_hygiene.spec.catalogue import likely_program
-from group_hygiene.spec.owners import NO_OWNERS, Owners
+from group_hygiene.spec.connection import NO_OWNERS, Owners
+from group_hygiene.spec.patterns import likely_program
 
 _ROWS, _UNITS, _STALE, _LISTED, _MOST = 5_000, 200, 500, 500_000, 10
 # Of the rows: those that each unit gets before any gets more.

@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction
 from pyarrow.fs import PyFileSystem
 
 from group_hygiene.pipeline.store import Table
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 
 # Rows, or their bytes, that are buffered in memory, and then written as a row group.
 _ROW_GROUP, _BUFFER_BYTES = 250_000, 64_000_000

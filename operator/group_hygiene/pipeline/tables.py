@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import Schema
 
-from group_hygiene.model.last_use import CLIENT
+from group_hygiene.model.evidence import CLIENT
 from group_hygiene.pipeline.store import Table
 
 # A property of a bronze table: rows from before this time (ISO 8601) were dropped, after `activity` had them.

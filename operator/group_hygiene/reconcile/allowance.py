@@ -7,7 +7,7 @@ and keeps again and again, until it can't be read in time.
 from __future__ import annotations
 
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 
 # So many at once, and again in an hour. What has begun is finished, even if it is more.
 ENTRIES, _HOUR_S = 10_000, 3600.0

@@ -11,24 +11,33 @@ from group_hygiene.decide import unchanged
 from group_hygiene.decide.plan import RunConditions, Verdicts
 from group_hygiene.decide.unchanged import ScanHistory
 from group_hygiene.evidence.reader import Tables
-from group_hygiene.kafka import brokers, share_offsets
+from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.last_records import LastRecord
 from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics
-from group_hygiene.kafka.tail import Tail
+from group_hygiene.kafka.offsets import LastRecord
+from group_hygiene.kafka.offsets_topic import Tail
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import Change, HistoryEntry, Key
+from group_hygiene.model.entries import Backup, Change, HistoryEntry, Key
 from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
-from group_hygiene.model.groups import INTERNAL_TOPICS, Bounds, Fault, Group, GroupType, Offsets, Partition, is_internal
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster, Snapshot
-from group_hygiene.model.verdicts import Outcome as GroupOutcome
+from group_hygiene.model.evidence import Outcome as GroupOutcome
+from group_hygiene.model.groups import (
+    INTERNAL_TOPICS,
+    Bounds,
+    Cluster,
+    Fault,
+    Group,
+    GroupType,
+    Offsets,
+    Partition,
+    Snapshot,
+    is_internal,
+)
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import Clock
 from group_hygiene.reconcile.allowance import Allowance
 from group_hygiene.spec.connection import Connection, Role
@@ -66,7 +75,7 @@ class Memory:
     due_before: whether the last scan found matches of a policy that deletes.
     retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether it was requested.
     tail: reads the offsets log for the policies with `unchangedFor`; None = the last scan could not read it.
-    grown: as of the last scan, see `kafka.growth`; grown_among: the leaders among which records were looked at for it.
+    grown: as of the last scan, see `kafka.brokers`; grown_among: the leaders among which records were looked at for it.
     slice: how many groups a scan judges at a time, at most.
     batch: how many groups can be read again and saved at once within FRESH_S.
     write_bytes: the most bytes of records that one request may make a coordinator write.
@@ -289,7 +298,7 @@ def read_offsets(
     """
     sharing = {name: coordinators[name] for name, kind in types.items() if kind is GroupType.SHARE}
     committing = {name: coordinators[name] for name in types if name not in sharing}
-    found = share_offsets.complete_offsets(client, sharing, deadline, again=True) if sharing else {}
+    found = kafka_offsets.complete_offsets(client, sharing, deadline, again=True) if sharing else {}
     return found | kafka_offsets.committed_offsets(client, committing, deadline, require_stable=require_stable)
 
 
@@ -302,7 +311,7 @@ def current_offsets(
 ) -> Offsets | Fault:
     """The current offsets of one group (its id -> coordinator) for these partitions; a Fault if a commit is pending."""
     if kind == GroupType.SHARE:
-        (shared,) = share_offsets.complete_offsets(client, coordinators, deadline).values()
+        (shared,) = kafka_offsets.complete_offsets(client, coordinators, deadline).values()
         if isinstance(shared, Fault):
             return shared
         return {place: shared[place] for place in places if place in shared}

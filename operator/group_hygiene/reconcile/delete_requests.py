@@ -12,13 +12,12 @@ from group_hygiene.decide.plan import FAILURES
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
-from group_hygiene.kafka import permissions
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault, GroupState, GroupType, Offsets, Partition
 from group_hygiene.model.naming import truncated_list
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Moment
@@ -200,7 +199,7 @@ def _chunks(context: Context, ready: Ready, deadline: Deadline) -> list[list[Par
     All of this is checked before the first request: a group that can't be deleted as a whole must not lose a part.
     """
     name, topics = ready.group.id, {place.topic for place in ready.offsets}
-    allowed = permissions.on_topics(context.client, deadline)
+    allowed = kafka_cluster.on_topics(context.client, deadline)
     counts = kafka_cluster.partition_counts(context.client, topics, deadline)
     if isinstance(allowed, Fault):
         return Refusal(reasons.OFFSETS_UNKNOWN, f"the permissions on its topics could not be read: {allowed}")
@@ -211,7 +210,7 @@ def _chunks(context: Context, ready: Ready, deadline: Deadline) -> list[list[Par
             return Refusal(reasons.OFFSETS_UNKNOWN, f"topic {topic} could not be read: {count}")
         existing[topic] = 0 if isinstance(count, Fault) else count
         operations = allowed.get(topic, frozenset())
-        if existing[topic] and operations is not None and permissions.Operation.READ not in operations:
+        if existing[topic] and operations is not None and kafka_cluster.Operation.READ not in operations:
             message = f"it is too large for one request, and to delete its offsets of {topic} needs READ on the topic"
             return Refusal(reasons.DENIED, message)
     # Unread records are a condition of the deletion: partitions that have some come last, so that the group still

@@ -25,12 +25,10 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.offsets import WRITE_BYTES
 from group_hygiene.ledger.journal import NOT_READ_BACK
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, SavedOffset, in_parts, whole, with_earlier
-from group_hygiene.model.entries import Change, Intent, Key, Removal
-from group_hygiene.model.groups import GroupType, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.entries import Backup, Change, Intent, Key, Removal, SavedOffset, in_parts, whole, with_earlier
+from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.groups import Cluster, GroupType, Partition
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import BATCH, Context, Observation
 from group_hygiene.reconcile.delete_requests import (
     NOT_SENT,

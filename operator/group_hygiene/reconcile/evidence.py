@@ -12,9 +12,8 @@ from group_hygiene.kafka.cluster import OFFSETS_TOPIC, topic_ids
 from group_hygiene.kafka.offsets import epoch_ends
 from group_hygiene.model import entries, reasons
 from group_hygiene.model.evidence import Activity
-from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster, Coverage
+from group_hygiene.model.groups import Cluster, Coverage, Fault, Partition
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context
 
 

@@ -13,17 +13,15 @@ from math import inf
 
 from group_hygiene.kafka import changes
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.share_offsets import wait_until_shown
+from group_hygiene.kafka.offsets import wait_until_shown
 from group_hygiene.ledger import ledger, records
 from group_hygiene.ledger import topic as ledger_topic
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.ledger import Ledger
-from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup
-from group_hygiene.model.entries import Change, Key, Removal
-from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Snapshot
+from group_hygiene.model.entries import Backup, Change, Key, Removal
+from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition, Snapshot
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.preconditions import Guard, Moment, ProofInput, refusals
 

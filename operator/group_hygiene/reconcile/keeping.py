@@ -17,18 +17,17 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, KeepRequest, Mark, Removal, UsedBy
+from group_hygiene.model.evidence import LastClient
 from group_hygiene.model.group_keep import Deletions, DueReason, GroupKeep, KeptGroup
-from group_hygiene.model.groups import Fault, GroupState
-from group_hygiene.model.last_use import LastClient
+from group_hygiene.model.groups import Description, Fault, GroupState
 from group_hygiene.model.naming import PLAIN
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Description
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Moment
-from group_hygiene.spec.access import Right, missing_entry
+from group_hygiene.spec.connection import Right, missing_entry
 from group_hygiene.spec.crds import API_VERSION
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.patterns import Patterns, is_like_a_pattern
 from group_hygiene.spec.policy import Policy
 

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Change, HistoryEntry, Mark, OutcomeType, Removal
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
-from group_hygiene.spec.windows import next_open
+from group_hygiene.spec.policy import next_open
 
 # For outcomes of policies that no longer exist.
 _RETENTION = timedelta(days=30)

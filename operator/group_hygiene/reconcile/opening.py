@@ -9,10 +9,10 @@ from typing import Any
 
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.journal import Journal
-from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Memory
 from group_hygiene.reconcile.executor import Ledger, open_ledger
 from group_hygiene.reconcile.preconditions import Moment, ProofInput, refusals

@@ -15,12 +15,11 @@ from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.journal import Journal
-from group_hygiene.ledger.settings import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import Fault
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Snapshot
+from group_hygiene.model.groups import Fault, Snapshot
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import Clock
 from group_hygiene.reconcile.context import Memory
 from group_hygiene.reconcile.uses import grown_refusal

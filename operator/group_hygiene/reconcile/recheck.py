@@ -15,15 +15,14 @@ from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.kafka.coordinators import look_up
+from group_hygiene.kafka.cluster import look_up
 from group_hygiene.kafka.offsets_log import Commit
 from group_hygiene.kafka.offsets_log import StateRecord as GroupRecord
-from group_hygiene.kafka.tail import Found, Tail
+from group_hygiene.kafka.offsets_topic import Found, Tail
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
-from group_hygiene.model.groups import Fault, Offsets, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.groups import Cluster, Fault, Offsets, Partition
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import (
     Context,
     Facts,

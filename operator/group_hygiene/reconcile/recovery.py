@@ -16,16 +16,13 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import read_cluster
-from group_hygiene.ledger.codec import group_of
-from group_hygiene.ledger.contents import Contents
-from group_hygiene.ledger.settings import COMMAND_WRITER
+from group_hygiene.ledger.contents import COMMAND_WRITER, Contents, group_of
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, saved_offsets, whole
+from group_hygiene.model.entries import Backup, Intent, Key, saved_offsets, whole
 from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
-from group_hygiene.model.entries import Intent, Key
+from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Offsets, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.executor import Executor
 from group_hygiene.reconcile.preconditions import Guard, Moment

@@ -16,17 +16,16 @@ from msgspec import structs
 
 from group_hygiene.decide.checks import judge
 from group_hygiene.decide.plan import Plan, Verdicts, make_plan
-from group_hygiene.kafka import growth
+from group_hygiene.kafka import brokers
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets import offsets_at, start_offsets
 from group_hygiene.kafka.partition import PartitionLeader, fetch_time
 from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Removal
-from group_hygiene.model.groups import Fault, GroupState, GroupType, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster
-from group_hygiene.model.verdicts import Outcome, Verdict
+from group_hygiene.model.evidence import Outcome, Verdict
+from group_hygiene.model.groups import Cluster, Fault, GroupState, GroupType, Partition
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context, Observation
 from group_hygiene.reconcile.delete_requests import not_deleted
 from group_hygiene.reconcile.deletion import apply
@@ -35,7 +34,7 @@ from group_hygiene.reconcile.marks import note_marks
 from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.scan import observe
 from group_hygiene.reconcile.uses import Since, Uses, read_ends
-from group_hygiene.spec.durations import format_duration
+from group_hygiene.spec.fields import format_duration
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, AlertSpec, Limits, Match, Mode, Policy, When
 
@@ -181,7 +180,7 @@ def _since(context: Context, cluster: Cluster, unused_for: timedelta) -> Since:
     ends = read_ends(client, cluster, deadline)
     if isinstance(ends, Fault):
         return Since({}, {})
-    begun = growth.since_elected(client, cluster, deadline).first_ms
+    begun = brokers.since_elected(client, cluster, deadline).first_ms
     earliest_ms = (now - unused_for).timestamp() * 1000
     doubtful = [i for i, (_, epoch) in cluster.leaders.items() if epoch and begun.get(i, inf) >= earliest_ms]
     answers: list[Mapping[Partition, int | Fault]] = [

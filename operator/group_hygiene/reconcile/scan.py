@@ -20,21 +20,23 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, LargestCoverage, Removal, ScanClock, Watch
-from group_hygiene.model.evidence import Activity, Claims, offsets_retention
+from group_hygiene.model.evidence import Activity, Claims, Need, offsets_retention
 from group_hygiene.model.groups import (
     ID_MAX,
     Bounds,
+    Cluster,
+    Coverage,
     Fault,
     Group,
     GroupState,
     GroupType,
+    Listing,
     LogPlace,
     Offsets,
+    Snapshot,
     fingerprint,
 )
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster, Coverage, Listing, Snapshot
-from group_hygiene.model.verdicts import Need
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import memory as process_memory
 from group_hygiene.process.clock import elapsed
 from group_hygiene.process.cpu import TURNS

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Intent, Key, Mark, OutcomeType, Removal
 from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
+from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.naming import truncated_list
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
 
 _NAMES = 5
 _SKIPPED = (

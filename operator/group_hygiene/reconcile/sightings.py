@@ -13,9 +13,8 @@ from datetime import datetime
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.groups import describe_groups
 from group_hygiene.model.entries import Change, Removal, UsedBy
-from group_hygiene.model.groups import ID_MAX, Fault, Group, GroupType
+from group_hygiene.model.groups import ID_MAX, Fault, Group, GroupType, Sighting, program_of
 from group_hygiene.model.naming import truncated
-from group_hygiene.model.programs import Sighting, program_of
 from group_hygiene.reconcile.context import Context, Observation
 
 # Groups described at once, and the most time for that: the groups that are left wait for the next scan. Measured on one

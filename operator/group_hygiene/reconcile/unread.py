@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from group_hygiene.decide.lag import unread
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.kafka.last_records import LastRecord, SearchRange, last_records
+from group_hygiene.kafka.offsets import LastRecord, SearchRange, last_records
 from group_hygiene.model.groups import TOPIC_DENIED, Bounds, Fault, Offsets, Partition
 from group_hygiene.reconcile.context import Context, Facts, readable
 

@@ -15,20 +15,19 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from group_hygiene.decide.plan import Plan
-from group_hygiene.kafka import growth
+from group_hygiene.kafka import brokers
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets import end_offsets, is_cut_off, latest_times, offsets_at
 from group_hygiene.kafka.offsets_log import Commit, StateRecord
-from group_hygiene.kafka.tail import Found, Tail
+from group_hygiene.kafka.offsets_topic import Found, Tail
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
-from group_hygiene.model.groups import TOPIC_DENIED, Fault, LogPlace, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.groups import TOPIC_DENIED, Cluster, Fault, LogPlace, Partition
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context
-from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.spec.fields import format_duration, timestamp
 from group_hygiene.spec.policy import Unprotect
 
 _HINT = " (match.unprotect: [UnreadableOffsetsLog] to trust scans alone)"
@@ -259,10 +258,10 @@ def find_growth(
     if memory.grown_among == cluster.leaders:
         found |= memory.grown
     elif records or changed:
-        found |= growth.since_elected(client, cluster, Deadline(deadline.left / 2)).grown
+        found |= brokers.since_elected(client, cluster, Deadline(deadline.left / 2)).grown
         memory.grown_among = cluster.leaders
     if coordinators or changed:
-        found |= growth.by_coordinators(client, cluster, Deadline(deadline.left / 2))
+        found |= brokers.by_coordinators(client, cluster, Deadline(deadline.left / 2))
     memory.grown = found | (memory.tail.grown if memory.tail is not None else {})
     return grown_refusal(memory.grown)
 

@@ -11,17 +11,25 @@ from group_hygiene.decide import checks
 from group_hygiene.decide.lag import unread
 from group_hygiene.decide.plan import due_topics, is_outdated
 from group_hygiene.kafka import cluster as kafka_cluster
-from group_hygiene.kafka.tail import Found
+from group_hygiene.kafka.offsets_topic import Found
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
-from group_hygiene.model.evidence import Activity, Evidence
-from group_hygiene.model.groups import NO_SUCH_TOPIC, Bounds, Fault, Group, GroupState, Offsets, Partition, fingerprint
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Description
-from group_hygiene.model.verdicts import Verdict
+from group_hygiene.model.evidence import Activity, Evidence, Verdict
+from group_hygiene.model.groups import (
+    NO_SUCH_TOPIC,
+    Bounds,
+    Description,
+    Fault,
+    Group,
+    GroupState,
+    Offsets,
+    Partition,
+    fingerprint,
+)
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context, Facts, evidence_of, readable
 from group_hygiene.reconcile.uses import earliest, recently_active
-from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.spec.fields import format_duration, timestamp
 from group_hygiene.spec.policy import Policy
 
 # State and offsets may be at most this old when DeleteGroups is sent.

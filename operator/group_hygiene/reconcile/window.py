@@ -12,18 +12,16 @@ from datetime import timedelta
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline, retrying_one
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.late_commits import LateCommits
 from group_hygiene.kafka.offsets_log import Commit, StateRecord
+from group_hygiene.kafka.offsets_topic import LateCommits
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, in_parts, with_late_offsets
-from group_hygiene.model.entries import HistoryEntry, Intent
-from group_hygiene.model.groups import TOPIC_DENIED, Fault, Partition
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.entries import Backup, HistoryEntry, Intent, in_parts, with_late_offsets
+from group_hygiene.model.groups import TOPIC_DENIED, Cluster, Fault, Partition
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.settle import Done
 from group_hygiene.reconcile.uses import earliest, read_ends
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 
 # How long to wait for brokers to show a deletion: their followers have it within replica.fetch.wait.max.ms, 500 by
 # default.

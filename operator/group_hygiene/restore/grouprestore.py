@@ -14,11 +14,10 @@ from msgspec import field
 
 from group_hygiene.model import reasons
 from group_hygiene.model.naming import id_shown, message_shown
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.restorable import GroupResult, OutOfRange, RestoreRequest, ResultKind
-from group_hygiene.spec.durations import timestamp
-from group_hygiene.spec.fields import Decisive, ObjectRef, convert
-from group_hygiene.spec.judge import judged
+from group_hygiene.spec.crds import judged
+from group_hygiene.spec.fields import Decisive, ObjectRef, convert, timestamp
 from group_hygiene.status.conditions import Conditions, Status, is_stalled
 from group_hygiene.status.redaction import OWN, public_message
 

@@ -11,11 +11,18 @@ from functools import reduce
 from types import MappingProxyType
 
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, saved_offsets, whole, with_earlier, with_newer_offsets
-from group_hygiene.model.entries import HistoryEntry, OutcomeType
+from group_hygiene.model.entries import (
+    Backup,
+    HistoryEntry,
+    OutcomeType,
+    saved_offsets,
+    whole,
+    with_earlier,
+    with_newer_offsets,
+)
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Bounds, CommittedOffset, Fault, Offsets, Partition
 from group_hygiene.reconcile import vetoes
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 
 # The errors of OffsetCommit with generation -1, and of AlterShareGroupOffsets, if the group has members.
 _ACTIVE = frozenset(

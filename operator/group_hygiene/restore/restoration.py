@@ -18,15 +18,24 @@ from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.coordinators import look_up
+from group_hygiene.kafka.cluster import look_up
 from group_hygiene.kafka.offsets import WRITE_BYTES, write_chunks
-from group_hygiene.ledger.codec import group_of
+from group_hygiene.ledger.contents import group_of
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.backups import Backup, SavedOffset, in_parts, saved_offsets
-from group_hygiene.model.entries import Change, HistoryEntry, Key, OutcomeType, Removal
+from group_hygiene.model.entries import (
+    Backup,
+    Change,
+    HistoryEntry,
+    Key,
+    OutcomeType,
+    Removal,
+    SavedOffset,
+    in_parts,
+    saved_offsets,
+)
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Partition
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import COMMITTING, RESTORABLE, current_offsets, read_bounds, restored_offsets
 from group_hygiene.reconcile.deletion import new_id
 from group_hygiene.reconcile.executor import Executor

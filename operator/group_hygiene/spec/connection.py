@@ -5,6 +5,8 @@ No I/O: the caller passes the function that reads Secrets.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,27 +16,257 @@ from typing import Any
 
 from msgspec import field, structs
 
-from group_hygiene.errors import AuthenticationFailed, SpecError
+from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
-from group_hygiene.spec.access import Access, Grant, Right, missing_entry
-from group_hygiene.spec.durations import Duration
-from group_hygiene.spec.fields import Decisive, SpecPart, convert
-from group_hygiene.spec.judge import judged, judged_part, verdict, with_defaults
-from group_hygiene.spec.msk import Hosts, MskGrant, MskIam, MskIamSpec
-from group_hygiene.spec.owners import NO_OWNERS, GroupOwner, Owners
-from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
-from group_hygiene.spec.policy import FLOORS_OF_TENANTS, NO_FLOORS, Floors, Limits, Policy
-from group_hygiene.spec.receivers import Receiver, ReceiverEntry
-from group_hygiene.spec.secret import Hidden, SecretRef
+from group_hygiene.spec.client_settings import Mechanism, MskIamSpec, OAuth, Sasl, Settings, Tls
+from group_hygiene.spec.crds import judged, judged_part, verdict, with_defaults
+from group_hygiene.spec.fields import Decisive, Duration, Hidden, SecretRef, SpecPart, convert
+from group_hygiene.spec.patterns import NO_PATTERNS, Patterns, TenantPatterns, of_namespace
+from group_hygiene.spec.policy import FLOORS_OF_TENANTS, NO_FLOORS, Floors, Lifted, Limits, Policy, Unprotect
 from group_hygiene.spec.storage import STORAGE_OPTIONS, Store, is_path, read_store
 
+# The namespaces that may use a `KafkaConnection`, for which groups and actions. No I/O.
 
-class Mechanism(StrEnum):
-    PLAIN = "PLAIN"
-    SCRAM_SHA_256 = "SCRAM-SHA-256"
-    SCRAM_SHA_512 = "SCRAM-SHA-512"
-    OAUTHBEARER = "OAUTHBEARER"
-    AWS_MSK_IAM = "AWS_MSK_IAM"
+
+# Of the groups in the text of an entry, which is in messages of at most 1,000 bytes.
+_LISTED_MAX = 300
+
+
+class Right(StrEnum):
+    """A right that a namespace may be granted: policies with this action, restores, or requests to keep groups."""
+
+    ALERT = "Alert"
+    DELETE = "Delete"
+    DELETE_OFFSETS = "DeleteOffsets"
+    RESTORE = "Restore"
+    KEEP = "Keep"
+
+
+class SelectorOperator(StrEnum):
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+class Requirement(Decisive, frozen=True):
+    """One of a label selector's matchExpressions."""
+
+    key: str
+    operator: SelectorOperator
+    values: frozenset[str] = frozenset()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """As in Kubernetes: NotIn also matches objects without the label (labels.Requirement.Matches)."""
+        value = labels.get(self.key)
+        match self.operator:
+            case SelectorOperator.IN:
+                return value is not None and value in self.values
+            case SelectorOperator.NOT_IN:
+                return value is None or value not in self.values
+            case SelectorOperator.EXISTS:
+                return value is not None
+            case SelectorOperator.DOES_NOT_EXIST:
+                return value is None
+
+
+class Selector(Decisive, frozen=True, kw_only=True):
+    """A metav1.LabelSelector; all of its requirements must match, so an empty one selects everything."""
+
+    match_labels: dict[str, str] = field(default_factory=dict)
+    match_expressions: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        equal = all(labels.get(key) == value for key, value in self.match_labels.items())
+        return equal and all(requirement.matches(labels) for requirement in self.match_expressions)
+
+
+class _Namespaces(Decisive, frozen=True, kw_only=True):
+    names: frozenset[str] | None = None
+    selector: Selector | None = None
+
+
+class Access(Decisive, frozen=True, kw_only=True):
+    """One entry of `access`: namespaces, by name or by their labels, and their rights on groups.
+
+    unprotect: the protections that their policies may lift from these groups.
+    """
+
+    namespaces: _Namespaces
+    groups: TenantPatterns
+    rights: frozenset[Right] = field(name="actions")
+    unprotect: frozenset[Unprotect] = frozenset()
+
+    @property
+    def by_label(self) -> bool:
+        return self.namespaces.selector is not None
+
+    def selects(self, namespace: str, labels: Mapping[str, str] | None) -> bool:
+        """Whether it selects a namespace. labels: None = not readable."""
+        names, selector = self.namespaces.names or (), self.namespaces.selector
+        return namespace in names or (selector is not None and labels is not None and selector.matches(labels))
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The rights of a namespace on a connection: the entries that select it; None = its own connection, all rights."""
+
+    entries: tuple[Access, ...] | None
+    namespace: str = ""
+
+    @property
+    def rights(self) -> frozenset[Right]:
+        return (
+            frozenset(Right) if self.entries is None else frozenset().union(*(entry.rights for entry in self.entries))
+        )
+
+    def groups(self, right: Right) -> Patterns | None:
+        """The groups for which the right is granted; None = all groups."""
+        return None if self.entries is None else of_namespace(_sources(self.entries, right), self.namespace)
+
+    def liftable(self, right: Right) -> tuple[Lifted, ...] | None:
+        """The protections that policies with this action may lift, and from which groups; None = all from all."""
+        if self.entries is None:
+            return None
+        return tuple(
+            (entry.unprotect, entry.groups.of_namespace(self.namespace))
+            for entry in self.entries
+            if right in entry.rights
+        )
+
+
+def missing_entry(namespace: str, rights: Iterable[Right], groups: Sequence[str] = ()) -> str:
+    """The entry of `spec.access` to ask the owner of a connection for, as YAML on one line.
+
+    groups: patterns; none, or more than a message has room for, are shown as `...`.
+    """
+    listed = json.dumps([*groups])
+    if not groups or len(listed) > _LISTED_MAX:
+        listed = "[...]"
+    actions = ", ".join(rights)
+    return f"{{namespaces: {{names: {json.dumps([namespace])}}}, groups: {listed}, actions: [{actions}]}}"
+
+
+def granted_to_any(entries: Iterable[Access], right: Right) -> TenantPatterns:
+    """The groups for which some entry grants this right."""
+    return TenantPatterns(_sources(entries, right))
+
+
+def _sources(entries: Iterable[Access], right: Right) -> tuple[str, ...]:
+    return tuple(pattern for entry in entries if right in entry.rights for pattern in entry.groups.sources)
+
+
+# Parses the owners of groups, `owners` and `keepLink` of a `KafkaConnection`. No I/O.
+
+# The name of an owner that is the namespace in the group's id.
+_EACH = "{namespace}"
+
+
+class GroupOwner(Decisive, frozen=True, kw_only=True):
+    """One entry of `owners`. receiver: its name, for messages about only this owner's groups; None = no messages.
+
+    name: `{namespace}` = each namespace that `{namespace}` in `groups` stands for is the owner of its groups.
+    """
+
+    name: str
+    groups: TenantPatterns
+    receiver: str | None = None
+
+
+class Owners:
+    """The owners of a connection. The first entry with a pattern that matches a group is the group's owner."""
+
+    __slots__ = ("_all", "entries")
+
+    def __init__(self, entries: Sequence[GroupOwner] = ()) -> None:
+        self.entries = tuple(entries)
+        # Most groups of a large cluster may have no owner: one check of all patterns shows that.
+        self._all = TenantPatterns([pattern for owner in entries for pattern in owner.groups.sources])
+
+    def of(self, group: str) -> str:
+        """The name of the group's owner; "" = it has none."""
+        if not self._all.matches(group):
+            return ""
+        owner = next(owner for owner in self.entries if owner.groups.matches(group))
+        return owner.groups.namespace_of(group) if owner.name == _EACH else owner.name
+
+    @property
+    def notified(self) -> list[GroupOwner]:
+        """The owners with a receiver."""
+        return [owner for owner in self.entries if owner.receiver is not None]
+
+
+NO_OWNERS = Owners()
+
+
+# The receivers of alerts, the entries of `receivers`, as frozen records. No I/O.
+#
+# Secrets are only referenced here, and read elsewhere.
+
+
+class ReceiverKind(StrEnum):
+    """The protocol of a receiver, by the field that configures it."""
+
+    ALERTMANAGER = "alertmanager"
+    SLACK = "slack"
+    WEBHOOK = "webhook"
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """One receiver without its Secrets. Either `address` or `url` is given.
+
+    address: a plain URL. url: the Secret with the URL. token: for `Authorization: Bearer`. hmac: the signing key. ca:
+    the authorities (PEM) to trust instead of the system's.
+    """
+
+    name: str
+    kind: ReceiverKind
+    address: str | None = None
+    url: SecretRef | None = None
+    token: SecretRef | None = None
+    hmac: SecretRef | None = None
+    ca: SecretRef | None = None
+
+    @property
+    def digest(self) -> str:
+        """A hash of its address: with another one, it counts as a new receiver without earlier alerts."""
+        where = f"{self.kind} {self.address} {self.url}"
+        return hashlib.sha256(where.encode()).hexdigest()[:16]
+
+
+class _Slack(Decisive, frozen=True):
+    url_secret_ref: SecretRef
+
+
+class _Alertmanager(Decisive, frozen=True, kw_only=True):
+    address: str | None = None
+    url_secret_ref: SecretRef | None = None
+    token_secret_ref: SecretRef | None = None
+    ca_secret_ref: SecretRef | None = None
+
+
+class _Webhook(_Alertmanager, frozen=True, kw_only=True):
+    hmac_secret_ref: SecretRef | None = None
+
+
+class ReceiverEntry(Decisive, frozen=True):
+    """One entry of `receivers`."""
+
+    name: str
+    type: str
+    alertmanager: _Alertmanager | None = None
+    slack: _Slack | None = None
+    webhook: _Webhook | None = None
+
+    @property
+    def receiver(self) -> Receiver:
+        kind = ReceiverKind(self.type.lower())
+        spec = structs.asdict(getattr(self, kind))
+        address = spec.pop("address", None)
+        return Receiver(
+            self.name, kind, address, **{name.removesuffix("_secret_ref"): ref for name, ref in spec.items()}
+        )
 
 
 class Role(StrEnum):
@@ -54,70 +286,6 @@ class TopicVisibility(StrEnum):
 ReadSecret = Callable[[SecretRef], str]
 # (name of a Secret, keys) -> the texts of those keys that it has.
 ReadSecretTexts = Callable[[str, Collection[str]], Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM texts; ca None = the system's. verify_hostname False accepts a certificate for any host."""
-
-    ca: str | None = None
-    certificate: str | None = None
-    private_key: Hidden | None = None
-    verify_hostname: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class OAuth:
-    """Where to get tokens: the client credentials grant of RFC 6749, section 4.4. `ca` is a PEM text."""
-
-    token_endpoint: str
-    client_id: str
-    client_secret: Hidden
-    scope: str | None = None
-    ca: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sasl:
-    mechanism: Mechanism
-    username: str | None = None
-    password: Hidden | None = None
-    oauth: OAuth | None = None
-    msk: MskIam | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of a client, including secrets. With equal settings it need not reconnect.
-
-    timeout: of one whole scan, and of connecting. requests_per_second: the limit; None = no limit.
-    """
-
-    bootstrap_servers: tuple[str, ...]
-    tls: Tls | None = None
-    sasl: Sasl | None = None
-    timeout: timedelta = timedelta(seconds=30)
-    requests_per_second: int | None = None
-
-
-def with_granted_hosts(settings: Settings, namespace: str, grants: Iterable[MskGrant]) -> Settings:
-    """The settings of a connection in this namespace, with the brokers that may get tokens of the operator's identity.
-
-    Raises AuthenticationFailed with the reason IdentityNotAllowed if the connection needs one, and none is granted.
-    """
-    sasl = settings.sasl
-    if sasl is None or sasl.msk is None:
-        return settings
-    login = sasl.msk
-    hosts = tuple(each.host for each in grants if (each.namespace, each.role_arn) == (namespace, login.role_arn))
-    if not hosts:
-        whose = "assume that role" if login.role_arn else "use its own AWS identity"
-        message = (
-            f"sasl.mechanism AWS_MSK_IAM: the operator may not {whose} for connections of namespace {namespace}: "
-            "start it with --allow-msk-identity NAMESPACE=HOST[,ROLE_ARN]"
-        )
-        raise AuthenticationFailed(message, reasons.IDENTITY_NOT_ALLOWED)
-    return replace(settings, sasl=replace(sasl, msk=replace(login, hosts=Hosts(hosts))))
 
 
 class LedgerSpec(SpecPart, frozen=True):

@@ -13,11 +13,14 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from typing import NamedTuple, Self
+
+import msgspec
 
 from group_hygiene.errors import SpecError
 from group_hygiene.model.groups import ID_MAX
-from group_hygiene.spec.judge import judged_part
+from group_hygiene.spec.crds import judged_part
 
 _DAY = "(?:0[1-9]|[12][0-9]|3[01])"
 # A placeholder takes as much as it can, and never less to let what follows match.
@@ -278,3 +281,37 @@ def of_namespace(sources: tuple[str, ...], namespace: str) -> Patterns:
             for source in sources
         ]
     )
+
+
+# Programs whose groups have recognizable ids: a hint for users, and no evidence. Reads catalogue.yaml.
+
+
+class CatalogueEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program and its groups, as catalogue.yaml describes them."""
+
+    program: str
+    groups: tuple[str, ...]
+    commits: str
+    needed: str
+    advice: str
+    seen: str
+
+
+@functools.cache
+def catalogue() -> Sequence[CatalogueEntry]:
+    """In the order of the file."""
+    data = resources.files(__package__).joinpath("catalogue.yaml").read_bytes()
+    return msgspec.yaml.decode(data, type=list[CatalogueEntry])
+
+
+def likely_program(group: str) -> CatalogueEntry | None:
+    """The first program whose groups have ids like this."""
+    patterns, entries = _patterns()
+    pattern = patterns.matching(group)
+    return None if pattern is None else entries[pattern]
+
+
+@functools.cache
+def _patterns() -> tuple[Patterns, Mapping[str, CatalogueEntry]]:
+    entries = {pattern: entry for entry in catalogue() for pattern in entry.groups}
+    return Patterns(list(entries)), entries

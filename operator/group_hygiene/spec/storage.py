@@ -19,10 +19,9 @@ from urllib.parse import urlsplit
 from group_hygiene.errors import SecretProblem, SpecError, UsageError
 from group_hygiene.model import reasons
 from group_hygiene.network.egress import Egress
-from group_hygiene.spec.fields import is_namespace
-from group_hygiene.spec.judge import judged_part
-from group_hygiene.spec.msk import MskGrant
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.spec.client_settings import MskGrant
+from group_hygiene.spec.crds import judged_part
+from group_hygiene.spec.fields import Hidden, is_namespace
 
 _ACCOUNT = r"[a-z0-9]{1,24}"
 

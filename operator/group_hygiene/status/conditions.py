@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from group_hygiene.model import reasons
+from group_hygiene.model.groups import Coverage
 from group_hygiene.model.naming import message_shown
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Coverage
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import timestamp
 
 # In their order in a status.
 TYPES = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.policy import Action
 from group_hygiene.status.conditions import Conditions, Status, condition_of, in_order
 

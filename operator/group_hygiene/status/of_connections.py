@@ -10,10 +10,9 @@ from typing import Any
 from group_hygiene.decide.pattern_notes import PatternNote, unused_refusal
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import NEVER
-from group_hygiene.model.groups import Group
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Coverage, Snapshot
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.model.groups import Coverage, Group, Snapshot
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import timestamp
 from group_hygiene.status.conditions import Conditions, Status, counted
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from group_hygiene.model import reasons
 from group_hygiene.model.group_keep import KeptGroup
 from group_hygiene.model.naming import id_shown, message_shown
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import timestamp
 from group_hygiene.status.conditions import Conditions, Status
 
 # Only a user of the object's namespace can help, by a restore or fewer groups. A grant comes by an edit of the

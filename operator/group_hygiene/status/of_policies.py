@@ -12,13 +12,11 @@ from group_hygiene.decide.checks.used import latest
 from group_hygiene.decide.lag import lag_summary_of
 from group_hygiene.decide.plan import EVIDENCE, FAILURES, SHOWN, Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER, Activity
-from group_hygiene.model.groups import Bounds, GroupState, GroupType
+from group_hygiene.model.evidence import NEVER, Activity, Outcome, OutcomeKind, Verdict
+from group_hygiene.model.groups import Bounds, GroupState, GroupType, Snapshot
 from group_hygiene.model.naming import id_shown, message_shown
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Snapshot
-from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
-from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import format_duration, timestamp
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.status.conditions import Conditions, Status, counted
 

@@ -13,9 +13,9 @@ from typing import TypeVar
 from group_hygiene.decide.plan import Plan
 from group_hygiene.errors import HygieneError
 from group_hygiene.model import reasons
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.snapshot import Snapshot
-from group_hygiene.model.verdicts import Outcome, Verdict
+from group_hygiene.model.evidence import Outcome, Verdict
+from group_hygiene.model.groups import Snapshot
+from group_hygiene.model.reasons import Refusal
 
 # Reasons whose messages concern only the policy and the group.
 OWN = frozenset(

@@ -11,7 +11,7 @@ from typing import Any
 
 from group_hygiene.model.naming import printable
 from group_hygiene.process import runs
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.fields import timestamp
 
 FORMS = ("text", "json")
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

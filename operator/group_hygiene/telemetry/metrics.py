@@ -18,9 +18,8 @@ from group_hygiene import __version__
 from group_hygiene.decide.pattern_notes import unused_by_field
 from group_hygiene.decide.plan import FAILURES, Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER
-from group_hygiene.model.snapshot import Snapshot
-from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.model.evidence import NEVER, Outcome, OutcomeKind
+from group_hygiene.model.groups import Snapshot
 from group_hygiene.spec.policy import Policy
 from group_hygiene.status.of_connections import ConnectionFacts
 

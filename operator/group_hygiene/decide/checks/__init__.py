@@ -18,10 +18,9 @@ from collections.abc import Callable
 from datetime import datetime
 
 from group_hygiene.decide.checks import needed, offsets, stale, unread, used
-from group_hygiene.model.evidence import Evidence
+from group_hygiene.model.evidence import Evidence, Need, Verdict
 from group_hygiene.model.groups import Group
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Need, Verdict
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.policy import Action, Policy
 
 Answer = Refusal | Need | None

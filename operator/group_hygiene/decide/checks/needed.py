@@ -6,11 +6,10 @@ from datetime import datetime
 
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Evidence
-from group_hygiene.model.groups import ID_MAX, Fault, Group, GroupType
+from group_hygiene.model.groups import ID_MAX, Fault, Group, GroupType, Program, program_of
 from group_hygiene.model.naming import printable
-from group_hygiene.model.programs import Program, program_of
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.policy import Action, Policy, Unprotect
 
 OWN_PREFIX = "__group_hygiene"

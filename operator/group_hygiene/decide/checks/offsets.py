@@ -6,11 +6,10 @@ from datetime import datetime, timedelta
 
 from group_hygiene.decide.checks.used import commits_outside
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER, Activity, Evidence, after
+from group_hygiene.model.evidence import NEVER, Activity, Evidence, Need, after
 from group_hygiene.model.groups import NO_START_OFFSET, Fault, Group, GroupType
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Need
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.policy import DeletedTopics, Policy
 
 

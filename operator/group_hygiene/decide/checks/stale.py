@@ -6,11 +6,10 @@ from datetime import datetime, timedelta
 
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED
-from group_hygiene.model.evidence import Activity, Evidence
+from group_hygiene.model.evidence import Activity, Evidence, Need
 from group_hygiene.model.groups import Fault, Group, GroupState
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Need
-from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.policy import Action, Policy
 
 

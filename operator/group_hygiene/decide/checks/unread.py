@@ -12,11 +12,10 @@ from datetime import datetime
 from group_hygiene.decide.checks.used import commits_outside
 from group_hygiene.decide.lag import LagSummary, lag_summary_of, waiting
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Evidence
+from group_hygiene.model.evidence import Evidence, Need
 from group_hygiene.model.groups import TOPIC_DENIED, Fault, Group, GroupType, is_internal
 from group_hygiene.model.naming import truncated_list
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Need
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.policy import Action, DeletedTopics, Policy, Unprotect
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity, Evidence, after
+from group_hygiene.model.evidence import Activity, Evidence, Need, after
 from group_hygiene.model.groups import Group, GroupState, GroupType
-from group_hygiene.model.refusal import Refusal
-from group_hygiene.model.verdicts import Need
-from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.fields import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.policy import Action, Policy
 
 

@@ -22,7 +22,7 @@ from group_hygiene.pipeline.backtest.lives import Extent, extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps
 from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, OnTrial, Regret, Sums, counted, tally
 from group_hygiene.pipeline.backtest.trial import Trial
-from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
+from group_hygiene.spec.fields import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, Policy
 

@@ -22,7 +22,7 @@ from group_hygiene.pipeline.name_patterns import too_general
 from group_hygiene.pipeline.tables import ACTIVITY
 from group_hygiene.report.findings import Findings, RegrettedGroup, Suggestion, Unit
 from group_hygiene.spec.crds import API_VERSION
-from group_hygiene.spec.durations import format_duration
+from group_hygiene.spec.fields import format_duration
 from group_hygiene.spec.policy import parse_policy
 
 # Patterns with fewer idle groups get no policy.

@@ -23,8 +23,7 @@ from group_hygiene.model.evidence import Deletion, Evidence, Protections, Unchan
 from group_hygiene.model.groups import Bounds
 from group_hygiene.pipeline.backtest.replay import History, Sign, Steps, Stretch
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Action, Policy
-from group_hygiene.spec.windows import next_open
+from group_hygiene.spec.policy import Action, Policy, next_open
 
 # Instead of the reason of a refusal.
 MATCH = "Match"

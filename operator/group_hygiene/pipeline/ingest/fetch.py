@@ -17,7 +17,7 @@ from group_hygiene.kafka.record_batches import parse
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.pipeline.ingest.task import Range, Sink
 from group_hygiene.process.memory import TooMuch
-from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.client_settings import Settings
 
 
 def read(ranges: Sequence[Range], sink: Sink, settings: Settings) -> dict[int, int]:

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.log_bounds import LogBounds
+from group_hygiene.kafka.offsets_topic import LogBounds
 from group_hygiene.model.groups import NO_LEADER_EPOCH
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.coverage import Place, Progress

@@ -27,8 +27,8 @@ from pyspark.sql import SparkSession
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.kafka.offsets import epoch_ends
+from group_hygiene.kafka.offsets_topic import LogBounds, read_log_bounds
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.coverage import Progress, read_progress, write_progress

@@ -29,7 +29,7 @@ from group_hygiene.pipeline.ingest.decoder import decode_all
 from group_hygiene.pipeline.ingest.fold import Fold, Run, partitions_of
 from group_hygiene.pipeline.store import FAR_MS, Table
 from group_hygiene.pipeline.table_file import Part, TableFile, leave_out_pandas
-from group_hygiene.spec.secret import one_line
+from group_hygiene.spec.fields import one_line
 
 # Rows of a file of records.
 _FILE_ROWS = 2_000_000

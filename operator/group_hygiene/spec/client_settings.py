@@ -1,24 +1,271 @@
-"""Parses Kafka's client properties (`--command-config` of its tools) into Tls and Sasl.
-
-Pure: the caller passes the function that reads files. Unsupported properties (JKS, GSSAPI, ...) are errors, never
-ignored; no message shows a value, which may be a secret.
-"""
+"""The settings of a Kafka client: its brokers, TLS and SASL. No I/O."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from difflib import get_close_matches
+from enum import StrEnum
 
 import javaproperties
+from msgspec import field
 
-from group_hygiene.errors import UsageError
-from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Tls
-from group_hygiene.spec.jaas import IAM_HANDLER, IAM_OAUTH_HANDLER, OAUTH_HANDLER, OLD_OAUTH_HANDLER, parse_jaas
-from group_hygiene.spec.msk import MskIam, is_role
-from group_hygiene.spec.secret import Hidden
+from group_hygiene.errors import AuthenticationFailed, UsageError
+from group_hygiene.model import reasons
+from group_hygiene.spec.fields import Hidden, SpecPart, is_namespace
+
+
+class Mechanism(StrEnum):
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
+    AWS_MSK_IAM = "AWS_MSK_IAM"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM texts; ca None = the system's. verify_hostname False accepts a certificate for any host."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    private_key: Hidden | None = None
+    verify_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OAuth:
+    """Where to get tokens: the client credentials grant of RFC 6749, section 4.4. `ca` is a PEM text."""
+
+    token_endpoint: str
+    client_id: str
+    client_secret: Hidden
+    scope: str | None = None
+    ca: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sasl:
+    mechanism: Mechanism
+    username: str | None = None
+    password: Hidden | None = None
+    oauth: OAuth | None = None
+    msk: MskIam | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a client, including secrets. With equal settings it need not reconnect.
+
+    timeout: of one whole scan, and of connecting. requests_per_second: the limit; None = no limit.
+    """
+
+    bootstrap_servers: tuple[str, ...]
+    tls: Tls | None = None
+    sasl: Sasl | None = None
+    timeout: timedelta = timedelta(seconds=30)
+    requests_per_second: int | None = None
+
+
+def with_granted_hosts(settings: Settings, namespace: str, grants: Iterable[MskGrant]) -> Settings:
+    """The settings of a connection in this namespace, with the brokers that may get tokens of the operator's identity.
+
+    Raises AuthenticationFailed with the reason IdentityNotAllowed if the connection needs one, and none is granted.
+    """
+    sasl = settings.sasl
+    if sasl is None or sasl.msk is None:
+        return settings
+    login = sasl.msk
+    hosts = tuple(each.host for each in grants if (each.namespace, each.role_arn) == (namespace, login.role_arn))
+    if not hosts:
+        whose = "assume that role" if login.role_arn else "use its own AWS identity"
+        message = (
+            f"sasl.mechanism AWS_MSK_IAM: the operator may not {whose} for connections of namespace {namespace}: "
+            "start it with --allow-msk-identity NAMESPACE=HOST[,ROLE_ARN]"
+        )
+        raise AuthenticationFailed(message, reasons.IDENTITY_NOT_ALLOWED)
+    return replace(settings, sasl=replace(sasl, msk=replace(login, hosts=Hosts(hosts))))
+
+
+# Logins to Amazon MSK by IAM, and which brokers may get tokens of this process's own AWS identity. Pure.
+#
+# A token names no cluster: for 15 minutes it proves an identity to every MSK cluster of its region. So a broker that
+# gets one can log in elsewhere as that identity. Authors of KafkaConnections choose the brokers, and brokers choose the
+# addresses of other brokers. So each address is checked before a connection: the operator's flags name the namespaces
+# and hosts.
+
+_REGION = r"[a-z]{2,5}(-[a-z]{1,20}){1,3}-[0-9]{1,2}"
+_ROLE = r"arn:aws[a-z-]{0,10}:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]{1,576}"
+_LABEL = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
+# At least two labels after a star, so that no pattern covers a whole top-level domain.
+_HOST = re.compile(rf"\*(\.{_LABEL}){{2,}}|{_LABEL}(\.{_LABEL})*")
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+# As AWS names its brokers: b-1.CLUSTER.ID.c2.kafka.REGION.amazonaws.com, boot-ID.c1.kafka-serverless.REGION....
+_MSK_HOST = re.compile(rf"[a-z0-9.-]+\.kafka(-serverless)?\.(?P<region>{_REGION})\.amazonaws\.com(\.cn)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Patterns of host names: a name, or `*.` and the end of names. In lower case, without a final dot."""
+
+    patterns: tuple[str, ...]
+
+    def include(self, host: str) -> bool:
+        name = host.removesuffix(".").lower()
+        if _NAME.fullmatch(name) is None:
+            return False
+        return any(name.endswith(each[1:]) if each.startswith("*") else name == each for each in self.patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class MskIam:
+    """A login by IAM. role_arn: a role to assume; None = the process's own identity.
+
+    hosts: the brokers that may get a token; None = any.
+    """
+
+    region: str
+    role_arn: str | None = None
+    hosts: Hosts | None = None
+
+
+class MskIamSpec(SpecPart, frozen=True, kw_only=True):
+    """`spec.sasl.awsMskIam`."""
+
+    region: str
+    role_arn: str | None = field(name="roleARN", default=None)
+
+    def login(self) -> MskIam:
+        """With the brokers that AWS runs, unless a caller replaces them (`with_granted_hosts`)."""
+        return MskIam(self.region, self.role_arn, run_by_aws(self.region))
+
+
+def run_by_aws(region: str, servers: Iterable[str] = ()) -> Hosts:
+    """The host names of MSK's brokers in a region, which no customer of AWS runs; and of `servers` (host:port)."""
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    named = (server.rpartition(":")[0].removesuffix(".").lower() for server in servers)
+    return Hosts((f"*.kafka.{region}.{domain}", f"*.kafka-serverless.{region}.{domain}", *named))
+
+
+def region_of(servers: Iterable[str]) -> str | None:
+    """The region in the name of an MSK broker (host:port); None = no name has one."""
+    found = (_MSK_HOST.fullmatch(server.rpartition(":")[0].lower()) for server in servers)
+    return next((match["region"] for match in found if match), None)
+
+
+def is_region(text: str) -> bool:
+    """Whether it has the form of a region's name, which becomes part of a host name."""
+    return re.fullmatch(_REGION, text) is not None
+
+
+def is_role(text: str) -> bool:
+    """Whether it is the ARN of a role."""
+    return re.fullmatch(_ROLE, text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MskGrant:
+    """For connections of this namespace, brokers with these hosts may get tokens.
+
+    role_arn: of this role, which the operator assumes; None = of the operator's own identity.
+    """
+
+    namespace: str
+    host: str
+    role_arn: str | None = None
+
+
+def parse_msk_grant(entry: str) -> MskGrant:
+    """Parse NAMESPACE=HOST or NAMESPACE=HOST,ROLE_ARN. Raises UsageError."""
+    namespace, _, rest = entry.partition("=")
+    host, comma, role = rest.partition(",")
+    example = "as in kafka=*.kafka.eu-west-1.amazonaws.com"
+    if not is_namespace(namespace):
+        raise UsageError(f"{entry!r} does not begin with a namespace, {example}")
+    if not _HOST.fullmatch(host.lower()):
+        raise UsageError(f"{entry!r} has no host name, nor *. with the end of host names, {example}")
+    if comma and not is_role(role):
+        raise UsageError(
+            f"{entry!r} does not end with the ARN of a role, {example},arn:aws:iam::111122223333:role/kafka"
+        )
+    return MskGrant(namespace, host.lower(), role if comma else None)
+
+
+# Kafka's `sasl.jaas.config`: `MODULE required name="value" ...;` (org.apache.kafka.common.security.JaasConfig). Pure.
+#
+# Read as Kafka reads it, by java.io.StreamTokenizer: another reading could be another password.
+
+_PACKAGE = "org.apache.kafka.common.security"
+LOGIN_MODULES: Mapping[str, str] = {
+    Mechanism.PLAIN: f"{_PACKAGE}.plain.PlainLoginModule",
+    Mechanism.SCRAM_SHA_256: f"{_PACKAGE}.scram.ScramLoginModule",
+    Mechanism.SCRAM_SHA_512: f"{_PACKAGE}.scram.ScramLoginModule",
+    Mechanism.OAUTHBEARER: f"{_PACKAGE}.oauthbearer.OAuthBearerLoginModule",
+    # https://github.com/aws/aws-msk-iam-auth
+    Mechanism.AWS_MSK_IAM: "software.amazon.msk.auth.iam.IAMLoginModule",
+}
+OAUTH_HANDLER = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
+# Its older name.
+OLD_OAUTH_HANDLER = f"{_PACKAGE}.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
+# Of aws-msk-iam-auth: for AWS_MSK_IAM, and for OAUTHBEARER with the tokens of AWS's signers.
+IAM_HANDLER = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+IAM_OAUTH_HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
+
+_FLAGS = {"required", "requisite", "sufficient", "optional"}
+# As JaasConfig sets its StreamTokenizer: a word begins with a letter, `_`, `$` or a character from U+00A0 on, and may
+# also have digits, dots and hyphens. A number is no word. `/` begins a comment to the end of the line, `/*` one that
+# ends with `*/`. A quoted text ends at its quote or with its line.
+_TOKEN = re.compile(
+    r"""(?P<nothing> [\x00-\x20]+ | /\*.*?(?:\*/|\Z) | /[^\r\n]* )
+    | (?P<number> -?(?:[0-9]+\.?[0-9]*|\.[0-9]*) )
+    | (?P<word> [A-Za-z_$\xa0-\U0010ffff][-A-Za-z0-9_.$\xa0-\U0010ffff]* )
+    | "(?P<quoted> (?:\\.|[^"\\\r\n])* )"?
+    | '(?P<single> (?:\\.|[^'\\\r\n])* )'?
+    | (?P<sign> . )""",
+    re.DOTALL | re.VERBOSE,
+)
+_ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
+_ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
+    """The options of the login module. Raises UsageError without their values, also for another mechanism's module."""
+    malformed = UsageError('sasl.jaas.config must have the form: MODULE required name="value" ...;')
+    # (text of a word, its sign): a number has neither.
+    tokens = [(_text(found), found["sign"]) for found in _TOKEN.finditer(text) if found["nothing"] is None]
+    if len(tokens) < 3 or [number for number, (_, sign) in enumerate(tokens, 1) if sign == ";"] != [len(tokens)]:
+        raise malformed
+    (module, _), (flag, _), *pairs, _ = tokens
+    if module is None or flag is None or flag.lower() not in _FLAGS or len(pairs) % 3:
+        raise malformed
+    if any(sign != "=" for _, sign in pairs[1::3]) or any(value is None for value, _ in pairs[2::3]):
+        raise malformed
+    if module != LOGIN_MODULES[mechanism]:
+        raise UsageError(f"sasl.jaas.config must begin with {LOGIN_MODULES[mechanism]} for sasl.mechanism {mechanism}")
+    return {
+        name: value
+        for (name, _), (value, _) in zip(pairs[::3], pairs[2::3], strict=True)
+        if name is not None and value is not None
+    }
+
+
+def _text(token: re.Match[str]) -> str | None:
+    quoted = token["quoted"] if token["single"] is None else token["single"]
+    return token["word"] if quoted is None else _ESCAPE.sub(_unescaped, quoted)
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    character = escape[1]
+    return chr(int(character, 8)) if character[0] in "01234567" else _ESCAPED.get(character, character)
+
+
+# Parses Kafka's client properties (`--command-config` of its tools) into Tls and Sasl.
+#
+# Pure: the caller passes the function that reads files. Unsupported properties (JKS, GSSAPI, ...) are errors, never
+# ignored; no message shows a value, which may be a secret.
 
 ReadFile = Callable[[str], str]
 

@@ -7,16 +7,28 @@ the current number. Does not decide which records matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
+from group_hygiene.kafka.offsets import end_offsets, epoch_ends, last_stable_offsets, start_offsets
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, StateRecord, decode, group_of, partition_of
-from group_hygiene.kafka.partition import Fetched, Marker, Record, fetch_all
-from group_hygiene.model.groups import Fault
-from group_hygiene.model.programs import SIGNS, Sighting, program_of
+from group_hygiene.kafka.partition import Fetched, Marker, PartitionLeader, Record, fetch_all, fetch_time
+from group_hygiene.model.groups import (
+    NO_LEADER_EPOCH,
+    NO_SUCH_TOPIC,
+    SIGNS,
+    CommittedOffset,
+    Fault,
+    Partition,
+    Sighting,
+    program_of,
+)
 
 # Partitions per round: the answers for this many are in memory at once.
 _AT_ONCE = 16
@@ -210,3 +222,190 @@ def _decoded(row: Record) -> Commit | StateRecord | None:
         return decode(row.key, row.value)
     except BrokenRecord:
         return None
+
+
+# Finds in the offsets log what groups committed right before their offsets were deleted. Reads only.
+
+
+class Late(NamedTuple):
+    """What a group committed before the tombstones of its offsets. Pure.
+
+    offsets: the last commit of each that a tombstone ended; the deletion of a large group leaves several tombstones.
+    open: the number of transactions that had offsets for it and had not ended at its last tombstone: brokers drop these
+    with the group.
+    """
+
+    offsets: Mapping[Partition, CommittedOffset]
+    open: int
+
+
+class GroupLog:
+    """Folds the records of one group in one partition of the log, in their order. Pure.
+
+    A commit in a transaction counts from the transaction's marker on, unless a later record has replaced it by then
+    (OffsetMetadataManager.replayEndTransactionMarker).
+    """
+
+    def __init__(self) -> None:
+        self.first: Commit | StateRecord | None = None
+        # The places whose offsets were deleted, and whether anything of the group was.
+        self.gone: set[Partition] = set()
+        self.is_gone = False
+        # Commits, by the order of their records.
+        self._latest: dict[Partition, tuple[int, CommittedOffset]] = {}
+        self._pending: dict[int, dict[Partition, tuple[int, CommittedOffset]]] = {}
+        self._late: dict[Partition, CommittedOffset] = {}
+        self._open = self._records = 0
+
+    def take(self, record: Commit | StateRecord, producer: int | None) -> None:
+        """producer: of its transaction."""
+        self.first = self.first or record
+        self._records += 1
+        if record.gone:
+            self.is_gone, self._open = True, len(self._pending)
+        if isinstance(record, StateRecord):
+            return
+        place = Partition(record.topic, record.partition)
+        if record.offset is None:
+            # A tombstone in a transaction does not occur.
+            self.gone.add(place)
+            if place in self._latest:
+                _, self._late[place] = self._latest.pop(place)
+            return
+        offset = CommittedOffset(record.offset, record.leader_epoch, record.metadata)
+        into = self._latest if producer is None else self._pending.setdefault(producer, {})
+        into[place] = self._records, offset
+
+    def end(self, marker: Marker) -> None:
+        """A producer's transaction ends."""
+        for place, commit in self._pending.pop(marker.producer, {}).items():
+            if marker.commits and commit > self._latest.get(place, (0,)):
+                self._latest[place] = commit
+
+    def late(self) -> Late:
+        return Late(self._late, self._open)
+
+
+class LateCommits:
+    """Reads all partitions of the log on from `starts`, for some groups."""
+
+    def __init__(
+        self,
+        client: Client,
+        leaders: Mapping[int, tuple[int, int]],
+        starts: Mapping[str, Mapping[int, int]],
+        matters: Callable[[Commit | StateRecord], bool] = lambda record: True,
+    ) -> None:
+        """leaders: as in `Cluster`; set again once they moved. starts: group -> partition of the log -> offset.
+
+        matters: which records count.
+        """
+        self.leaders = leaders
+        self._client, self._starts, self._matters = client, starts, matters
+        self._positions = {index: min(at.get(index, 0) for at in starts.values()) for index in leaders if starts}
+        self._logs: dict[int, dict[str, GroupLog]] = {}
+
+    def read_on(self, deadline: Deadline) -> Fault | None:
+        """Read to the current end; the Fault of a partition that could not be read so far."""
+        faults = read_to_end(self._client, self.leaders, self._positions, self._take, deadline)
+        return next(iter(faults.values()), None)
+
+    def first(self, group: str) -> Commit | StateRecord | None:
+        """A record of the group; None = there is none."""
+        return next((log.first for log in self._of(group)), None)
+
+    def late(self, group: str) -> Late:
+        """What the group committed before its offsets were deleted. Its records may be in several partitions."""
+        found = [log.late() for log in self._of(group)]
+        offsets = dict(chain.from_iterable(each.offsets.items() for each in found))
+        return Late(offsets, sum(each.open for each in found))
+
+    def shows(self, group: str, gone: Collection[Partition]) -> bool:
+        """Whether the group's offsets for these places were seen to be deleted; without places, anything of it."""
+        found = frozenset(chain.from_iterable(log.gone for log in self._of(group)))
+        return found.issuperset(gone) if gone else any(log.is_gone for log in self._of(group))
+
+    def _of(self, group: str) -> Iterator[GroupLog]:
+        return (logs[group] for logs in self._logs.values() if group in logs)
+
+    def _take(self, index: int, answer: Fetched) -> Fault | None:
+        logs = self._logs.setdefault(index, {})
+        rows: list[Record | Marker] = [*answer.records, *answer.markers]
+        for row in sorted(rows, key=lambda row: row.offset):
+            if isinstance(row, Marker):
+                for log in logs.values():
+                    log.end(row)
+                continue
+            try:
+                group = group_of(row.key)
+                if row.offset < self._starts.get(group, {}).get(index, 0) or group not in self._starts:
+                    continue
+                record = decode(row.key, row.value)
+            except BrokenRecord as broken:
+                return Fault("CORRUPT_MESSAGE", f"{OFFSETS_TOPIC}-{index} at offset {row.offset}: {broken}")
+            if self._matters(record):
+                logs.setdefault(group, GroupLog()).take(record, row.producer)
+        return None
+
+
+# Where the partitions of `__consumer_offsets` begin and end, as brokers report it, and the topic's id.
+#
+# Of the records it reads only the time of the first one of an open transaction.
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """topic_id: None = the brokers know none (before 2.8). No partitions = no topic: no group ever committed.
+
+    starts, ends: partition of the log -> its first offset, and its last stable offset at `asked_at` or later.
+    undecided_since: of each partition with an open transaction, the time of its first record, by the broker's clock.
+    leader_epochs: of each partition then; NO_LEADER_EPOCH = its log holds none (formats before 0.11).
+    """
+
+    cluster_id: str
+    topic_id: str | None
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+    asked_at: datetime
+    undecided_since: Mapping[int, datetime] = field(default_factory=dict)
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+
+
+def read_log_bounds(client: Client, deadline: Deadline) -> LogBounds | Fault:
+    """The bounds of all partitions, or the first Fault: bounds of a part of the log prove nothing."""
+    asked_at = datetime.now(UTC)
+    cluster = read_cluster(client, deadline)
+    if isinstance(cluster, Fault):
+        return cluster
+    topic_id = topic_ids(client, [OFFSETS_TOPIC], deadline)[OFFSETS_TOPIC]
+    if isinstance(topic_id, Fault):
+        if topic_id.code != NO_SUCH_TOPIC:
+            return topic_id
+        return LogBounds(cluster.id, None, {}, {}, asked_at)
+    epochs = {Partition(OFFSETS_TOPIC, index): epoch for index, (_, epoch) in cluster.leaders.items()}
+    found: list[dict[int, int]] = []
+    # In this order: a record that was written before the request for the end, and is after the last stable offset, is
+    # undecided.
+    for ask in (start_offsets, end_offsets, last_stable_offsets):
+        answers = ask(client, epochs, deadline)
+        for place, fault in answers.faults.items():
+            return fault.at(place)
+        found.append({place.partition: answer for place, answer in answers.ok.items()})
+    starts, written, ends = found
+    undecided: dict[int, datetime] = {}
+    for index in (index for index, end in ends.items() if end < written[index]):
+        time_ms = fetch_time(PartitionLeader(client, Partition(OFFSETS_TOPIC, index)), ends[index], deadline)
+        if isinstance(time_ms, Fault):
+            return time_ms
+        if time_ms is not None:
+            undecided[index] = _EPOCH + timedelta(milliseconds=time_ms)
+    epoch_limits = epoch_ends(client, epochs, deadline)
+    for place, fault in epoch_limits.faults.items():
+        return fault.at(place)
+    known = {
+        place.partition: NO_LEADER_EPOCH if end == NO_LEADER_EPOCH else epochs[place]
+        for place, end in epoch_limits.ok.items()
+    }
+    return LogBounds(cluster.id, topic_id or None, starts, ends, asked_at, undecided, known)
