@@ -15,7 +15,7 @@ import yaml
 
 from docsite.markdown import plain, table
 from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.reconcile.preconditions import PRECONDITIONS, Moment
+from group_hygiene.reconcile.executor import PRECONDITIONS, Moment
 from group_hygiene.reconcile.settle import ROWS, DeletionState, Open, Presence, RequestState, Row, Target
 
 _HERE = Path(__file__).parent

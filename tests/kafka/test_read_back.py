@@ -19,7 +19,7 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.ledger.codec import encode_key
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import in_parts
-from group_hygiene.reconcile.vetoes import FRESH_S
+from group_hygiene.reconcile.recheck import FRESH_S
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.ledger_log import LedgerLog

@@ -22,7 +22,7 @@ from group_hygiene.model.entries import HistoryEntry
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
-from group_hygiene.reconcile import recheck, window
+from group_hygiene.reconcile import recheck, uses
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.waiting import wait_for
@@ -220,7 +220,7 @@ def test_a_transaction_that_begins_while_the_group_is_read_again(
 
     def after_it_began(*arguments: Any) -> Any:
         begins_a_transaction(make, group, another)
-        return window.read_start(*arguments)
+        return uses.read_start(*arguments)
 
     monkeypatch.setattr(recheck, "read_start", after_it_began)
     problem, outcomes = reconcile.delete_requested(reconcile.Executor(scene.context, Guard()), judged)

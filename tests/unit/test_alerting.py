@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from group_hygiene.alerts.outbox import Lane, Outbox
-from group_hygiene.alerts.sender import Sender
+from group_hygiene.alerts.outbox import Lane, Outbox, Sender
 from group_hygiene.alerts.state import Item
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.binding import AdmittedPolicy
@@ -33,8 +32,7 @@ from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.secret import SecretRef
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.status.conditions import Status
-from group_hygiene.status.of_alerts import is_alerting
-from group_hygiene.status.of_policies import build_status
+from group_hygiene.status.of_policies import build_status, is_alerting
 from group_hygiene.telemetry.metrics import Metrics
 from tests.unit.make import NOW, delete, match, plan, policy_object, refused, snapshot
 

@@ -12,8 +12,7 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
 from group_hygiene import __version__
-from group_hygiene.alerts.outbox import Outbox
-from group_hygiene.alerts.sender import Sender
+from group_hygiene.alerts.outbox import Outbox, Sender
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.binding import AdmittedPolicy

@@ -10,7 +10,7 @@ from functools import partial
 from io import StringIO
 from typing import NamedTuple
 
-from group_hygiene.alerts.delivery import read_endpoint
+from group_hygiene.alerts.messages import read_endpoint
 from group_hygiene.cli.doctor import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import API_ADVICE
@@ -28,7 +28,7 @@ from group_hygiene.spec.crds import PLURALS, VERSION, fields_of, fields_of_schem
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.secret import SecretRef
-from group_hygiene.status.patch import COUNTING
+from group_hygiene.status.conditions import COUNTING
 
 _TIMEOUT_S = 10.0
 _SKEW_SEEN = timedelta(seconds=5)

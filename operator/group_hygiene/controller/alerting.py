@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 
-from group_hygiene.alerts.delivery import Endpoint, read_endpoint
-from group_hygiene.alerts.sender import Sender
+from group_hygiene.alerts.messages import Endpoint, read_endpoint
+from group_hygiene.alerts.outbox import Sender
 from group_hygiene.alerts.state import AlertType, Situation, advance, assess, by_owner, of_owner
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.binding import AdmittedPolicy
@@ -34,7 +34,7 @@ from group_hygiene.spec.owners import NO_OWNERS
 from group_hygiene.spec.policy import Action, Policy
 from group_hygiene.spec.secret import SecretRef
 from group_hygiene.status.conditions import Status
-from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
+from group_hygiene.status.of_policies import is_alerting, with_alerting, with_delivery
 from group_hygiene.telemetry.metrics import Metrics
 
 # A policy may run every five seconds: its Secrets are not read each time.

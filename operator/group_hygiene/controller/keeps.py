@@ -24,8 +24,8 @@ from group_hygiene.process import runs
 from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import Connection, ledger_of
 from group_hygiene.spec.keep import parse_keep
-from group_hygiene.status.of_keeps import build_keep_status
-from group_hygiene.status.redaction import connection_not_ready, redact_problem
+from group_hygiene.status.conditions import connection_not_ready, redact_problem
+from group_hygiene.status.of_connections import build_keep_status
 
 # How long the keeps of one round may take together: policies run after them.
 _ROUND_S = 3.0

@@ -16,8 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from group_hygiene import reconcile
-from group_hygiene.alerts.outbox import Outbox
-from group_hygiene.alerts.sender import Sender
+from group_hygiene.alerts.outbox import Outbox, Sender
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.binding import AdmittedPolicy, bind
 from group_hygiene.controller.guard import parsed
@@ -34,7 +33,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.policy import Policy
-from group_hygiene.status.redaction import connection_not_ready
+from group_hygiene.status.conditions import connection_not_ready
 
 log = logging.getLogger(__name__)
 

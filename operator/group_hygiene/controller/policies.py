@@ -30,9 +30,9 @@ from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.policy import Mode, Policy, Unprotect
 from group_hygiene.spec.windows import next_open
+from group_hygiene.status.conditions import redact_run
 from group_hygiene.status.of_connections import build_connection_status
 from group_hygiene.status.of_policies import build_status, has_evidence, last_marked
-from group_hygiene.status.redaction import redact_run
 
 log = logging.getLogger(__name__)
 

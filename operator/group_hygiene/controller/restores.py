@@ -17,12 +17,17 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
-from group_hygiene.restore.grouprestore import build_restore_status, parse_restore, redact_results
-from group_hygiene.restore.restorable import GroupResult, RestoreRequest
+from group_hygiene.restore.restorable import (
+    GroupResult,
+    RestoreRequest,
+    build_restore_status,
+    parse_restore,
+    redact_results,
+)
 from group_hygiene.restore.restoration import RestoreTurn, SavedEntries, read_saved, restore
 from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import Connection
-from group_hygiene.status.redaction import connection_not_ready, redact_problem
+from group_hygiene.status.conditions import connection_not_ready, redact_problem
 
 # Pauses before a waiting restore is tried again: each try reads the whole ledger.
 _AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0

@@ -9,7 +9,7 @@ from typing import Any
 from group_hygiene.controller.api import KINDS, Api
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object, Objects, connection_of, key_of
 from group_hygiene.controller.recorder import Recorder
-from group_hygiene.decide.lag import skipped_by_latest
+from group_hygiene.decide.checks.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
 from group_hygiene.errors import Conflict, NotFound, Refused
 from group_hygiene.model import reasons
@@ -20,8 +20,16 @@ from group_hygiene.process import runs
 from group_hygiene.process.clock import Clock
 from group_hygiene.spec.durations import format_duration
 from group_hygiene.spec.policy import Action, Mode, Policy
-from group_hygiene.status.conditions import Status, build_problem_status, condition_of, without_announcements
-from group_hygiene.status.patch import changed_conditions, merge_patch, needs_write, signed
+from group_hygiene.status.conditions import (
+    Status,
+    build_problem_status,
+    changed_conditions,
+    condition_of,
+    merge_patch,
+    needs_write,
+    signed,
+    without_announcements,
+)
 from group_hygiene.telemetry.metrics import Metrics
 
 # Conditions that become Events, and their status that is a warning.

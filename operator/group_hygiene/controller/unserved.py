@@ -35,7 +35,7 @@ from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import Conflict, HygieneError, NotFound, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.restore.grouprestore import (
+from group_hygiene.restore.restorable import (
     build_restore_status,
     deletion_time,
     has_ttl,
@@ -48,7 +48,7 @@ from group_hygiene.spec.keep import parse_keep
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import parse_policy
 from group_hygiene.status.conditions import build_suspended_status
-from group_hygiene.status.of_keeps import build_keep_status
+from group_hygiene.status.of_connections import build_keep_status
 
 log = logging.getLogger(__name__)
 

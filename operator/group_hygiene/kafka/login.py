@@ -12,8 +12,7 @@ from group_hygiene.errors import AuthenticationFailed, SecretProblem
 from group_hygiene.kafka.aws_tokens import MskTokenProvider
 from group_hygiene.kafka.oauth import TokenProvider
 from group_hygiene.model import reasons
-from group_hygiene.network.authorities import trusting
-from group_hygiene.network.egress import Egress
+from group_hygiene.network.egress import Egress, trusting
 from group_hygiene.spec.connection import Settings, Tls
 from group_hygiene.spec.msk import Hosts
 

@@ -13,8 +13,7 @@ import msgspec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from group_hygiene.errors import AuthenticationFailed
-from group_hygiene.network.authorities import system_authorities, trusting
-from group_hygiene.network.egress import Egress
+from group_hygiene.network.egress import Egress, system_authorities, trusting
 from group_hygiene.spec.connection import OAuth
 
 if TYPE_CHECKING:

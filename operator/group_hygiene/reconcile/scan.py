@@ -36,26 +36,20 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.model.verdicts import Need
 from group_hygiene.process import memory as process_memory
-from group_hygiene.process.clock import elapsed
-from group_hygiene.process.cpu import TURNS
-from group_hygiene.reconcile.context import (
-    Context,
-    Facts,
-    Observation,
-    evidence_of,
+from group_hygiene.process.clock import TURNS, elapsed
+from group_hygiene.reconcile.context import Context, Facts, Observation, evidence_of
+from group_hygiene.reconcile.executor import Executor, Moment
+from group_hygiene.reconcile.reads import (
     read_bounds,
+    read_evidence,
     read_missing_topics,
     read_offsets,
     read_protections,
+    read_records,
     readable,
 )
-from group_hygiene.reconcile.evidence import read_evidence
-from group_hygiene.reconcile.executor import Executor
-from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.selection import Budget, Selection, most_costly
-from group_hygiene.reconcile.sightings import new_notes
-from group_hygiene.reconcile.unread import read_records
-from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow
+from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow, new_notes
 from group_hygiene.spec.policy import Policy
 
 _WRITE_S = 2.0
