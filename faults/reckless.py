@@ -15,8 +15,7 @@ from typing import Any
 
 from group_hygiene import reconcile
 from group_hygiene.cli import main
-from group_hygiene.controller import guard as guarding
-from group_hygiene.controller import leader
+from group_hygiene.controller import admission, leader
 from group_hygiene.decide import plan
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger import writer
@@ -59,7 +58,7 @@ def unedited() -> None:
 
     Removed for `lease+fresh`: the runner triggers runs by edits, and each would end the run of a process that resumes.
     """
-    _replace(guarding.ObjectGuard, "refusal", lambda _: None)
+    _replace(admission.ObjectGuard, "refusal", lambda _: None)
 
 
 def sole() -> None:

@@ -14,8 +14,8 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import new_client_from_config
 
 from group_hygiene.controller import api as api_module
+from group_hygiene.controller.admission import ObjectGuard, read_grant
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.guard import ObjectGuard, read_grant
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, refuse_unusable
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons

@@ -18,15 +18,12 @@ from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.config import new_client_from_config
 
 from group_hygiene.alerts.outbox import Outbox, Sender
-from group_hygiene.controller.alerting import Alerting
+from group_hygiene.controller.admission import AdmittedPolicy, Granted, Grants
 from group_hygiene.controller.api import KINDS, Api
-from group_hygiene.controller.binding import AdmittedPolicy
-from group_hygiene.controller.guard import Granted, Grants
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, Objects
-from group_hygiene.controller.policies import Executed, Policies
-from group_hygiene.controller.recorder import Recorder
+from group_hygiene.controller.policies import Alerting, Executed, Policies
 from group_hygiene.controller.services import Services
-from group_hygiene.controller.unserved import Unserved
+from group_hygiene.controller.statuses import Recorder, Unserved
 from group_hygiene.decide.pattern_notes import PatternNote
 from group_hygiene.decide.plan import FAILURES
 from group_hygiene.errors import Unreachable

@@ -13,9 +13,9 @@ import pytest
 
 from group_hygiene.alerts.outbox import Lane, Outbox, Sender
 from group_hygiene.alerts.state import Item
-from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.binding import AdmittedPolicy
+from group_hygiene.controller.admission import AdmittedPolicy
 from group_hygiene.controller.loop import ConnectionLoop
+from group_hygiene.controller.policies import Alerting
 from group_hygiene.errors import HygieneError, LedgerFenced, LedgerProblem, SecretProblem
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
@@ -102,7 +102,7 @@ class Scene:
 
     def ledger(self) -> Journal:
         """As it is when the process ends."""
-        self.alerts.note_last(self.journal)
+        self.journal.note(self.alerts.unwritten)
         return self.journal
 
     @property

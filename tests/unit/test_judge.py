@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tests.kube.test_crds as server
-from group_hygiene.controller.guard import parsed
+from group_hygiene.controller.admission import parsed
 from group_hygiene.controller.objects import Objects, refuse_unusable
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons

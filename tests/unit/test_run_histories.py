@@ -19,11 +19,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from group_hygiene.controller import policies
-from group_hygiene.controller.guard import Grants
+from group_hygiene.controller.admission import Grants
 from group_hygiene.controller.link import Link
 from group_hygiene.controller.loop import ConnectionLoop
-from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.services import Services
+from group_hygiene.controller.statuses import Recorder
 from group_hygiene.decide.plan import Plan
 from group_hygiene.errors import ApiError, LedgerFenced
 from group_hygiene.evidence.reader import Tables
