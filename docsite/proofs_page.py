@@ -1,4 +1,4 @@
-"""docs/safety-proofs.md: docsite/proofs.md with the lists of `reconcile.preconditions` and `reconcile.settle`.
+"""docs/safety-proofs.md: docsite/proofs.md with the lists of `reconcile.executor` and `reconcile.settle`.
 
 Reads only that file and docsite/preconditions.yaml.
 """

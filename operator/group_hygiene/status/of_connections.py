@@ -164,7 +164,7 @@ def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refus
             bad = Refusal(reason, message + advice)
         status |= {
             "counts": {"groups": len(found), "protected": len(found) - len(lost)},
-            "results": [_kept_entry(each) for each in sorted(found, key=lambda each: (each.protected, each.group))],
+            "results": [_group_entry(each) for each in sorted(found, key=lambda each: (each.protected, each.group))],
         }
     if bad is None:
         conditions.ready(reason, protected)
@@ -178,7 +178,7 @@ def build_keep_status(obj: Mapping[str, Any], found: Sequence[KeptGroup] | Refus
     return status | {"conditions": conditions.result()}
 
 
-def _kept_entry(of: KeptGroup) -> dict[str, Any]:
+def _group_entry(of: KeptGroup) -> dict[str, Any]:
     entry: dict[str, Any] = {"group": id_shown(of.group), "protected": of.protected}
     if of.reason:
         entry |= {"reason": of.reason, "message": message_shown(". ".join(filter(None, (of.message, of.remedy))))}
