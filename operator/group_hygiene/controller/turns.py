@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from group_hygiene import reconcile
-from group_hygiene.controller.admission import Admitted, AdmittedPolicy, Granted, S, admitted, tried
+from group_hygiene.controller.admission import Admitted, AdmittedPolicy, Granted, R, S, admitted, tried
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, RESTORES, Key, Object, is_over, key_of
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.statuses import StatusWriter
@@ -127,18 +127,38 @@ class Turns:
         self._served = {name: at for name, at in self._served.items() if name in namespaces}
 
 
-class Restores:
-    """The GroupRestores that name one connection."""
+class _InTurns:
+    """The objects of one CRD that name one connection."""
 
     def __init__(self, services: Services, writer: StatusWriter, namespace: str, name: str) -> None:
         """namespace, name: of the connection."""
         self._services, self._writer, self._clock = services, writer, services.clock
-        self._namespace, self._name = namespace, name
+        self._namespace, self._name, self._key = namespace, name, f"{namespace}/{name}"
         self._turns = Turns(services.clock)
+        # uids of the objects whose results of this round may be final.
+        self._finished: set[str] = set()
+
+    def seconds_to_wait(self) -> float | None:
+        """Seconds until the next of them is due; None = none waits."""
+        return self._turns.seconds_to_wait()
+
+    def report_not_ready(self, due: Sequence[Admitted[R]], error: HygieneError) -> None:
+        """Report that this error prevents use of the connection. Results of this round stay, if they may be final."""
+        for each in due:
+            if each.uid not in self._finished:
+                self._report(each.obj, connection_not_ready(error, each.namespace, self._key))
+
+    def _report(self, obj: Object, found: Any) -> None:
+        raise NotImplementedError
+
+
+class Restores(_InTurns):
+    """The GroupRestores that name one connection."""
+
+    def __init__(self, services: Services, writer: StatusWriter, namespace: str, name: str) -> None:
+        super().__init__(services, writer, namespace, name)
         # uid of a restore that took longer than its turn -> the results of the groups that were tried.
         self._results: dict[str, dict[str, GroupResult]] = {}
-        # uids of restores that got a result in this round.
-        self._finished: set[str] = set()
 
     def open(self, connection: Connection) -> list[Object]:
         """The restores of this connection that are not complete, of namespaces to which it grants something.
@@ -227,20 +247,6 @@ class Restores:
         what, requests = f"the restores of connection {self._key}", [each.spec for each in restores]
         return tried(what, read_saved, journal, requests, context.deadline())
 
-    def seconds_to_wait(self) -> float | None:
-        """Seconds until the next restore is due; None = none waits."""
-        return self._turns.seconds_to_wait()
-
-    def report_not_ready(self, restores: Sequence[Asked], error: HygieneError) -> None:
-        """Report that this error prevents use of the connection. Keeps results of this round, which may be final."""
-        for asked in restores:
-            if asked.uid not in self._finished:
-                self._report(asked.obj, connection_not_ready(error, asked.namespace, self._key))
-
-    @property
-    def _key(self) -> str:
-        return f"{self._namespace}/{self._name}"
-
     def _report(self, obj: Object, results: Sequence[GroupResult] | Refusal) -> None:
         new = build_restore_status(obj, results, self._clock.now())
         if self._writer.write(RESTORES, obj, new) and "completionTime" in new:
@@ -249,14 +255,11 @@ class Restores:
             self._services.unserved.check(RESTORES, key_of(obj))
 
 
-class Keeps:
+class Keeps(_InTurns):
     """The GroupKeeps that name one connection."""
 
     def __init__(self, services: Services, writer: StatusWriter, namespace: str, name: str) -> None:
-        """namespace, name: of the connection."""
-        self._services, self._writer, self._clock = services, writer, services.clock
-        self._namespace, self._name = namespace, name
-        self._turns = Turns(services.clock)
+        super().__init__(services, writer, namespace, name)
         # uid -> group -> its deletions before its request was written.
         self._earlier: dict[str, dict[str, Deletions]] = {}
         # uid -> the groups that it asks for and may keep; None = not known.
@@ -350,19 +353,6 @@ class Keeps:
                 if isinstance(found, Refusal):
                     found = redact_problem(found, each.namespace, self._key)
                 self._report(each.obj, found)
-
-    def seconds_to_wait(self) -> float | None:
-        """Seconds until the next keep is due; None = there is none."""
-        return self._turns.seconds_to_wait()
-
-    def report_not_ready(self, due: Sequence[Keeping], error: HygieneError) -> None:
-        """Report that this error prevents use of the connection."""
-        for each in due:
-            self._report(each.obj, connection_not_ready(error, each.namespace, self._key))
-
-    @property
-    def _key(self) -> str:
-        return f"{self._namespace}/{self._name}"
 
     def _forget(self, uid: str) -> None:
         self._turns.forget(uid)

@@ -24,7 +24,7 @@ from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
 from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Snapshot
-from group_hygiene.model.verdicts import Outcome as GroupOutcome
+from group_hygiene.model.verdicts import Outcome
 from group_hygiene.process.clock import Clock
 from group_hygiene.spec.connection import Connection, Role
 from group_hygiene.spec.policy import Policy
@@ -107,7 +107,7 @@ class Memory:
     reads: dict[str, float] = field(default_factory=dict)
     intents: dict[str, float] = field(default_factory=dict)
     unrecorded: dict[str, HistoryEntry] = field(default_factory=dict)
-    unsent: dict[str, tuple[GroupOutcome, Sequence[Key]]] = field(default_factory=dict)
+    unsent: dict[str, tuple[Outcome, Sequence[Key]]] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     last_records: dict[Partition, LastRecord] = field(default_factory=dict)
     described: set[str] = field(default_factory=set)

@@ -140,14 +140,6 @@ def _transactions(case: ProofInput) -> Refusal | None:
     return Refusal(reasons.LEDGER_UNAVAILABLE, f"the ledger can't be written: {problem.message}")
 
 
-def _ledger_settings(case: ProofInput) -> Refusal | None:
-    return _tried(_given(case.memory.ledger).check_settings, case.deadline)
-
-
-def _ledger_read(case: ProofInput) -> Refusal | None:
-    return _tried(_given(case.memory.ledger).read_on, case.deadline)
-
-
 def _tried(read: Callable[[Deadline], None], deadline: Deadline) -> Refusal | None:
     try:
         read(deadline)
@@ -159,15 +151,6 @@ def _tried(read: Callable[[Deadline], None], deadline: Deadline) -> Refusal | No
 def _ledger_records(case: ProofInput) -> Refusal | None:
     hidden = _given(case.journal).contents.hidden_summary
     return Refusal(reasons.RECORD_UNREADABLE, hidden) if hidden else None
-
-
-def _complete(case: ProofInput) -> Refusal | None:
-    snapshot = _given(case.snapshot)
-    return None if snapshot.complete else snapshot.refusal
-
-
-def _partitions_used(case: ProofInput) -> Refusal | None:
-    return grown_refusal(case.memory.grown)
 
 
 def _topics_visible(case: ProofInput) -> Refusal | None:
@@ -182,16 +165,6 @@ def _clocks(case: ProofInput) -> Refusal | None:
     return journal.skew(_given(case.clock).now()) if journal.has_written else None
 
 
-def _unchanged(case: ProofInput) -> Refusal | None:
-    return None if case.guard is None else case.guard.refusal()
-
-
-def _leads(case: ProofInput) -> Refusal | None:
-    if case.guard is None or case.guard.seconds_left() >= MARGIN_S:
-        return None
-    return NOT_LEADER
-
-
 def _given(value: T | None) -> T:
     if value is None:
         raise RuntimeError("a precondition was proved without its input")
@@ -202,15 +175,35 @@ PRECONDITIONS = (
     Precondition("cluster id", (Moment.OPENING,), _cluster),
     Precondition("ledger's topic", (Moment.OPENING,), _ledger_topic),
     Precondition("transactions", (Moment.OPENING,), _transactions),
-    Precondition("ledger's content", (Moment.OPENED,), _ledger_read),
-    Precondition("ledger's settings", (Moment.OPENED,), _ledger_settings),
+    Precondition(
+        "ledger's content", (Moment.OPENED,), lambda case: _tried(_given(case.memory.ledger).read_on, case.deadline)
+    ),
+    Precondition(
+        "ledger's settings",
+        (Moment.OPENED,),
+        lambda case: _tried(_given(case.memory.ledger).check_settings, case.deadline),
+    ),
     Precondition("ledger's records", (Moment.SCAN, Moment.DELETION), _ledger_records),
     Precondition("clocks", (Moment.SCAN, Moment.RESTORE, Moment.DELETION, Moment.SENDING), _clocks),
-    Precondition("partitions of the offsets log", (Moment.SCAN, Moment.RESTORE), _partitions_used),
-    Precondition("all groups", (Moment.SCAN,), _complete),
+    Precondition(
+        "partitions of the offsets log",
+        (Moment.SCAN, Moment.RESTORE),
+        lambda case: grown_refusal(case.memory.grown),
+    ),
+    Precondition(
+        "all groups",
+        (Moment.SCAN,),
+        lambda case: None if _given(case.snapshot).complete else _given(case.snapshot).refusal,
+    ),
     Precondition("all topics", (Moment.SCAN,), _topics_visible),
-    Precondition("unchanged objects", (Moment.REQUEST,), _unchanged),
-    Precondition("lead", (Moment.REQUEST, Moment.SENDING), _leads),
+    Precondition(
+        "unchanged objects", (Moment.REQUEST,), lambda case: None if case.guard is None else case.guard.refusal()
+    ),
+    Precondition(
+        "lead",
+        (Moment.REQUEST, Moment.SENDING),
+        lambda case: None if case.guard is None or case.guard.seconds_left() >= MARGIN_S else NOT_LEADER,
+    ),
 )
 
 

@@ -254,7 +254,11 @@ def read_records(
         sought: dict[Partition, SearchRange] = {}
         left = [places for places in left if not any(_enough(known.get(place), *at) for place, at in places.items())]
         for places in left:
-            open_places = [place for place, at in places.items() if not _is_known(known.get(place), *at)]
+            open_places = [
+                place
+                for place, at in places.items()
+                if (last := known.get(place)) is None or (isinstance(last, LastRecord) and last.has_record(*at) is None)
+            ]
             for place in open_places[:many]:
                 first, end = places[place]
                 other = sought.get(place, SearchRange(first, first, end))
@@ -300,10 +304,6 @@ def _places_by_topic(
     for place, first, end in rows:
         topics.setdefault(place.topic, {})[place] = (first, end)
     return list(topics.values())
-
-
-def _is_known(known: LastRecord | Fault | None, first: int, end: int) -> bool:
-    return isinstance(known, Fault) or (known is not None and known.has_record(first, end) is not None)
 
 
 def _enough(known: LastRecord | Fault | None, first: int, end: int) -> bool:

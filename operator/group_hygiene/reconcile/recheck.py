@@ -19,8 +19,7 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.coordinators import look_up
-from group_hygiene.kafka.offsets_log import Commit
-from group_hygiene.kafka.offsets_log import StateRecord as GroupRecord
+from group_hygiene.kafka.offsets_log import Commit, StateRecord
 from group_hygiene.kafka.tail import Found, Tail
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
@@ -149,11 +148,12 @@ class Case:
         return {topic: self.reads.topic_ids[topic] for topic in self.reads.internal[self.name]}
 
     def ready(self) -> Ready:
+        places, bounds = self.offsets.items(), self.reads.facts.bounds
         return Ready(
             group=self.group,
             coordinator=self.reads.coordinators[self.name],
             offsets=self.offsets,
-            lag=_lag(self.offsets, self.reads.facts.bounds),
+            lag={p: unread(known, at.offset) for p, at in places if isinstance(known := bounds[p], Bounds)},
             topic_ids=_known(self.topic_ids),
             why=why_due(self.verdict.evidence),
             internal_topics=_known(self.state_ids),
@@ -299,11 +299,6 @@ def unreadable(fault: Fault) -> Refusal:
     if fault.code.endswith("AUTHORIZATION_FAILED"):
         return Refusal(reasons.DENIED, str(fault))
     return Refusal(reasons.OFFSETS_UNKNOWN, str(fault))
-
-
-def _lag(offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]) -> dict[Partition, int]:
-    places = offsets.items()
-    return {place: unread(known, at.offset) for place, at in places if isinstance(known := bounds[place], Bounds)}
 
 
 def _known(ids: Mapping[str, str | Fault]) -> dict[str, str]:
@@ -470,7 +465,7 @@ def _after_tables(
     if tail is None or not names:
         return {}
 
-    def matters(record: Commit | GroupRecord) -> bool:
+    def matters(record: Commit | StateRecord) -> bool:
         topics = targets[record.group]
         return topics is None or (isinstance(record, Commit) and record.topic in topics)
 

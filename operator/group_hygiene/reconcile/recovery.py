@@ -26,8 +26,7 @@ from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.settings import COMMAND_WRITER, LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, saved_offsets, whole
-from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
-from group_hygiene.model.entries import Intent, Key
+from group_hygiene.model.entries import HistoryEntry, Intent, Key
 from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
@@ -47,7 +46,7 @@ from group_hygiene.reconcile.uses import DeletionWindow, find_growth
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.policy import Policy
 
-Deletion = Intent | OutcomeEntry
+Deletion = Intent | HistoryEntry
 
 # An intent is valid for this long at most; a successor waits that long before it acts.
 INTENT_S = 10.0
