@@ -1,4 +1,4 @@
-"""docs/safety-proofs.md: docsite/proofs.md with the lists of `reconcile.preconditions` and `reconcile.settle`.
+"""docs/safety-proofs.md: docsite/proofs.md with the lists of `reconcile.executor` and `reconcile.settle`.
 
 Reads only that file and docsite/preconditions.yaml.
 """
@@ -15,7 +15,7 @@ import yaml
 
 from docsite.markdown import plain, table
 from group_hygiene.model.evidence import OutcomeKind
-from group_hygiene.reconcile.preconditions import PRECONDITIONS, Moment
+from group_hygiene.reconcile.executor import PRECONDITIONS, Moment
 from group_hygiene.reconcile.settle import ROWS, DeletionState, Open, Presence, RequestState, Row, Target
 
 _HERE = Path(__file__).parent

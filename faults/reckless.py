@@ -15,14 +15,13 @@ from typing import Any
 
 from group_hygiene import reconcile
 from group_hygiene.cli import main
-from group_hygiene.controller import guard as guarding
-from group_hygiene.controller import leader
+from group_hygiene.controller import admission, leader
 from group_hygiene.decide import plan
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger import topic
 from group_hygiene.model.entries import Backup, Intent
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.reconcile import delete_requests, deletion, recheck, vetoes
+from group_hygiene.reconcile import deletion, recheck
 from group_hygiene.reconcile.executor import Executor
 
 _FOREVER = 1_000_000.0
@@ -45,13 +44,12 @@ def fresh() -> None:
     """Evidence and intents never expire."""
     _replace(recheck, "FRESH_S", _FOREVER)
     _replace(deletion, "FRESH_S", _FOREVER)
-    _replace(delete_requests, "FRESH_S", _FOREVER)
     _replace(deletion, "Deadline", lambda _: Deadline(_FOREVER))
 
 
 def window() -> None:
     """The offsets log is not read again right before a deletion: it shows what `fresh` alone would miss."""
-    _replace(reconcile.window.DeletionWindow, "read_on", lambda *_: {})
+    _replace(reconcile.uses.DeletionWindow, "read_on", lambda *_: {})
 
 
 def unedited() -> None:
@@ -59,7 +57,7 @@ def unedited() -> None:
 
     Removed for `lease+fresh`: the runner triggers runs by edits, and each would end the run of a process that resumes.
     """
-    _replace(guarding.ObjectGuard, "refusal", lambda _: None)
+    _replace(admission.ObjectGuard, "refusal", lambda _: None)
 
 
 def sole() -> None:
@@ -87,9 +85,9 @@ def re_read() -> None:
         ready = {}
         for name in batch:
             verdict = decided.verdicts[name]
-            offsets = reconcile.context.readable(verdict.evidence.offsets)
+            offsets = reconcile.reads.readable(verdict.evidence.offsets)
             group = verdict.group
-            ready[name] = vetoes.Ready(
+            ready[name] = recheck.Ready(
                 group=group, coordinator=group.coordinator, offsets=offsets, lag={}, topic_ids={}, why=""
             )
         return recheck.Rechecked(ready, {}, context.clock.monotonic(), late=False, log_ends={})
@@ -121,7 +119,7 @@ def intent() -> None:
 def mark_date() -> None:
     """A mark's date is ignored."""
     _replace(plan, "grace_elapsed", lambda policy, mark, now: mark is not None)
-    _replace(recheck, "VETOES", tuple(veto for veto in vetoes.VETOES if veto is not vetoes.mark_ended))
+    _replace(recheck, "VETOES", tuple(veto for veto in recheck.VETOES if veto is not recheck.mark_ended))
 
 
 def max_percent() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.alerts.delivery import Endpoint, post
+from group_hygiene.alerts.messages import Endpoint, post
 from group_hygiene.alerts.outbox import Lane, Outbox
 from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of
 from group_hygiene.network.egress import parse_egress

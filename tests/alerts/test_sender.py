@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.alerts import delivery, state
-from group_hygiene.alerts import sender as module
-from group_hygiene.alerts.delivery import Endpoint
-from group_hygiene.alerts.messages import MESSAGE_MAX
-from group_hygiene.alerts.outbox import Lane, Message, Outbox
-from group_hygiene.alerts.sender import Sender
+from group_hygiene.alerts import messages, state
+from group_hygiene.alerts import outbox as module
+from group_hygiene.alerts.messages import MESSAGE_MAX, Endpoint
+from group_hygiene.alerts.outbox import Lane, Message, Outbox, Sender
 from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Notice, PolicyAlerts
@@ -515,7 +513,7 @@ def test_a_slow_chat_gets_a_message_a_bounded_number_of_times(
     """It takes each message, and answers too late: readers see some repeats, the status says so, and the next alert is
     sent. A webhook, which recognizes a message that it has, gets it until it answers.
     """
-    monkeypatch.setattr(delivery, "SECONDS", 0.3)
+    monkeypatch.setattr(messages, "SECONDS", 0.3)
     monkeypatch.setattr(module, "_UNANSWERED_CAP_S", 0.1)
     receiver.answers |= {"/chat": None, "/hook": None}
     scene = Scene(receiver)

@@ -18,9 +18,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from group_hygiene.alerts import delivery
-from group_hygiene.alerts.delivery import Endpoint, post, read_endpoint
-from group_hygiene.alerts.messages import body
+from group_hygiene.alerts import messages
+from group_hygiene.alerts.messages import Endpoint, body, post, read_endpoint
 from group_hygiene.alerts.state import AlertType, Item, Status
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.model import reasons
@@ -156,7 +155,7 @@ def test_a_name_that_leads_elsewhere_later_leads_nowhere(receiver: Receiver, mon
 
     # The one thing here that is not real: nobody's name server can be made to lie on purpose.
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-    monkeypatch.setattr(delivery, "SECONDS", 1.0)
+    monkeypatch.setattr(messages, "SECONDS", 1.0)
     first = send(endpoint(f"http://evil.test:{receiver.port}/hook"), allowed=())
     second = send(endpoint(f"http://evil.test:{receiver.port}/hook"), allowed=())
     assert first is not None
@@ -233,7 +232,7 @@ def hanging() -> Iterator[int]:
 
 def test_who_hangs_is_given_up(hanging: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the time limit, with a reason."""
-    monkeypatch.setattr(delivery, "SECONDS", 0.5)
+    monkeypatch.setattr(messages, "SECONDS", 0.5)
     failure = send(endpoint(f"http://127.0.0.1:{hanging}/"))
     assert failure is not None
     assert "does not answer" in failure.message
@@ -282,7 +281,7 @@ def test_whether_a_receiver_may_have_a_message(
     place: str, may_have_it: bool, hanging: int, unreachable: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only if the request was sent, and nothing that was answered says that it was not taken."""
-    monkeypatch.setattr(delivery, "SECONDS", 1.0)
+    monkeypatch.setattr(messages, "SECONDS", 1.0)
     ports = {"hangs": hanging, "unreachable": unreachable, "closed": 1}
     answers = {"ends": b"", "late": b"HTTP/1.1 504 \r\n\r\n", "busy": b"HTTP/1.1 503 \r\n\r\n"}
     port = ports[place] if place in ports else serve_once(answers[place])
@@ -364,7 +363,7 @@ def test_no_secret_in_logs_and_failures(
     receiver: Receiver, hanging: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although every logger is at DEBUG, and whatever fails."""
-    monkeypatch.setattr(delivery, "SECONDS", 0.5)
+    monkeypatch.setattr(messages, "SECONDS", 0.5)
     caplog.set_level(logging.DEBUG)
     receiver.answers["/s3cr3t-path"] = 500
     texts: list[str] = []

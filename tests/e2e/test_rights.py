@@ -14,7 +14,7 @@ import yaml
 
 import faults.groups
 from faults.rights import NEEDED_BY, STORIES, Stage, asked, granted, timed
-from group_hygiene.controller import inspection
+from group_hygiene.controller.api import claim_rights, rights
 from group_hygiene.controller.claims import KINDS
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
@@ -85,8 +85,8 @@ def narrow(kafka: KafkaCluster, tmp_path: Path) -> Iterator[tuple[World, Running
 
 
 def test_the_doctor_asks_for_each_right_that_something_needs() -> None:
-    found = inspection.rights("kafka", "group-hygiene", "group-hygiene", ["password"], by_label=True, everywhere=True)
-    found += inspection.claim_rights(KINDS)
+    found = rights("kafka", "group-hygiene", "group-hygiene", ["password"], by_label=True, everywhere=True)
+    found += claim_rights(KINDS)
     assert {f"{right.verb} {right.resource}" for right in found} == set(NEEDED_BY)
 
 

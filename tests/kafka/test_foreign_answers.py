@@ -359,10 +359,10 @@ def test_connections_together_have_the_memory_of_one_pod() -> None:
             f"""
             import threading
             from concurrent.futures import ThreadPoolExecutor
-            from group_hygiene.process.memory import Intake, Turns
+            from group_hygiene.process.memory import Intake, MemoryTurns
 
             threading.stack_size(1 << 20)
-            turns, small = Turns(), threading.Event()
+            turns, small = MemoryTurns(), threading.Event()
 
             def scan(address):
                 intake = Intake(address, turns)

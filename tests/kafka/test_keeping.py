@@ -23,7 +23,7 @@ from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.model.group_keep import Deletions, DueReason, GroupKeep, KeptGroup
 from group_hygiene.model.naming import message_shown
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Observation, allowance, keeping
+from group_hygiene.reconcile import Observation, context, marks
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.fields import Duration
 from group_hygiene.spec.policy import Action, Policy, When
@@ -47,7 +47,7 @@ def test_a_namespace_has_so_many_requests_and_no_more(
     scene: Scene, make: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger's entries are in memory: no team fills it. What it has is renewed; other namespaces have their own."""
-    monkeypatch.setattr(keeping, "REQUESTS_MAX", 3)
+    monkeypatch.setattr(marks, "REQUESTS_MAX", 3)
     names = tuple(make.name(f"g{number}") for number in range(4))
     first = GroupKeep("team-a", "first", "uid-1", names[:2], "needed", None)
     second = GroupKeep("team-a", "second", "uid-2", names, "needed", None)
@@ -61,7 +61,7 @@ def test_a_namespace_has_so_many_requests_and_no_more(
 
 def test_a_namespace_writes_so_much_in_an_hour(scene: Scene, make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an object that is edited all the time makes the ledger too long to be read, for all namespaces."""
-    monkeypatch.setattr(allowance, "ENTRIES", 4)
+    monkeypatch.setattr(context, "ENTRIES", 4)
     executor = reconcile.Executor(scene.context, Guard())
 
     def edited(namespace: str, number: int) -> str:
@@ -77,7 +77,7 @@ def test_a_namespace_writes_so_much_in_an_hour(scene: Scene, make: Maker, monkey
 
 def test_a_namespace_marks_so_much_in_an_hour(scene: Scene, make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Marks of other namespaces wait; what ends is written in any case, once for each group and namespace."""
-    monkeypatch.setattr(allowance, "ENTRIES", 4)
+    monkeypatch.setattr(context, "ENTRIES", 4)
     topic, tag = make.topic(records=2), make.name("marks")
     for number in range(3):
         make.abandoned(f"{tag}-{number}", topic, commit=at(topic, 1))

@@ -25,8 +25,8 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, OutcomeType
 from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partition
-from group_hygiene.reconcile import delete_requests
-from group_hygiene.reconcile.vetoes import FRESH_S
+from group_hygiene.reconcile import deletion
+from group_hygiene.reconcile.recheck import FRESH_S
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from sandbox.kafka import KafkaCluster
@@ -293,7 +293,7 @@ def test_a_pending_commit_between_the_requests_keeps_the_rest(
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test does right before a request may take long on a loaded machine, and the reads before it stay valid."""
-    monkeypatch.setattr(delete_requests, "FRESH_S", 60.0)
+    monkeypatch.setattr(deletion, "FRESH_S", 60.0)
 
 
 @pytest.mark.usefixtures("_patient")

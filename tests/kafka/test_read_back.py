@@ -19,7 +19,7 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.ledger.contents import encode_key
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import in_parts
-from group_hygiene.reconcile.vetoes import FRESH_S
+from group_hygiene.reconcile.recheck import FRESH_S
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.ledger_log import LedgerLog

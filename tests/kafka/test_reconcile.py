@@ -24,7 +24,7 @@ from group_hygiene.model.evidence import Claims, OutcomeKind
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Context, deletion, open_ledger
-from group_hygiene.reconcile.preconditions import MARGIN_S
+from group_hygiene.reconcile.executor import MARGIN_S
 from group_hygiene.reconcile.uses import Uses
 from group_hygiene.spec.connection import Role
 from sandbox.kafka import KafkaCluster

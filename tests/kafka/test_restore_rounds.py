@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from group_hygiene import reconcile
-from group_hygiene.controller.guard import Grants
-from group_hygiene.controller.restores import Restores
+from group_hygiene.controller.admission import Grants
+from group_hygiene.controller.turns import Restores
 from group_hygiene.kafka.client import Client
 from group_hygiene.ledger import ledger as ledger_module
 from group_hygiene.ledger.contents import encode_value

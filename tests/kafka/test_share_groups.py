@@ -25,7 +25,7 @@ from group_hygiene.model.entries import Backup
 from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.model.groups import Cluster, CommittedOffset, Fault, GroupType, Partition
 from group_hygiene.reconcile import Executor
-from group_hygiene.reconcile.context import read_offsets
+from group_hygiene.reconcile.reads import read_offsets
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.client_settings import Settings

@@ -21,7 +21,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import HistoryEntry
 from group_hygiene.model.evidence import Claims, OutcomeKind
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import recheck, window
+from group_hygiene.reconcile import recheck, uses
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.waiting import wait_for
@@ -219,7 +219,7 @@ def test_a_transaction_that_begins_while_the_group_is_read_again(
 
     def after_it_began(*arguments: Any) -> Any:
         begins_a_transaction(make, group, another)
-        return window.read_start(*arguments)
+        return uses.read_start(*arguments)
 
     monkeypatch.setattr(recheck, "read_start", after_it_began)
     problem, outcomes = reconcile.delete_requested(reconcile.Executor(scene.context, Guard()), judged)

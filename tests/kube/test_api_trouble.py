@@ -23,8 +23,7 @@ from faults.api_proxy import ApiProxy, ApiRule, patches_status, refusing
 from faults.kafka_proxy import When
 from group_hygiene.controller.api import KINDS, Api, load_config
 from group_hygiene.controller.objects import POLICIES, Objects
-from group_hygiene.controller.recorder import Recorder
-from group_hygiene.controller.status_writer import StatusWriter
+from group_hygiene.controller.statuses import Recorder, StatusWriter
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import SystemClock

@@ -18,7 +18,7 @@ from kubernetes.config import new_client_from_config
 
 from faults.kube import Kube
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.claims import KINDS, ClaimLimits, ClaimReader, _Reading
+from group_hygiene.controller.claims import KINDS, ClaimLimits, ClaimReader, _ClaimReading
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.reasons import Refusal
 from sandbox.kubernetes import ApiServer
@@ -218,14 +218,14 @@ def test_what_many_triggers_refer_to_is_read_once(server: ApiServer, as_operator
     ]
     targets = [workload("Deployment", f"worker-{index}", container(value="orders")) for index in range(2)]
     with objects(server, *targets, *scaled), new_client_from_config(as_operator) as client:
-        asked, reader, ask = list[Any](), ClaimReader(client), _Reading._ask
+        asked, reader, ask = list[Any](), ClaimReader(client), _ClaimReading._ask
 
-        def counted(self: _Reading, method: Any, *arguments: str, **options: Any) -> bytes | None:
+        def counted(self: _ClaimReading, method: Any, *arguments: str, **options: Any) -> bytes | None:
             asked.append(method)
             return ask(self, method, *arguments, **options)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_Reading, "_ask", counted)
+            patch.setattr(_ClaimReading, "_ask", counted)
             found = reader.read()
         assert isinstance(found, Claims)
         assert found.owner("orders") is not None

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiException, CustomObjectsApi
 
-from group_hygiene.restore.grouprestore import build_restore_status, parse_restore
-from group_hygiene.restore.restorable import GroupResult, ResultKind
+from group_hygiene.restore.restorable import GroupResult, ResultKind, build_restore_status, parse_restore
 from sandbox.kubernetes import ApiServer
 from tests.kube.test_crd_rules import CRDS
 

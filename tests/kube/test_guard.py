@@ -14,15 +14,15 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import new_client_from_config
 
 from group_hygiene.controller import api as api_module
+from group_hygiene.controller.admission import ObjectGuard, read_grant
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.guard import ObjectGuard, read_grant
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, refuse_unusable
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.crds import PLURALS, load_crd
-from group_hygiene.status.redaction import redact_problem
+from group_hygiene.status.conditions import redact_problem
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import use_crds
 from sandbox.waiting import wait_for

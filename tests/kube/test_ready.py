@@ -17,17 +17,13 @@ import pytest
 from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.config import new_client_from_config
 
-from group_hygiene.alerts.outbox import Outbox
-from group_hygiene.alerts.sender import Sender
-from group_hygiene.controller.alerting import Alerting
+from group_hygiene.alerts.outbox import Outbox, Sender
+from group_hygiene.controller.admission import AdmittedPolicy, Granted, Grants
 from group_hygiene.controller.api import KINDS, Api
-from group_hygiene.controller.binding import AdmittedPolicy
-from group_hygiene.controller.guard import Granted, Grants
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, Objects
-from group_hygiene.controller.policies import Executed, Policies
-from group_hygiene.controller.recorder import Recorder
+from group_hygiene.controller.policies import Alerting, Executed, Policies
 from group_hygiene.controller.services import Services
-from group_hygiene.controller.unserved import Unserved
+from group_hygiene.controller.statuses import Recorder, Unserved
 from group_hygiene.decide.pattern_notes import PatternNote
 from group_hygiene.decide.plan import FAILURES
 from group_hygiene.errors import Unreachable
@@ -38,13 +34,11 @@ from group_hygiene.model.groups import Coverage
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.restore.grouprestore import build_restore_status
-from group_hygiene.restore.restorable import GroupResult, ResultKind
+from group_hygiene.restore.restorable import GroupResult, ResultKind, build_restore_status
 from group_hygiene.spec.connection import admit, grant, parse_connection
 from group_hygiene.spec.policy import Limits, parse_policy
-from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
-from group_hygiene.status.of_keeps import build_keep_status
-from group_hygiene.status.redaction import connection_not_ready
+from group_hygiene.status.conditions import connection_not_ready
+from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status, build_keep_status
 from group_hygiene.telemetry.metrics import Metrics
 from sandbox import flux
 from sandbox.kubernetes import ApiServer

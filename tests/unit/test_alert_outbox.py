@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.alerts.delivery import Endpoint
+from group_hygiene.alerts.messages import Endpoint
 from group_hygiene.alerts.outbox import Lane, Message, Outbox
 from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of, of_owner
 from group_hygiene.ledger.contents import decode, encode_value

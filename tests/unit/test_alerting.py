@@ -11,12 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from group_hygiene.alerts.outbox import Lane, Outbox
-from group_hygiene.alerts.sender import Sender
+from group_hygiene.alerts.outbox import Lane, Outbox, Sender
 from group_hygiene.alerts.state import Item
-from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.binding import AdmittedPolicy
+from group_hygiene.controller.admission import AdmittedPolicy
 from group_hygiene.controller.loop import ConnectionLoop
+from group_hygiene.controller.policies import Alerting
 from group_hygiene.errors import HygieneError, LedgerFenced, LedgerProblem, SecretProblem
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
@@ -32,8 +31,7 @@ from group_hygiene.spec.fields import SecretRef
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.status.conditions import Status
-from group_hygiene.status.of_alerts import is_alerting
-from group_hygiene.status.of_policies import build_status
+from group_hygiene.status.of_policies import build_status, is_alerting
 from group_hygiene.telemetry.metrics import Metrics
 from tests.unit.make import NOW, delete, match, plan, policy_object, refused, snapshot
 
@@ -103,7 +101,7 @@ class Scene:
 
     def ledger(self) -> Journal:
         """As it is when the process ends."""
-        self.alerts.note_last(self.journal)
+        self.journal.note(self.alerts.unwritten)
         return self.journal
 
     @property

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.decide.checks import CHECKS, judge, unread
-from group_hygiene.decide.lag import LagSummary, lag_summary, skipped_by_latest
+from group_hygiene.decide.checks import CHECKS, judge, lag
+from group_hygiene.decide.checks.lag import LagSummary, lag_summary, skipped_by_latest
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Evidence, Need, Verdict
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, Offsets, Partition
@@ -184,7 +184,7 @@ def test_messages_say_how_many(policy: Policy, evidence: Evidence, expected: str
 
 def test_ends_are_asked_last() -> None:
     """Only of groups for which everything else holds: no check that asks for less comes after these."""
-    assert CHECKS[-3:] == (unread.caught_up, unread.lag, unread.in_range)
+    assert CHECKS[-3:] == (lag.caught_up, lag.lag, lag.in_range)
 
 
 @pytest.mark.parametrize(

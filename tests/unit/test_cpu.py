@@ -1,4 +1,4 @@
-"""Turns of CPU-bound work."""
+"""CpuTurns of CPU-bound work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from group_hygiene.process.cpu import Turns
+from group_hygiene.process.clock import CpuTurns
 
 
 def _compute(seconds: float) -> None:
@@ -20,7 +20,7 @@ def _compute(seconds: float) -> None:
 
 
 def test_few_at_once() -> None:
-    turns, most, lock, running = Turns(2), [0], threading.Lock(), [0]
+    turns, most, lock, running = CpuTurns(2), [0], threading.Lock(), [0]
 
     def work(number: int) -> None:
         with turns.turn(f"n{number % 3}"):
@@ -38,7 +38,7 @@ def test_few_at_once() -> None:
 
 def test_a_namespace_with_many_threads_takes_no_more_than_its_part() -> None:
     """One thread of another namespace has about as many turns, also if it comes later; it has no credit from before."""
-    turns, done, end = Turns(1), Counter[str](), threading.Event()
+    turns, done, end = CpuTurns(1), Counter[str](), threading.Event()
 
     def work(namespace: str) -> None:
         while not end.is_set():
@@ -62,7 +62,7 @@ def test_a_namespace_with_many_threads_takes_no_more_than_its_part() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_turn_ends(fails: bool) -> None:
     """Also by an error."""
-    turns, ran = Turns(1), 0
+    turns, ran = CpuTurns(1), 0
     for _ in range(3):
         with suppress(ValueError), turns.turn("a"):
             ran += 1
@@ -73,7 +73,7 @@ def test_a_turn_ends(fails: bool) -> None:
 
 def test_many_items_leave_turns_to_others() -> None:
     """What takes long is done in several turns; `count` ends it, and an item is never lost between two of them."""
-    turns, other, spent = Turns(1), threading.Event(), list[float]()
+    turns, other, spent = CpuTurns(1), threading.Event(), list[float]()
 
     def wait_for_a_turn() -> None:
         with turns.turn("other"):
@@ -99,7 +99,7 @@ def test_many_items_leave_turns_to_others() -> None:
 
 
 def test_what_counts_too_much_ends() -> None:
-    turns, done = Turns(1), list[int]()
+    turns, done = CpuTurns(1), list[int]()
     for item in turns.each("many", range(1_000), lambda _: False):
         _compute(0.02)
         done.append(item)
@@ -108,7 +108,7 @@ def test_what_counts_too_much_ends() -> None:
 
 def test_an_error_gives_the_turn_back() -> None:
     """Also while the error is at hand, as in a log: what waits for a turn must not wait for that."""
-    turns, other = Turns(1), threading.Event()
+    turns, other = CpuTurns(1), threading.Event()
 
     def wait_for_a_turn() -> None:
         with turns.turn("other"):

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from group_hygiene.controller import policies
-from group_hygiene.controller.binding import AdmittedPolicy
-from group_hygiene.controller.guard import Granted
+from group_hygiene.controller.admission import AdmittedPolicy, Granted
 from group_hygiene.controller.policies import Decision, Due, decide, shares
 from group_hygiene.decide.plan import Plan, RunConditions, Verdicts, make_plan
 from group_hygiene.model import reasons

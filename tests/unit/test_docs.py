@@ -127,7 +127,7 @@ def test_every_reason_that_code_gives_a_condition_is_documented_as_one() -> None
     """What fails a run, and what ends in a problem of an object, by the code itself."""
     documented = {reason for reason, where, *_ in _rows() if "Ready" in where.replace("LedgerReady", "")}
     given = FAILURES | {error.reason for error in _errors(errors.ConnectError)} | {errors.SpecError.reason}
-    status = ast.parse((ROOT / "operator" / "group_hygiene" / "controller" / "restores.py").read_text())
+    status = ast.parse((ROOT / "operator" / "group_hygiene" / "controller" / "turns.py").read_text())
     given |= {
         CONSTANTS[node.args[0].attr]
         for node in ast.walk(status)

@@ -17,7 +17,7 @@ from group_hygiene.cli import doctor_kubernetes
 from group_hygiene.cli.doctor import CheckResult
 from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes
 from group_hygiene.cli.options import ChosenCluster
-from group_hygiene.controller.inspection import Inspection
+from group_hygiene.controller.api import Inspection
 from group_hygiene.errors import ApiError
 from group_hygiene.model import reasons
 from group_hygiene.spec.connection import parse_connection

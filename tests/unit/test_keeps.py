@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from group_hygiene import reconcile
-from group_hygiene.controller import keeps as module
-from group_hygiene.controller.guard import Grants
-from group_hygiene.controller.keeps import Keeps
+from group_hygiene.controller import turns as module
+from group_hygiene.controller.admission import Grants
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, Objects
+from group_hygiene.controller.turns import Keeps
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
@@ -179,7 +179,7 @@ def test_a_group_that_cannot_be_read() -> None:
 
 def test_those_that_had_no_time_have_their_turn_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long policies and other keeps wait: until it has its turn, nothing protects its groups."""
-    monkeypatch.setattr(module, "_ROUND_S", 0.0)
+    monkeypatch.setattr(module, "_KEEPS_S", 0.0)
     world = World()
     connection, keeps = world.connection(), world.keeps()
     for name in ("a", "b", "c"):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from group_hygiene.process.memory import FREE_BYTES, Intake, TooMuch, Turns
+from group_hygiene.process.memory import FREE_BYTES, Intake, MemoryTurns, TooMuch
 
 # For a machine that is busy; nothing here takes that long.
 _SECONDS = 60
@@ -19,14 +19,14 @@ _LARGE = FREE_BYTES + 1
 
 def test_small_responses_do_not_wait() -> None:
     """While other connections have all turns."""
-    turns = Turns()
+    turns = MemoryTurns()
     turns.take("team-a", _SECONDS)
     Intake("team-b", turns).take(FREE_BYTES - 1, 0)
 
 
 def test_large_answers_are_refused_where_no_turn_comes_in_time() -> None:
     """Also those that are large together only; after the other run's end there is a turn."""
-    turns = Turns()
+    turns = MemoryTurns()
     first, second = Intake("team-a", turns), Intake("team-b", turns)
     first.take(_LARGE, 0)
     second.take(FREE_BYTES - 1, 0)
@@ -39,7 +39,7 @@ def test_large_answers_are_refused_where_no_turn_comes_in_time() -> None:
 
 def test_a_turn_that_takes_too_long_ends_for_those_who_wait() -> None:
     """What its owner reads after that is refused until its run ends; then it may take a turn again."""
-    turns = Turns(seconds=0)
+    turns = MemoryTurns(seconds=0)
     slow, other = Intake("team-a", turns), Intake("team-b", turns)
     slow.take(_LARGE, 0)
     slow.take(_LARGE, 0)
@@ -53,7 +53,7 @@ def test_a_turn_that_takes_too_long_ends_for_those_who_wait() -> None:
 
 def test_the_owner_that_was_served_longest_ago_is_next() -> None:
     """Not the one that asks most often: its other connections wait behind those of others."""
-    turns = Turns()
+    turns = MemoryTurns()
     order: list[str] = []
     first = turns.take("team-a", _SECONDS)
     waiting = threading.Barrier(3)
@@ -77,7 +77,7 @@ def test_the_owner_that_was_served_longest_ago_is_next() -> None:
 
 def test_one_owner_leaves_room_for_others() -> None:
     """Of three slots it has two; the third is for others."""
-    turns = Turns(slots=3)
+    turns = MemoryTurns(slots=3)
     with turns.held("a", 1), turns.held("a", 1):
         with pytest.raises(TimeoutError), turns.held("a", 0):
             pass
@@ -90,7 +90,7 @@ def test_one_owner_leaves_room_for_others() -> None:
 @pytest.mark.parametrize("slots", [2, 3])
 def test_two_owners_that_always_ask_do_not_shut_out_a_third(slots: int) -> None:
     """The next slot is for whoever was served longest ago, though the others asked before and ask for more."""
-    turns = Turns(slots=slots)
+    turns = MemoryTurns(slots=slots)
     order: list[str] = []
     running = [turns.take(owner, _SECONDS) for owner in ("team-a", "team-b", "team-a")[:slots]]
 
@@ -126,7 +126,7 @@ def test_who_needs_much_waits_until_others_end() -> None:
     code = """
         import threading
 
-        first, second = memory.Intake("a", memory.Turns()), memory.Intake("b", memory.Turns())
+        first, second = memory.Intake("a", memory.MemoryTurns()), memory.Intake("b", memory.MemoryTurns())
         first.reserve(120 << 20, "it", 1)
         threading.Timer(1, first.end).start()
         second.reserve(120 << 20, "it", 60)
@@ -138,7 +138,7 @@ def test_who_needs_much_waits_until_others_end() -> None:
 def test_a_run_of_as_much_as_the_last_one_is_let_in_again() -> None:
     """What it freed may still be the process's, which takes it again; a part stays reserved for what is remembered."""
     code = """
-        run, other = memory.Intake("a", memory.Turns()), memory.Intake("b", memory.Turns())
+        run, other = memory.Intake("a", memory.MemoryTurns()), memory.Intake("b", memory.MemoryTurns())
         run.reserve(150 << 20, "it", 1)
         held = [b"x" * 1000 for _ in range(120_000)]
         run.end()
@@ -171,7 +171,7 @@ def reserves(run, size):
         return False
     return True
 
-runs = [memory.Intake(owner, memory.Turns()) for owner in "abc"]
+runs = [memory.Intake(owner, memory.MemoryTurns()) for owner in "abc"]
 first, second = reserves(runs[0], 120 << 20), reserves(runs[1], 120 << 20)
 small = reserves(runs[2], memory.FREE_BYTES)
 runs[0].end()
@@ -242,7 +242,7 @@ def test_what_fits_is_not_refused() -> None:
             held = bytes(150 << 20)
             del held
         memory.require(150 << 20, "it")
-        intake = memory.Intake("a", memory.Turns())
+        intake = memory.Intake("a", memory.MemoryTurns())
         intake.take(64 << 20, 1)
         intake.end()
         print("fits")

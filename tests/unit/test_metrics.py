@@ -12,14 +12,12 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
 from group_hygiene import __version__
-from group_hygiene.alerts.outbox import Outbox
-from group_hygiene.alerts.sender import Sender
-from group_hygiene.controller.alerting import Alerting
+from group_hygiene.alerts.outbox import Outbox, Sender
+from group_hygiene.controller.admission import AdmittedPolicy
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.binding import AdmittedPolicy
 from group_hygiene.controller.objects import Objects
-from group_hygiene.controller.recorder import Recorder
-from group_hygiene.controller.status_writer import StatusWriter
+from group_hygiene.controller.policies import Alerting
+from group_hygiene.controller.statuses import Recorder, StatusWriter
 from group_hygiene.decide.pattern_notes import FIELDS, PatternNote
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons

@@ -17,7 +17,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import Memory
-from group_hygiene.reconcile.preconditions import MARGIN_S, PRECONDITIONS, Moment, ProofInput, refusals
+from group_hygiene.reconcile.executor import MARGIN_S, PRECONDITIONS, Moment, ProofInput, refusals
 
 
 class _Guard:

@@ -12,7 +12,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.model.groups import Cluster, Fault, GroupState, GroupType, Listing, Partition
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import context, delete_requests, scan
+from group_hygiene.reconcile import deletion, reads, scan
 from group_hygiene.reconcile.settle import RequestState
 from group_hygiene.spec.policy import Policy
 from tests.unit.make import DENIED, FAULT, alert, cluster, delete, group
@@ -61,14 +61,14 @@ def test_applications(topic: str, ids: set[str]) -> None:
     """Every id that a Streams topic may belong to is taken: too many protects too much, too few deletes."""
     others = ["ap", "app-s", "app-store", "my-app-KSTREAM-1", "m", "zoo", ""]
     topics = [topic, "apa-store-changelog", "b-changelog"]
-    assert context._applications(topics, [*others, "app", "my", "my-app", "my-app-KSTREAM"]) == ids
+    assert reads._applications(topics, [*others, "app", "my", "my-app", "my-app-KSTREAM"]) == ids
 
 
 def test_applications_of_a_long_name_take_little() -> None:
     """A name of 45 KB in a broker's answer has as many dashes; its beginnings would be a gigabyte."""
     tracemalloc.start()
     try:
-        assert context._applications(["-" * 45_000 + "x-changelog"], ["-", "x"]) == {"-"}
+        assert reads._applications(["-" * 45_000 + "x-changelog"], ["-", "x"]) == {"-"}
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -126,7 +126,7 @@ def test_incomplete_where_groups_have_no_topic() -> None:
 )
 def test_answer_that_proves_a_refusal(code: str, kind: OutcomeKind, reason: str) -> None:
     """The coordinator wrote nothing: the deletion is over, and its backup can go."""
-    request, outcome = delete_requests.result_of_group("a", Fault(code, ""))
+    request, outcome = deletion.result_of_group("a", Fault(code, ""))
     assert request is RequestState.REFUSED
     assert (outcome.kind, outcome.reason) == (kind, reason)
 
@@ -146,8 +146,8 @@ def test_answer_that_proves_a_refusal(code: str, kind: OutcomeKind, reason: str)
 def test_answer_that_proves_nothing(code: str, reason: str) -> None:
     """It may have been carried out: nothing of it is removed until somebody has looked."""
     for result in (
-        delete_requests.result_of_group("a", Fault(code, "")),
-        delete_requests.result_of_offsets("a", {Partition("t", 0): Fault(code, ""), Partition("t", 1): None}),
+        deletion.result_of_group("a", Fault(code, "")),
+        deletion.result_of_offsets("a", {Partition("t", 0): Fault(code, ""), Partition("t", 1): None}),
     ):
         assert result.request is RequestState.UNCLEAR
         assert result.outcome.reason == reason
@@ -155,7 +155,7 @@ def test_answer_that_proves_nothing(code: str, reason: str) -> None:
 
 def test_deletion_without_fault() -> None:
     """No fault means deleted."""
-    request, outcome = delete_requests.result_of_group("a", None)
+    request, outcome = deletion.result_of_group("a", None)
     assert request is RequestState.CONFIRMED
     assert outcome.kind is OutcomeKind.DELETED
 
@@ -173,7 +173,7 @@ def test_deletion_without_fault() -> None:
 )
 def test_what_counts_as_failed(reason: str, kind: OutcomeKind) -> None:
     """One list for groups that are deleted by one request and by several, before and after it is sent."""
-    assert delete_requests.not_deleted("a", Refusal(reason, "why")) == Outcome("a", kind, reason, "why")
+    assert deletion.not_deleted("a", Refusal(reason, "why")) == Outcome("a", kind, reason, "why")
 
 
 _SUBSCRIBED = Fault("GROUP_SUBSCRIBED_TO_TOPIC", "")
@@ -196,6 +196,6 @@ def test_answer_to_a_deletion_of_offsets(
 ) -> None:
     """One outcome a group; what is gone counts as deleted, since only then its backup stays."""
     places = (Partition("a", 0), Partition("a", 1), Partition("b", 0))
-    request, outcome = delete_requests.result_of_offsets("g", dict(zip(places, answers, strict=True)))
+    request, outcome = deletion.result_of_offsets("g", dict(zip(places, answers, strict=True)))
     assert request is (RequestState.CONFIRMED if topics else RequestState.REFUSED)
     assert (outcome.kind, outcome.reason, outcome.topics) == (kind, reason, topics)

@@ -14,10 +14,16 @@ from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.model.groups import CommittedOffset, Coverage, Partition
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.restore.grouprestore import OWN_RESULTS, build_restore_status, redact_results
-from group_hygiene.restore.restorable import GroupResult, PartitionResult, ResultKind
+from group_hygiene.restore.restorable import (
+    OWN_RESULTS,
+    GroupResult,
+    PartitionResult,
+    ResultKind,
+    build_restore_status,
+    redact_results,
+)
+from group_hygiene.status.conditions import OWN, connection_not_ready, redact_problem, redact_run
 from group_hygiene.status.of_policies import build_status
-from group_hygiene.status.redaction import OWN, connection_not_ready, redact_problem, redact_run
 from tests.messages import insertions
 from tests.unit.make import NOW, delete, match, plan, refused, snapshot
 

@@ -12,17 +12,20 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, HistoryEntry, OutcomeType, SavedOffset
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Partition
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.restore.grouprestore import RESULTS_MAX, build_restore_status, deletion_time, parse_restore
 from group_hygiene.restore.restorable import (
+    RESULTS_MAX,
     GroupResult,
     OutOfRange,
     PartitionResult,
     RestoreRequest,
     ResultKind,
+    build_restore_status,
     choose,
     concerns,
     decide,
+    deletion_time,
     lost_topics,
+    parse_restore,
     ran_before,
     warned,
 )

@@ -34,7 +34,7 @@ FORBIDDEN = {
         ("reconcile.deletion", "group_hygiene.kafka.changes"),
         ("reconcile.recovery", "group_hygiene.ledger.records"),
     ],
-    "ledger": [("cli.history", "group_hygiene.ledger.ledger"), ("reconcile.opening", "group_hygiene.ledger.ledger")],
+    "ledger": [("cli.history", "group_hygiene.ledger.ledger"), ("reconcile.recovery", "group_hygiene.ledger.ledger")],
     "kubernetes": [("cli.target", "kopf"), ("reconcile.scan", "kubernetes")],
     "controller-kafka": [("controller.policies", "group_hygiene.kafka.groups")],
     "deltalake": [("evidence.trust", "deltalake")],

@@ -19,18 +19,18 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from group_hygiene.controller import policies
-from group_hygiene.controller.guard import Grants
+from group_hygiene.controller.admission import Grants
 from group_hygiene.controller.link import Link
 from group_hygiene.controller.loop import ConnectionLoop
-from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.services import Services
+from group_hygiene.controller.statuses import Recorder
 from group_hygiene.decide.plan import Plan
 from group_hygiene.errors import ApiError, LedgerFenced
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka import client as client_module
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Offsets, Partition
-from group_hygiene.reconcile import Observation, opening, recovery
+from group_hygiene.reconcile import Observation, recovery
 from group_hygiene.telemetry.metrics import Metrics
 from tests.examples import examples
 from tests.unit.imagined import Crash, MemoryClient, MemoryLedger, MemoryObjects, Trouble, World, topic_id
@@ -318,7 +318,7 @@ def in_memory() -> Iterator[None]:
     """Connections and ledgers are made in memory, and the time of deadlines and pauses is the world's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_module, "connect", lambda settings, *_: MemoryClient(_present[0], settings))
-        patch.setattr(opening, "open_ledger", _open_ledger)
+        patch.setattr(recovery, "open_ledger", _open_ledger)
         time = SimpleNamespace(monotonic=_monotonic, sleep=_sleep)
         patch.setattr(client_module, "time", time)
         patch.setattr(client_module, "elapsed", _monotonic)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from group_hygiene.controller.schedule import Schedule
+from group_hygiene.controller.policies import Schedule
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from group_hygiene.model.groups import Group, GroupState, GroupType
-from group_hygiene.process import cpu
+from group_hygiene.process import clock
 from group_hygiene.reconcile.selection import Selection
 from group_hygiene.spec.policy import Policy, parse_policy
 
@@ -125,7 +125,7 @@ def test_a_policy_is_left_out_before_it_met_all_names(
     namespace: str, budgets: dict[str, float], monkeypatch: pytest.MonkeyPatch, compared: list[str]
 ) -> None:
     """Its patterns may take long for each name, and a slice has thousands of them."""
-    monkeypatch.setattr(cpu, "time", _Clock())
+    monkeypatch.setattr(clock, "time", _Clock())
     found, left_out = _run([_policy(namespace, "slow", _COSTLY)], _groups(1_000), size=1_000, **budgets)
     assert (found, list(left_out)) == ({}, [f"{namespace}/slow"])
     assert 0 < len(compared) < 100

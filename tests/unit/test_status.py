@@ -20,8 +20,7 @@ from group_hygiene.model.evidence import NEVER, LastClient, Outcome, OutcomeKind
 from group_hygiene.model.groups import Bounds, CommittedOffset, Coverage, GroupState, GroupType, Partition
 from group_hygiene.model.naming import json_bytes
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.restore.grouprestore import build_restore_status
-from group_hygiene.restore.restorable import GroupResult, ResultKind
+from group_hygiene.restore.restorable import GroupResult, ResultKind, build_restore_status
 from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
@@ -29,12 +28,15 @@ from group_hygiene.status.conditions import (
     Status,
     build_problem_status,
     build_suspended_status,
+    changed_conditions,
     in_order,
+    merge_patch,
+    needs_write,
+    signed,
     without_announcements,
 )
 from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
 from group_hygiene.status.of_policies import build_status, has_evidence, last_marked
-from group_hygiene.status.patch import changed_conditions, merge_patch, needs_write, signed
 from tests.unit.make import (
     FAULT,
     NO_TOPIC,

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from group_hygiene.controller import unserved as module
+from group_hygiene.controller import statuses as module
+from group_hygiene.controller.admission import Grants
 from group_hygiene.controller.app import Operator, OperatorOptions
-from group_hygiene.controller.guard import Grants
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, RESTORES, Objects
-from group_hygiene.controller.unserved import Unserved
+from group_hygiene.controller.statuses import Unserved
 from group_hygiene.errors import ApiError
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.fields import timestamp
@@ -45,7 +45,7 @@ class _Writer:
 
 def test_a_busy_neighbour_delays_no_further_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """A status that could not be written is tried again, also if other objects change all the time."""
-    monkeypatch.setattr(module, "_AGAIN_S", 0.5)
+    monkeypatch.setattr(module, "_CHECK_AGAIN_S", 0.5)
     objects, writer, stopping = Objects(), _Writer(), threading.Event()
     for namespace, name in (("a", "late"), ("b", "churn")):
         metadata = {"namespace": namespace, "name": name, "uid": name, "generation": 1, "resourceVersion": "1"}
@@ -72,7 +72,7 @@ def test_a_busy_neighbour_delays_no_further_try(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_restore_that_ended_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     """When its time to live is over; its end is no change that is followed. One without a time to live stays."""
-    monkeypatch.setattr(module, "_AGAIN_S", 0.2)
+    monkeypatch.setattr(module, "_CHECK_AGAIN_S", 0.2)
     objects, stopping, deleted = Objects(), threading.Event(), list[str]()
     reference = {"name": "main", "namespace": "a"}
     grants = Grants(cast("Any", None), SystemClock())

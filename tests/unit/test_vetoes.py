@@ -18,7 +18,7 @@ from group_hygiene.model.entries import Intent, KeepRequest, Mark
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import CommittedOffset, Description, Fault, Group, GroupState, Offsets
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import vetoes
+from group_hygiene.reconcile import recheck
 from group_hygiene.reconcile.context import Context, Facts, Memory
 from group_hygiene.spec.connection import parse_connection
 from tests.unit.make import (
@@ -87,14 +87,14 @@ class _Reads:
     commits: Found | Fault | None = None
     topic_ids: Mapping[str, str | Fault] = field(default_factory=lambda: _IDS)
 
-    def case(self) -> vetoes.Case:
+    def case(self) -> recheck.Case:
         contents = Contents(intents=dict(self.intents), keeps=dict(self.keeps))
         contents.marks = {} if self.mark is None else {_POLICY.uid: {_NAME: self.mark}}
         who = cast("Any", None), _CONNECTION, Memory(contents=contents), _Clock(), Journal(None, contents, {})
         bounds = lagging(LAG)
         known = {"activity": {_NAME: self.activity}, "bounds": bounds, "records": to_the_end(bounds)}
-        return vetoes.Case(
-            vetoes.Reads(
+        return recheck.Case(
+            recheck.Reads(
                 context=Context(*who),
                 policy=_POLICY,
                 groups={_NAME: group(_NAME)},
@@ -120,9 +120,9 @@ def _described(found: Group | Fault) -> Description | Fault:
     return found if isinstance(found, Fault) else Description(found, "", None, ())
 
 
-def _refusing(case: vetoes.Case) -> tuple[str, str]:
+def _refusing(case: recheck.Case) -> tuple[str, str]:
     """Which veto refuses first, and the reason that it gives."""
-    for veto in vetoes.VETOES:
+    for veto in recheck.VETOES:
         refusal = veto(case)
         if refusal is not None:
             return veto.__name__, refusal.reason
@@ -204,9 +204,9 @@ def test_a_veto_refuses(reads: _Reads, veto: str, reason: str) -> None:
 def test_recent_use_says_when_and_until_when() -> None:
     """Of a record, its time by the broker; of a mark, since when the group is unused."""
     used = _Reads(commits=_COMMIT).case()
-    refusal = next(filter(None, (veto(used) for veto in vetoes.VETOES)))
+    refusal = next(filter(None, (veto(used) for veto in recheck.VETOES)))
     assert refusal.message.startswith("it committed for orders-0 at 1970-01-01T00:00:01Z (offset 1000 of __consumer")
-    refusal = next(filter(None, (veto(_Reads(mark=_EARLY).case()) for veto in vetoes.VETOES)))
+    refusal = next(filter(None, (veto(_Reads(mark=_EARLY).case()) for veto in recheck.VETOES)))
     assert refusal.message == (
         "it was used after it was marked, until 2030-01-27T08:00:00Z: it is marked again, and due at "
         "2030-02-01T12:00:00Z at the earliest"
@@ -215,8 +215,8 @@ def test_recent_use_says_when_and_until_when() -> None:
 
 def test_every_veto_is_tried() -> None:
     """The table has a row for each veto, and each says why it exists."""
-    assert {str(row.values[1]) for row in _TABLE} == {veto.__name__ for veto in vetoes.VETOES}
-    assert all((veto.__doc__ or "").strip().endswith(".") for veto in vetoes.VETOES)
+    assert {str(row.values[1]) for row in _TABLE} == {veto.__name__ for veto in recheck.VETOES}
+    assert all((veto.__doc__ or "").strip().endswith(".") for veto in recheck.VETOES)
 
 
 def test_what_all_let_go_is_saved_whole() -> None:

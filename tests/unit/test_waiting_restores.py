@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from group_hygiene import reconcile
-from group_hygiene.controller.guard import Grants
-from group_hygiene.controller.restores import Restores
+from group_hygiene.controller.admission import Grants
+from group_hygiene.controller.turns import Restores
 from group_hygiene.errors import Unreachable
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal

@@ -238,7 +238,7 @@ ALLOWED = {
     ("operator/group_hygiene/controller/api.py identifiers", "claiming kinds"): "kinds of the Kubernetes API",
     ("operator/group_hygiene/controller/claims.py identifiers", "KINDS"): "kinds of the Kubernetes API",
     ("operator/group_hygiene/controller/claims.py identifiers", "kinds"): "kinds of the Kubernetes API",
-    ("operator/group_hygiene/controller/inspection.py identifiers", "kinds"): "kinds of the Kubernetes API",
+    ("operator/group_hygiene/controller/api.py identifiers", "kinds"): "kinds of the Kubernetes API",
 }
 
 

@@ -18,7 +18,7 @@ from functools import partial
 
 from msgspec import structs
 
-from group_hygiene.decide.lag import skipped_by_latest
+from group_hygiene.decide.checks.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Delivered, Firing, Notice

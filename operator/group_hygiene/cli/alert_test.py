@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from group_hygiene.alerts.delivery import post, read_endpoint
-from group_hygiene.alerts.messages import body
+from group_hygiene.alerts.messages import body, post, read_endpoint
 from group_hygiene.alerts.outbox import receiver_not_found
 from group_hygiene.alerts.state import AlertType, Item, Status
 from group_hygiene.cli.output import Column, Report, Table, working

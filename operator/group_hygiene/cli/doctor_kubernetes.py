@@ -10,11 +10,11 @@ from functools import partial
 from io import StringIO
 from typing import NamedTuple
 
-from group_hygiene.alerts.delivery import read_endpoint
+from group_hygiene.alerts.messages import read_endpoint
 from group_hygiene.cli.doctor import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import API_ADVICE
-from group_hygiene.controller import inspection
+from group_hygiene.controller import api as api_server
 from group_hygiene.controller.api import Api, load_config
 from group_hygiene.controller.leader import NAME as LEASE
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object, connection_of
@@ -28,7 +28,7 @@ from group_hygiene.spec.connection import Connection, Role, admit, grant, parse_
 from group_hygiene.spec.crds import PLURALS, VERSION, fields_of, fields_of_schema, load_crd
 from group_hygiene.spec.fields import SecretRef, format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
-from group_hygiene.status.patch import COUNTING
+from group_hygiene.status.conditions import COUNTING
 
 _TIMEOUT_S = 10.0
 _SKEW_SEEN = timedelta(seconds=5)
@@ -70,7 +70,7 @@ class Kubernetes:
     """One KafkaConnection and its API server. Each check stores its results here for later checks."""
 
     api: Api
-    inspection: inspection.Inspection
+    inspection: api_server.Inspection
 
     def __init__(self, target: ChosenCluster, name: str, account: Account) -> None:
         self.namespace, self.name, self.account, self._target = target.namespace, name, account, target
@@ -86,7 +86,7 @@ class Kubernetes:
         # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
         with redirect_stdout(StringIO()):
             self._client = load_config(context=self._target.context, file=self._target.kubeconfig)
-        self.api, self.inspection = Api(self._client), inspection.Inspection(self._client)
+        self.api, self.inspection = Api(self._client), api_server.Inspection(self._client)
 
     def api_of(self, namespace: str) -> Api:
         """A client like that of an operator for only this namespace."""
@@ -177,13 +177,13 @@ def _rights(known: Kubernetes) -> Iterator[Finding]:
     connection = known.connection
     secrets = () if connection is None else _secret_names(connection)
     by_label = connection is not None and connection.selects_by_label
-    claims = inspection.claim_rights(known.api.claiming_kinds())
+    claims = api_server.claim_rights(known.api.claiming_kinds())
     # A human user needs none of these permissions, only the operator does.
     person = not account.name and not known.inspection.user().startswith("system:serviceaccount:")
     subject = f"ServiceAccount {account.name}" if account.name else "you"
     try:
-        everywhere = known.inspection.may(inspection.SEES_ALL, account.name)
-        asked = inspection.rights(
+        everywhere = known.inspection.may(api_server.SEES_ALL, account.name)
+        asked = api_server.rights(
             known.namespace, account.namespace, LEASE, secrets, by_label=by_label, everywhere=everywhere
         )
         asked += claims

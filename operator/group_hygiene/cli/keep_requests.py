@@ -22,8 +22,8 @@ from group_hygiene.model.group_keep import Deletions
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Executor, LedgerNeed
-from group_hygiene.reconcile.keeping import deletions_of, effect_of_deletion
-from group_hygiene.reconcile.preconditions import Moment
+from group_hygiene.reconcile.executor import Moment
+from group_hygiene.reconcile.marks import deletions_of, effect_of_deletion
 from group_hygiene.spec.fields import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.patterns import is_like_a_pattern
 

@@ -10,7 +10,7 @@ from group_hygiene.cli.documents import read_documents
 from group_hygiene.controller.objects import connection_of
 from group_hygiene.errors import UsageError
 from group_hygiene.model.naming import printable, truncated_list
-from group_hygiene.restore.grouprestore import parse_restore
+from group_hygiene.restore.restorable import parse_restore
 from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.crds import API_VERSION, PLURALS, violations
 from group_hygiene.spec.patterns import is_like_a_pattern

@@ -12,7 +12,7 @@ from group_hygiene.cli.options import ChosenCluster, PlanOptions
 from group_hygiene.cli.output import Column, Document, Report, Table, printable, working
 from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up, owner_line, pattern_line, programs_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
-from group_hygiene.decide.lag import skipped_by_latest
+from group_hygiene.decide.checks.lag import skipped_by_latest
 from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
 from group_hygiene.decide.plan import FAILURES, Plan, RunConditions, Verdicts, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError

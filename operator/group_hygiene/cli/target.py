@@ -94,7 +94,7 @@ class Session:
         """Read the KafkaConnection again; a Refusal if it was edited, always None without Kubernetes."""
         if self.api is None:
             return None
-        from group_hygiene.controller.guard import read_change
+        from group_hygiene.controller.admission import read_change
 
         return read_change(self.api, CONNECTIONS, self.obj)
 

@@ -87,7 +87,7 @@ class _LongList(Exception):
     """A list in an object has too many elements."""
 
 
-class _Answer(NamedTuple):
+class _LastRead(NamedTuple):
     began: float
     claims: Claims | Refusal
 
@@ -100,7 +100,7 @@ class ClaimReader:
         self._custom = kubernetes.client.CustomObjectsApi(client)
         self._apis = kubernetes.client.ApisApi(client)
         self._reading = threading.Lock()
-        self._last = _Answer(-math.inf, Claims())
+        self._last = _LastRead(-math.inf, Claims())
 
     def read(self, age: float = 0.0) -> Claims | Refusal:
         """All groups that objects name; a Refusal = some may be missing, for the reason in it.
@@ -117,13 +117,13 @@ class ClaimReader:
         try:
             if self._last.began < asked:
                 began = time.monotonic()
-                self._last = _Answer(began, self._read())
+                self._last = _LastRead(began, self._read())
             return self._last.claims
         finally:
             self._reading.release()
 
     def _read(self) -> Claims | Refusal:
-        reading = _Reading(self._client, self._limits)
+        reading = _ClaimReading(self._client, self._limits)
         try:
             for (group, plural), version in self.kinds().items():
                 for item in reading.objects(group, version, plural):
@@ -162,7 +162,7 @@ class ClaimReader:
         return served
 
 
-class _Reading:
+class _ClaimReading:
     """One read of all objects, within the limits. named, synced, prefixes: a name -> the object that names it."""
 
     def __init__(self, client: kubernetes.client.ApiClient, limits: ClaimLimits) -> None:
@@ -319,7 +319,7 @@ def _group(item: _Item, obj: Json, *path: str) -> str:
         raise _Unknown(f"{item.owner} names its group in {path[-1]}, which is not text") from None
 
 
-def _scaled_object(reading: _Reading, item: _Item) -> None:
+def _scaled_object(reading: _ClaimReading, item: _Item) -> None:
     target = _at(item.spec, "scaleTargetRef")
 
     def template() -> Json:
@@ -329,12 +329,12 @@ def _scaled_object(reading: _Reading, item: _Item) -> None:
     _triggers(reading, item, template, _text(target, "envSourceContainerName"))
 
 
-def _scaled_job(reading: _Reading, item: _Item) -> None:
+def _scaled_job(reading: _ClaimReading, item: _Item) -> None:
     container = _text(item.spec, "envSourceContainerName")
     _triggers(reading, item, lambda: _at(item.spec, "jobTargetRef", "template"), container)
 
 
-def _triggers(reading: _Reading, item: _Item, template: Callable[[], Json], container: str) -> None:
+def _triggers(reading: _ClaimReading, item: _Item, template: Callable[[], Json], container: str) -> None:
     """Groups of KEDA's Kafka triggers.
 
     If a trigger has both names, older versions of KEDA take the variable (parseKafkaMetadata), and later ones take
@@ -357,7 +357,7 @@ def _triggers(reading: _Reading, item: _Item, template: Callable[[], Json], cont
         reading.add(reading.named, item, *filter(None, (*named, *map(str.strip, named))))
 
 
-def _connector(reading: _Reading, item: _Item) -> None:
+def _connector(reading: _ClaimReading, item: _Item) -> None:
     """The group of a sink connector. Kafka Connect's config providers resolve `${...}` (ConfigTransformer)."""
     override = _group(item, item.spec, "config", _OVERRIDE)
     if "${" in override:
@@ -367,18 +367,18 @@ def _connector(reading: _Reading, item: _Item) -> None:
     reading.add(reading.named, item, override or f"connect-{item.metadata.name}")
 
 
-def _knative_source(reading: _Reading, item: _Item) -> None:
+def _knative_source(reading: _ClaimReading, item: _Item) -> None:
     reading.add(reading.named, item, *filter(None, [_group(item, item.spec, "consumerGroup")]))
 
 
-def _knative_consumer_group(reading: _Reading, item: _Item) -> None:
+def _knative_consumer_group(reading: _ClaimReading, item: _Item) -> None:
     """Knative creates one for each trigger, channel and source. Go writes the inlined map under its field's name."""
     configs = _at(item.spec, "template", "spec", "configs")
     found = (_group(item, configs, "Configs", "group.id"), _group(item, configs, "group.id"))
     reading.add(reading.named, item, *filter(None, found))
 
 
-def _shadow_link(reading: _Reading, item: _Item) -> None:
+def _shadow_link(reading: _ClaimReading, item: _Item) -> None:
     """Groups that are synced into the shadow cluster. Exclusions are not applied: only Redpanda applies them."""
     options = _at(item.spec, "consumerOffsetSyncOptions")
     if options is None:
@@ -442,7 +442,7 @@ def _decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise ApiError("a response of the API server can't be decoded") from error
 
 
-_KINDS: Mapping[Kind, Callable[[_Reading, _Item], None]] = {
+_KINDS: Mapping[Kind, Callable[[_ClaimReading, _Item], None]] = {
     (KEDA, "scaledobjects"): _scaled_object,
     (KEDA, "scaledjobs"): _scaled_job,
     ("kafka.strimzi.io", "kafkaconnectors"): _connector,

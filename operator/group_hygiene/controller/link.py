@@ -19,7 +19,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import Clock
-from group_hygiene.process.memory import Intake, Turns
+from group_hygiene.process.memory import Intake, MemoryTurns
 from group_hygiene.spec.client_settings import Settings, with_granted_hosts
 from group_hygiene.spec.connection import Connection, cluster_of
 from group_hygiene.spec.policy import Policy
@@ -34,7 +34,7 @@ _CLAIMS_AGE_S = 30.0
 _CONNECT_TIMEOUT_S = 10.0
 # For all connections of this process. One slot, as two runs that find enough free memory at the same time would both
 # use it; a run that holds the slot for 20 s yields to those that wait.
-_turns = Turns(seconds=20.0)
+_turns = MemoryTurns(seconds=20.0)
 
 
 class Link:

@@ -16,25 +16,21 @@ from functools import partial
 from typing import TypeVar
 
 from group_hygiene import reconcile
-from group_hygiene.alerts.outbox import Outbox
-from group_hygiene.alerts.sender import Sender
-from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.binding import AdmittedPolicy, bind
-from group_hygiene.controller.guard import parsed
-from group_hygiene.controller.isolation import internal_error
-from group_hygiene.controller.keeps import Keeping, Keeps
+from group_hygiene.alerts.outbox import Outbox, Sender
+from group_hygiene.controller.admission import AdmittedPolicy, internal_error, parsed
 from group_hygiene.controller.link import Link
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, Object
-from group_hygiene.controller.policies import Policies
-from group_hygiene.controller.restores import Asked, Restores
+from group_hygiene.controller.policies import Alerting, Policies
 from group_hygiene.controller.services import Services
+from group_hygiene.controller.turns import Asked, Keeping, Keeps, Restores
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
+from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.policy import Policy
-from group_hygiene.status.redaction import connection_not_ready
+from group_hygiene.status.conditions import connection_not_ready
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +45,8 @@ _FENCED_START_S, _FENCED_CAP_S = 30.0, 300.0
 _QUIET_S = 15.0
 # How long messages may take to arrive after the connection is gone, and when the process stops.
 _LAST_MESSAGES_S, _IN_FLIGHT_S = 12.0, 2.0
+# How long the last write into the ledger may take.
+_LAST_NOTE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,9 @@ class ConnectionLoop:
         if not (failed or self._alerts.unwritten) or not self._services.leads():
             return
         try:
-            problem = self._alerts.note_last(self._link.journal())
+            journal = self._link.journal()
+            journal.note(self._alerts.unwritten, Deadline(_LAST_NOTE_S))
+            problem = journal.problem
         except LedgerFenced as error:
             problem = Refusal.of(error)
         if problem is not None:
@@ -191,7 +191,7 @@ class ConnectionLoop:
             return
         self._writer.write_problem(CONNECTIONS, obj, problem)
         connection, _ = parsed(obj)
-        _, active = bind(self._services, connection)
+        _, active = self._services.bind(connection)
         self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.spec for entry in active])
         for entry in active:
             self._writer.write_problem(POLICIES, entry.obj, problem)
@@ -215,7 +215,7 @@ class ConnectionLoop:
         pause = self._fenced_until - self._services.clock.monotonic()
         if pause > 0 and connection.generation == self._fenced_generation:
             return pause
-        (bound, active), restores = bind(self._services, connection), self._restores.open(connection)
+        (bound, active), restores = self._services.bind(connection), self._restores.open(connection)
         self._forget_others(bound)
         again = self._writer.take_refused()
         asked = self._restores.due(connection, restores)

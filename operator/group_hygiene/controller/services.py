@@ -10,19 +10,21 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from group_hygiene.controller.admission import Admitted, AdmittedPolicy, Granted, Grants, ObjectGuard, isolated
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.guard import Granted, Grants, ObjectGuard
 from group_hygiene.controller.leader import Candidate
-from group_hygiene.controller.objects import CONNECTIONS, Object, Objects
-from group_hygiene.controller.recorder import Recorder
-from group_hygiene.controller.status_writer import StatusWriter
-from group_hygiene.controller.unserved import Unserved
+from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object, Objects, key_of, refuse_unusable
+from group_hygiene.controller.statuses import Recorder, StatusWriter, Unserved
+from group_hygiene.errors import SpecError
+from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import Clock, SystemClock
-from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.connection import Connection, admit
+from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.telemetry.metrics import Metrics
 
@@ -110,6 +112,26 @@ class Services:
             elif (obj := self.objects.get(plural, *key)) is not None:
                 found.append(obj)
         return found
+
+    def bind(self, connection: Connection) -> tuple[list[Policy], list[AdmittedPolicy]]:
+        """The valid policies of namespaces to which the connection grants something; and those of them that it admits
+        and that are not suspended. The others of namespaces without a grant cost no more than their names.
+        """
+        bound, active = list[Policy](), list[AdmittedPolicy]()
+        for obj in self.granted(POLICIES, connection):
+            admitted = None
+            with suppress(SpecError):
+                refuse_unusable(obj)
+                policy = isolated("policy {namespace}/{name}".format(**obj["metadata"]), parse_policy, obj)
+                if not isinstance(policy, Refusal):
+                    bound.append(policy)
+                    granted = self.grants.of(connection, policy.namespace)
+                    admitted = admit(connection, policy, granted.grant)
+            if admitted is None or admitted.suspend:
+                self.unserved.skip(POLICIES, key_of(obj))
+            else:
+                active.append(Admitted(obj, admitted, granted))
+        return bound, active
 
     def guard(self, plural: str, obj: Object, connection: Object, granted: Granted) -> ObjectGuard:
         """The guard of one run of a policy, or of one restore. plural, obj: of the policy or restore."""

@@ -4,7 +4,6 @@ Imports only `spec`, `model` and packages below them. A group with missing evide
 
     checks         judges one group by an ordered chain of functions
     unchanged      counts for how long scans saw a group unchanged, for `unchangedFor`
-    lag            computes a group's lag and offsets out of range
     pattern_notes  finds patterns that select no group
     plan           plans the actions of one run: marks, grace periods, limits and order
 """

@@ -291,7 +291,13 @@ def make_plan(
         if not is_outdated(policy, mark, verdicts.get(name))
     }
     valid_marks = {name: mark for name, mark in standing.items() if mark is not None}
-    marking = _marking(policy, verdicts, conditions, marks, valid_marks)
+    # Matches without a valid mark, and matches with topics that are marked now.
+    marking = frozenset(
+        name
+        for name, verdict in verdicts.items()
+        if policy.enforced and new is not None and verdict.matches
+        if name not in valid_marks or valid_marks[name].topics.items() - marks[name].topics.items()
+    )
     if new is not None:
         # The next announcement, of other groups, would cover these marks, whose dates no user could see.
         unseen = standing.keys() - valid_marks.keys() - marking
@@ -299,7 +305,10 @@ def make_plan(
     due = due_groups(policy, verdicts, valid_marks, now)
     limits = policy.limits
     vetoes = (veto(limits, due, conditions) for veto in VETOES if due)
-    refusal = next(filter(None, vetoes), None) or _marks_refusal(policy, verdicts, conditions)
+    refusal = next(filter(None, vetoes), None)
+    if refusal is None and policy.enforced and any(verdict.matches for verdict in verdicts.values()):
+        # Why no match is marked.
+        refusal = next((each for each in conditions.refusals if each.reason in _NO_MARKS), None)
     outside = outside_window(policy, now) if due and policy.enforced else None
     may_delete = policy.enforced and refusal is None and outside is None
     return Plan(
@@ -313,24 +322,6 @@ def make_plan(
         marks=valid_marks,
         at=now,
         outside=outside,
-    )
-
-
-def _marking(
-    policy: Policy,
-    verdicts: Mapping[str, Verdict],
-    conditions: RunConditions,
-    marks: Mapping[str, Mark],
-    valid_marks: Mapping[str, Mark],
-) -> frozenset[str]:
-    """Matches without a valid mark, and matches with topics that are marked now."""
-    if not policy.enforced or not conditions.may_mark:
-        return frozenset()
-    return frozenset(
-        name
-        for name, verdict in verdicts.items()
-        if verdict.matches
-        and (name not in valid_marks or valid_marks[name].topics.items() - marks[name].topics.items())
     )
 
 
@@ -537,13 +528,6 @@ VETOES: tuple[Callable[[Limits, Collection[str], RunConditions], Refusal | None]
     too_many_of_policy,
     too_many_of_connection,
 )
-
-
-def _marks_refusal(policy: Policy, verdicts: Mapping[str, Verdict], conditions: RunConditions) -> Refusal | None:
-    """Why no match is marked."""
-    if not policy.enforced or not any(verdict.matches for verdict in verdicts.values()):
-        return None
-    return next((refusal for refusal in conditions.refusals if refusal.reason in _NO_MARKS), None)
 
 
 def _too_many(due: int, total: int, percent: int, field_: str) -> Refusal | None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # Of a group's name in a message.
 _NAME_LENGTH = 100
 # Concurrent reads share the operator's memory.
-_turns = memory.Turns(slots=2)
+_turns = memory.MemoryTurns(slots=2)
 # Of one read, even if its caller would wait longer: other connections wait for their turn.
 _SECONDS_MAX = 120.0
 _WORK = "group_hygiene.evidence.reader:work"

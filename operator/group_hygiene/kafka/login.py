@@ -19,8 +19,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from group_hygiene.errors import AuthenticationFailed, SecretProblem
 from group_hygiene.model import reasons
-from group_hygiene.network.authorities import system_authorities, trusting
-from group_hygiene.network.egress import Egress
+from group_hygiene.network.egress import Egress, system_authorities, trusting
 from group_hygiene.spec.client_settings import Hosts, MskIam, OAuth, Settings, Tls
 
 if TYPE_CHECKING:

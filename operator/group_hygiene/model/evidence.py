@@ -325,7 +325,7 @@ class Evidence:
     bounds: of all committed partitions, if they were read, also those of other groups (see `lag`).
     records: for partitions that appear to have unread records, an offset at or after which there is a committed record;
         -1 = there is none from the committed offset on. Only of as many partitions as necessary (see
-        `decide.lag.waiting`).
+        `decide.checks.lag.waiting`).
     activity: a Refusal has one of the reasons that begin with Evidence.
     retention: the brokers' offsets.retention.minutes.
     subscribed: the topics that its members read.

@@ -1,4 +1,4 @@
-"""The addresses to which messages may be sent, and from which tables may be read.
+"""The addresses to which messages may be sent, and from which tables may be read; and whom a TLS client trusts there.
 
 Tenants configure these addresses, and must not make the operator connect to addresses that only the operator can reach
 (SSRF). The address is checked after the name was resolved, and then used, so DNS rebinding has no effect.
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from group_hygiene.errors import UsageError
+from group_hygiene.errors import SecretProblem, UsageError
 from group_hygiene.process import runs
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -57,6 +60,11 @@ _LOOKUPS_MAX = 256
 _SHARE = 32
 _lookups = threading.BoundedSemaphore(_LOOKUPS_MAX)
 _shares: dict[str, threading.BoundedSemaphore] = {}
+
+# Twice those of a distribution, for which OpenSSL takes 40 ms while no other thread of Python runs: if several threads
+# did that at a time, the one that renews the Lease would wait for each of them.
+_CERTIFICATES_MAX = 300
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class AddressRefused(OSError):
@@ -204,3 +212,46 @@ async def look_up(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[
         raise TooManyLookUps("too many names are being looked up")
     threading.Thread(target=work, name="look-up", daemon=True).start()
     return await answer
+
+
+def trusting(ca: str | None, field: str) -> ssl.SSLContext:
+    """A client's context that trusts the PEM certificates in `ca`; None = the system's authorities.
+
+    Raises SecretProblem, naming `field`, if `ca` contains no certificate, or too many. May wait for other callers.
+    """
+    if ca is None:
+        return ssl.create_default_context()
+    # Bundles have comments in any language, but Python takes ASCII only. An empty text is an error: with it, Python
+    # would trust the system's authorities.
+    pem = ca.encode("ascii", errors="ignore").decode()
+    if pem.count("-----BEGIN ") > _CERTIFICATES_MAX:
+        raise SecretProblem(f"{field} must name at most {_CERTIFICATES_MAX} certificates", "SecretInvalid")
+    try:
+        if pem:
+            with _ONE_AT_A_TIME:
+                return ssl.create_default_context(cadata=pem)
+    except ssl.SSLError as error:
+        raise SecretProblem(f"{field} must name PEM certificates", "SecretInvalid") from error
+    raise SecretProblem(f"{field} must name PEM certificates", "SecretInvalid")
+
+
+def system_authorities() -> ssl.SSLContext:
+    """A client's context that trusts the system's authorities as they are now. Shared: don't change it.
+
+    Loading them takes 50 ms, so it is done again only if their file or folder changed.
+    """
+    paths = ssl.get_default_verify_paths()
+    return _system_authorities(tuple((path, *_version(path)) for path in (paths.cafile, paths.capath) if path))
+
+
+@lru_cache(maxsize=1)
+def _system_authorities(_: tuple[tuple[str | int, ...], ...]) -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _version(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -157,7 +157,7 @@ def _call_libc(call: Callable[[ctypes.CDLL], object]) -> None:
         call(ctypes.CDLL(None))
 
 
-class Turn:
+class MemoryTurn:
     """is_over: it was ended because another owner waited for too long; further reads must be refused."""
 
     def __init__(self, owner: str) -> None:
@@ -166,7 +166,7 @@ class Turn:
         self.is_over = False
 
 
-class Turns:
+class MemoryTurns:
     """A fair semaphore with `slots`: among waiting owners, the one that was served longest ago is next.
 
     With several slots, one owner holds at most all but one, so others never wait for it alone.
@@ -176,13 +176,13 @@ class Turns:
         """seconds: after this time, a turn ends if another owner waits."""
         self._slots, self._seconds = slots, seconds
         self._changed = threading.Condition()
-        self._running: list[Turn] = []
-        self._waiting: list[Turn] = []
+        self._running: list[MemoryTurn] = []
+        self._waiting: list[MemoryTurn] = []
         self._served: dict[str, float] = {}
 
-    def take(self, owner: str, seconds: float) -> Turn:
+    def take(self, owner: str, seconds: float) -> MemoryTurn:
         """Wait for a turn, `seconds` at most. Raises TimeoutError."""
-        turn, end = Turn(owner), time.monotonic() + seconds
+        turn, end = MemoryTurn(owner), time.monotonic() + seconds
         with self._changed:
             self._waiting.append(turn)
             try:
@@ -198,7 +198,7 @@ class Turns:
             self._running.append(turn)
         return turn
 
-    def give_back(self, turn: Turn) -> None:
+    def give_back(self, turn: MemoryTurn) -> None:
         """Release a turn, also one that is over."""
         with self._changed:
             if turn in self._running:
@@ -215,7 +215,7 @@ class Turns:
         finally:
             self.give_back(turn)
 
-    def _is_next(self, turn: Turn) -> bool:
+    def _is_next(self, turn: MemoryTurn) -> bool:
         if len(self._running) == self._slots:
             oldest = min(self._running, key=lambda each: each.began)
             if time.monotonic() - oldest.began <= self._seconds:
@@ -228,7 +228,7 @@ class Turns:
 
 
 # Large reservations wait one at a time.
-_room = Turns()
+_room = MemoryTurns()
 
 
 class Intake:
@@ -237,10 +237,10 @@ class Intake:
     turns: None = there are no other connections to share the memory with.
     """
 
-    def __init__(self, owner: str = "", turns: Turns | None = None) -> None:
+    def __init__(self, owner: str = "", turns: MemoryTurns | None = None) -> None:
         self._owner, self._turns = owner, turns
         self._lock = threading.Lock()
-        self._turn: Turn | None = None
+        self._turn: MemoryTurn | None = None
         self._bytes, self._next_check = 0, FREE_BYTES
         # Reservations of this run, and the part that stays of earlier ones.
         self._reserved = self._remembered = 0

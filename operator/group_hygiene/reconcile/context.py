@@ -1,45 +1,29 @@
-"""What `observe` and `apply` share: the clients of a run, its memory, its observation, and reads that both make."""
+"""What the steps of a run share: its clients, its memory, its observation, and the evidence about a group."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from group_hygiene.decide import unchanged
 from group_hygiene.decide.plan import RunConditions, Verdicts
 from group_hygiene.decide.unchanged import ScanHistory
 from group_hygiene.evidence.reader import Tables
-from group_hygiene.kafka import brokers
-from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics
+from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import LastRecord
 from group_hygiene.kafka.offsets_topic import Tail
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup, Change, HistoryEntry, Key
-from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
-from group_hygiene.model.evidence import Outcome as GroupOutcome
-from group_hygiene.model.groups import (
-    INTERNAL_TOPICS,
-    Bounds,
-    Cluster,
-    Fault,
-    Group,
-    GroupType,
-    Offsets,
-    Partition,
-    Snapshot,
-    is_internal,
-)
+from group_hygiene.model.entries import Change, HistoryEntry, Key
+from group_hygiene.model.evidence import Activity, Claims, Evidence, Outcome, Protections
+from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition, Snapshot
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import Clock
-from group_hygiene.reconcile.allowance import Allowance
 from group_hygiene.spec.connection import Connection, Role
 from group_hygiene.spec.policy import Policy
 
@@ -51,6 +35,35 @@ SLICE = 4_000
 # group with its offsets when its first member joins (GroupMetadataManager.getOrCreateStreamsGroup).
 COMMITTING = frozenset({GroupType.CLASSIC, GroupType.CONSUMER, GroupType.STREAMS})
 RESTORABLE = COMMITTING | {GroupType.SHARE}
+
+# Entries of one namespace at once, and again in an hour. What has begun is finished, even if it is more.
+ENTRIES, _HOUR_S = 10_000, 3600.0
+
+
+class Allowance:
+    """How many entries the objects of a namespace may add to a ledger that other namespaces use, too.
+
+    Compaction removes what was replaced or ended, but only after a day. So the log would grow by what one namespace
+    marks and keeps again and again, until it can't be read in time. Only in memory: a new process counts from nothing.
+    """
+
+    def __init__(self) -> None:
+        # What a namespace still has, and when that was so, in monotonic seconds.
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def take(self, namespace: str, entries: int, now: float) -> Refusal | None:
+        """Count entries that the namespace is about to write; a Refusal: it must not. now: in monotonic seconds."""
+        left, at = self._left.get(namespace, (ENTRIES, now))
+        left = min(ENTRIES, left + (now - at) * ENTRIES / _HOUR_S)
+        if left <= 0:
+            wait = -left * _HOUR_S / ENTRIES / 60
+            return Refusal(
+                reasons.TOO_MANY_CHANGES,
+                f"the policies and GroupKeeps of namespace {namespace} have written more than {ENTRIES:,} marks and "
+                f"requests in an hour to the ledger that others use, too: they go on in {wait:.0f} minutes",
+            )
+        self._left[namespace] = left - entries, now
+        return None
 
 
 @dataclass
@@ -93,7 +106,7 @@ class Memory:
     reads: dict[str, float] = field(default_factory=dict)
     intents: dict[str, float] = field(default_factory=dict)
     unrecorded: dict[str, HistoryEntry] = field(default_factory=dict)
-    unsent: dict[str, tuple[GroupOutcome, Sequence[Key]]] = field(default_factory=dict)
+    unsent: dict[str, tuple[Outcome, Sequence[Key]]] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     last_records: dict[Partition, LastRecord] = field(default_factory=dict)
     of_keeps: dict[str, Activity] = field(default_factory=dict)
@@ -240,141 +253,3 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         offsets_deleted=contents.offset_deletions.get(group.id, {}),
         owner=context.connection.owners.of(group.id),
     )
-
-
-def read_protections(
-    context: Context,
-    cluster: Cluster,
-    groups: Mapping[str, Group],
-    topics: Mapping[str, int] | Fault,
-    deadline: Deadline,
-    claims: Callable[[], Claims | Refusal],
-) -> Protections:
-    """The protections by topics, checkpoints and Kubernetes objects. A source that can't be read protects all groups.
-
-    groups: at least those to judge. claims: returns the groups that Kubernetes objects name. The versions of the
-    brokers are read only for Streams groups.
-    """
-    old: tuple[str, ...] | Fault = ()
-    streams = mirrored = None
-    if any(group.type is GroupType.STREAMS for group in groups.values()):
-        old = brokers.without_streams(context.client, cluster, deadline)
-    if not isinstance(topics, Fault):
-        streams = _applications(topics, groups)
-        checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
-        # Another program may write as many as it likes: the rest of the scan has its time.
-        found = context.memory.checkpoints.read(context.client, checkpoints, Deadline(deadline.left / 4))
-        mirrored = None if isinstance(found, Fault) else found
-    with deadline.paused():
-        claimed = claims()
-    if isinstance(claimed, Claims) and context.connection.role is Role.PRIMARY:
-        # Without those of ShadowLinks, which don't name their target.
-        claimed = Claims(claimed.named)
-    return Protections(streams, mirrored, claimed, old)
-
-
-def _applications(topics: Iterable[str], ids: Iterable[str]) -> frozenset[str]:
-    """The ids for which a topic `<id>-<name>-changelog` or `<id>-<name>-repartition` may exist."""
-    owned = sorted(topic.rpartition("-")[0] for topic in topics if topic.endswith(INTERNAL_TOPICS))
-
-    def owns(name: str) -> bool:
-        # The place of the prefix in the order: topics that begin with it follow.
-        at = bisect_left(owned, f"{name}-")
-        return at < len(owned) and owned[at].startswith(f"{name}-")
-
-    return frozenset(filter(owns, ids))
-
-
-def read_offsets(
-    client: Client,
-    types: Mapping[str, GroupType],
-    coordinators: Mapping[str, int | None],
-    deadline: Deadline,
-    require_stable: bool = False,
-) -> dict[str, Offsets | Fault]:
-    """All offsets of each group, by its type in `types`. coordinators: group -> its coordinator, None = look it up.
-
-    For scans, and right before a deletion: a share group that shows no start offset at all counts as one without any.
-    """
-    sharing = {name: coordinators[name] for name, kind in types.items() if kind is GroupType.SHARE}
-    committing = {name: coordinators[name] for name in types if name not in sharing}
-    found = kafka_offsets.complete_offsets(client, sharing, deadline, again=True) if sharing else {}
-    return found | kafka_offsets.committed_offsets(client, committing, deadline, require_stable=require_stable)
-
-
-def current_offsets(
-    client: Client,
-    kind: str,
-    coordinators: Mapping[str, int | None],
-    places: Collection[Partition],
-    deadline: Deadline,
-) -> Offsets | Fault:
-    """The current offsets of one group (its id -> coordinator) for these partitions; a Fault if a commit is pending."""
-    if kind == GroupType.SHARE:
-        (shared,) = kafka_offsets.complete_offsets(client, coordinators, deadline).values()
-        if isinstance(shared, Fault):
-            return shared
-        return {place: shared[place] for place in places if place in shared}
-    (found,) = kafka_offsets.committed_offsets(client, coordinators, deadline, places, require_stable=True).values()
-    return found
-
-
-def restored_offsets(
-    client: Client, backup: Backup, coordinator: int | None, places: Collection[Partition], deadline: Deadline
-) -> Offsets | Fault:
-    """The current offsets of a backup's group for these partitions; by the backup's topic ids if brokers support it.
-
-    No Fault if a commit is pending.
-    """
-    coordinators = {backup.group: coordinator}
-    if backup.type == GroupType.SHARE:
-        return current_offsets(client, backup.type, coordinators, places, deadline)
-    return kafka_offsets.committed_by_topic_id(client, coordinators, places, backup.topic_ids, deadline)
-
-
-def internal_topics(topics: Iterable[str], group: str) -> list[str]:
-    """The topics that Kafka Streams created for the application of this id, by their names."""
-    return sorted(topic for topic in topics if is_internal(topic, group))
-
-
-def read_bounds(
-    client: Client, committed: Iterable[Iterable[Partition]], deadline: Deadline
-) -> dict[Partition, Bounds | Fault]:
-    """The start and end of every partition of these offsets. Each partition is requested once.
-
-    Call this after reading the offsets: against an older end, a newer offset would appear out of range.
-    """
-    partitions = {partition for partitions in committed for partition in partitions}
-    starts = kafka_offsets.start_offsets(client, partitions, Deadline(deadline.left / 2))
-    ends = kafka_offsets.end_offsets(client, partitions, deadline)
-    return {place: _bounds(starts[place], ends[place]) for place in partitions}
-
-
-def read_missing_topics(
-    client: Client, topics: Mapping[str, Set[str]], deadline: Deadline
-) -> dict[str, frozenset[str] | Fault]:
-    """group -> those of its topics that do not exist; a Fault if that is not known for one of them.
-
-    A Fault of a topic affects only the groups that committed there.
-    """
-    exist = kafka_cluster.topics_exist(client, set().union(*topics.values()), deadline)
-
-    def missing(names: Set[str]) -> frozenset[str] | Fault:
-        for name in sorted(names):
-            found = exist[name]
-            if isinstance(found, Fault):
-                return replace(found, message=f"topic {name}: {found.message}")
-        return frozenset(name for name in names if exist[name] is False)
-
-    return {group: missing(names) for group, names in topics.items()}
-
-
-def _bounds(start: int | Fault, end: int | Fault) -> Bounds | Fault:
-    if isinstance(start, Fault):
-        return start
-    return end if isinstance(end, Fault) else Bounds(start, end)
-
-
-def readable(offsets: Offsets | Fault | None) -> Offsets:
-    """The offsets; none if they were not or could not be read."""
-    return {} if offsets is None or isinstance(offsets, Fault) else offsets

@@ -1,44 +1,329 @@
-"""Right before a deletion, reads all evidence again and asks each of `vetoes.VETOES`. Reads only.
+"""Right before a deletion, reads all evidence about groups again, and asks each of VETOES about each. Reads only.
 
 Slow reads (tables, topics, ends of partitions, transactions) come first. State, offsets and the end of the offsets log,
-which change within seconds, come last and are valid for FRESH_S.
+which change within seconds, come last and are valid for FRESH_S. A veto judges one group by what was read, without I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
 
-from group_hygiene.decide.checks.unread import asks_records
-from group_hygiene.decide.plan import Plan, due_topics
+from group_hygiene.decide import checks
+from group_hygiene.decide.checks.lag import asks_records, unread
+from group_hygiene.decide.plan import Plan, due_topics, is_outdated
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import look_up
-from group_hygiene.kafka.offsets_log import Commit
-from group_hygiene.kafka.offsets_log import StateRecord as GroupRecord
+from group_hygiene.kafka.offsets_log import Commit, StateRecord
 from group_hygiene.kafka.offsets_topic import Found, Tail
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity
-from group_hygiene.model.groups import Cluster, Fault, Offsets, Partition
+from group_hygiene.model.entries import Mark
+from group_hygiene.model.evidence import Activity, Evidence, Verdict
+from group_hygiene.model.groups import (
+    NO_SUCH_TOPIC,
+    Bounds,
+    Cluster,
+    Description,
+    Fault,
+    Group,
+    GroupState,
+    Offsets,
+    Partition,
+    fingerprint,
+)
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile.context import (
-    Context,
-    Facts,
-    evidence_of,
+from group_hygiene.reconcile.context import Context, Facts, evidence_of
+from group_hygiene.reconcile.reads import (
     internal_topics,
     read_bounds,
+    read_evidence,
     read_missing_topics,
     read_offsets,
     read_protections,
+    read_records,
     readable,
 )
-from group_hygiene.reconcile.evidence import read_evidence
-from group_hygiene.reconcile.unread import read_records
-from group_hygiene.reconcile.uses import Uses
-from group_hygiene.reconcile.vetoes import FRESH_S, VETOES, Case, Reads, Ready, of_topics, unreadable
-from group_hygiene.reconcile.window import read_start
+from group_hygiene.reconcile.uses import Uses, earliest, read_start, recently_active
+from group_hygiene.spec.fields import format_duration, timestamp
+from group_hygiene.spec.policy import Policy
+
+# State and offsets may be at most this old when DeleteGroups is sent.
+FRESH_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A group that may be deleted, or whose `offsets` may, with the data to save.
+
+    coordinator: the broker that answered for it. lag: unread records of its partitions, if known. topic_ids: of its
+    topics that have one. why: the reason why it is due. internal_topics: of a Streams application, with their ids.
+    """
+
+    group: Group
+    coordinator: int | None
+    offsets: Offsets
+    lag: Mapping[Partition, int]
+    topic_ids: Mapping[str, str]
+    why: str
+    internal_topics: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """A batch of groups, and all that was read again about them.
+
+    groups: as listed by the scan. targets: of each group, the topics whose offsets are to be deleted; None = the whole
+    group is. seen: of each group, the offsets of these topics at the scan.
+
+    pending: groups with an open transaction. topic_ids: of the topics in `seen` and `internal`. internal: of each
+    group, the topics that hold its state. coordinators: None = look it up again. log_ends: of the offsets log, from
+    before `pending`.
+
+    The rest was read from `started` on, in monotonic time, and is valid for FRESH_S. late: that took longer. facts: all
+    evidence for the checks. commits: of each group, its first record after the end of the pipeline's tables. used:
+    groups that must not be deleted, by the log since they were first seen unchanged.
+    """
+
+    context: Context
+    policy: Policy
+    groups: Mapping[str, Group]
+    targets: Mapping[str, frozenset[str] | None]
+    seen: Mapping[str, Offsets]
+    pending: Mapping[str, Refusal]
+    topic_ids: Mapping[str, str | Fault]
+    internal: Mapping[str, Sequence[str]]
+    coordinators: Mapping[str, int | None]
+    log_ends: dict[int, int]
+    started: float
+    late: bool
+    facts: Facts
+    described: Mapping[str, Description | Fault]
+    commits: Mapping[str, Found | Fault | None]
+    used: Mapping[str, Refusal]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One group with all evidence for a veto."""
+
+    reads: Reads
+    group: Group
+
+    @property
+    def name(self) -> str:
+        return self.group.id
+
+    @property
+    def policy(self) -> Policy:
+        return self.reads.policy
+
+    @property
+    def target(self) -> frozenset[str] | None:
+        return self.reads.targets[self.name]
+
+    @property
+    def mark(self) -> Mark | None:
+        """The current mark in the ledger: another process, or a user of the command line, may have written since."""
+        return self.reads.context.journal.contents.marks.get(self.policy.uid, {}).get(self.name)
+
+    @property
+    def now(self) -> datetime:
+        return self.reads.context.clock.now()
+
+    @cached_property
+    def offsets(self) -> Offsets:
+        """The offsets to save and delete, by the fresh read."""
+        return of_topics(readable(self.reads.facts.offsets[self.name]), self.target)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict by all evidence, with requests to keep and other deletions from the ledger as it is now."""
+        evidence = evidence_of(self.reads.context, self.policy, self.group, self.reads.facts)
+        return checks.judge(self.policy, self.group, evidence, self.now)
+
+    @property
+    def topic_ids(self) -> dict[str, str | Fault]:
+        """The ids of the topics whose offsets are saved."""
+        return {place.topic: self.reads.topic_ids[place.topic] for place in self.offsets}
+
+    @property
+    def state_ids(self) -> dict[str, str | Fault]:
+        """The ids of the topics that hold its state."""
+        return {topic: self.reads.topic_ids[topic] for topic in self.reads.internal[self.name]}
+
+    def ready(self) -> Ready:
+        places, bounds = self.offsets.items(), self.reads.facts.bounds
+        return Ready(
+            group=self.group,
+            coordinator=self.reads.coordinators[self.name],
+            offsets=self.offsets,
+            lag={p: unread(known, at.offset) for p, at in places if isinstance(known := bounds[p], Bounds)},
+            topic_ids=_known(self.topic_ids),
+            why=why_due(self.verdict.evidence),
+            internal_topics=_known(self.state_ids),
+        )
+
+
+def mark_ended(case: Case) -> Refusal | None:
+    """Only a mark by the current policy, whose date has come, allows a deletion."""
+    mark = case.mark
+    if mark is None or mark.digest != case.policy.digest or mark.due > case.now:
+        return Refusal(reasons.CHANGED, "its mark is gone from the ledger, or has changed")
+    return None
+
+
+def deletion_open(case: Case) -> Refusal | None:
+    """An earlier request for the group may still be carried out."""
+    if case.name in case.reads.context.journal.contents.intents:
+        return Refusal(reasons.INTERRUPTED, "an earlier deletion of it is unresolved")
+    return None
+
+
+def state_changed(case: Case) -> Refusal | None:
+    """A group that has members now is in use; one of another protocol type is another group."""
+    described = case.reads.described[case.name]
+    if isinstance(described, Fault):
+        gone = described.code == "GROUP_ID_NOT_FOUND"
+        return Refusal(reasons.GONE, "it is gone already") if gone else unreadable(described)
+    now, by_topic = described.group, case.policy.by_topic
+    if now.state is GroupState.DEAD:
+        return Refusal(reasons.GONE, "it is gone already")
+    if by_topic and now.state is not GroupState.STABLE:
+        return Refusal(reasons.NOT_STABLE, f"its state is {now.state} now")
+    if not by_topic and now.state is not GroupState.EMPTY:
+        return Refusal(reasons.BECAME_ACTIVE, f"its state is {now.state} now")
+    if now.protocol_type != case.group.protocol_type:
+        return Refusal(reasons.CHANGED, "its protocol type changed since the scan")
+    return None
+
+
+def transaction_open(case: Case) -> Refusal | None:
+    """A deletion would succeed and lose a pending transactional commit."""
+    return case.reads.pending.get(case.name)
+
+
+def offsets_changed(case: Case) -> Refusal | None:
+    """A client that commits uses the group."""
+    committed = case.reads.facts.offsets[case.name]
+    if isinstance(committed, Fault):
+        return unreadable(committed)
+    if fingerprint(case.group, case.offsets) != fingerprint(case.group, case.reads.seen[case.name]):
+        return Refusal(reasons.CHANGED, "its committed offsets changed since the scan")
+    return None
+
+
+def used_between_scans(case: Case) -> Refusal | None:
+    """A consumer that joined and left between two scans appears only in the offsets log."""
+    return case.reads.used.get(case.name)
+
+
+def read_late(case: Case) -> Refusal | None:
+    """State and offsets that are older than FRESH_S prove nothing."""
+    if case.reads.late:
+        return Refusal(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {FRESH_S:.0f} s")
+    return None
+
+
+def refused_by_check(case: Case) -> Refusal | None:
+    """Every check of the scan must pass again, by the evidence that was read just now."""
+    return case.verdict.refusal
+
+
+def used_since_marked(case: Case) -> Refusal | None:
+    """Users were not warned about a group, or a topic of it, that was used after it was marked."""
+    mark, target = case.mark, case.target
+    if mark is None:
+        return Refusal(reasons.CHANGED, "its mark is gone from the ledger")
+    if target is None:
+        if not is_outdated(case.policy, mark, case.verdict):
+            return None
+        since = case.verdict.evidence.idle_since
+        until = "" if since is None else f", until {timestamp(since)}"
+        again = earliest("it is marked again, and due", case.now, case.policy.grace_period)
+        return Refusal(reasons.RECENTLY_ACTIVE, f"it was used after it was marked{until}{again}")
+    if target and target <= due_topics(case.policy, mark, case.verdict, case.now):
+        return None
+    return Refusal(reasons.CHANGED, "of the topics that it was marked for, some are in use again")
+
+
+def used_after_tables(case: Case) -> Refusal | None:
+    """A record of the group that the tables do not cover yet makes them outdated."""
+    answer = case.reads.commits.get(case.name)
+    if isinstance(answer, Found):
+        note = ", which the tables do not cover yet"
+        return recently_active(answer, "it matches again", case.policy.when.unused_for, note)
+    if isinstance(answer, Fault):
+        cut_off = answer.code == "OFFSET_OUT_OF_RANGE"
+        return Refusal(
+            reasons.EVIDENCE_INCOMPLETE if cut_off else reasons.EVIDENCE_UNREADABLE,
+            f"the end of {kafka_cluster.OFFSETS_TOPIC}, which the tables do not cover yet: {answer}",
+        )
+    return None
+
+
+def topic_unidentified(case: Case) -> Refusal | None:
+    """Without a topic's id, a restore could not detect a recreated topic. A topic that is gone has no id.
+
+    Brokers delete the offsets of a topic that is gone, so DeleteOffsets does not.
+    """
+    for topic, answer in (case.topic_ids | case.state_ids).items():
+        if not isinstance(answer, Fault):
+            continue
+        if answer.code != NO_SUCH_TOPIC:
+            message = f"the id of topic {topic} could not be read, for the backup: {answer}"
+            return Refusal(reasons.TOPICS_UNKNOWN, message)
+        if case.target is not None:
+            return Refusal(reasons.GONE, f"topic {topic} is gone: brokers drop its offsets by themselves")
+    return None
+
+
+# A group is deleted if none of them refuses; the first that does gives the reason.
+VETOES: tuple[Callable[[Case], Refusal | None], ...] = (
+    mark_ended,
+    deletion_open,
+    state_changed,
+    transaction_open,
+    offsets_changed,
+    used_between_scans,
+    read_late,
+    refused_by_check,
+    used_since_marked,
+    used_after_tables,
+    topic_unidentified,
+)
+
+
+def of_topics(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:
+    return offsets if topics is None else {place: at for place, at in offsets.items() if place.topic in topics}
+
+
+def unreadable(fault: Fault) -> Refusal:
+    if fault.code == "UNSTABLE_OFFSET_COMMIT":
+        return Refusal(reasons.PENDING_TRANSACTION, f"a transaction that commits for it is open: {fault.message}")
+    if fault.code.endswith("AUTHORIZATION_FAILED"):
+        return Refusal(reasons.DENIED, str(fault))
+    return Refusal(reasons.OFFSETS_UNKNOWN, str(fault))
+
+
+def _known(ids: Mapping[str, str | Fault]) -> dict[str, str]:
+    return {topic: answer for topic, answer in ids.items() if isinstance(answer, str) and answer}
+
+
+def why_due(evidence: Evidence) -> str:
+    """Why the group matched, in words, for its backup."""
+    seen, activity, parts = evidence.unchanged, evidence.activity, []
+    if isinstance(activity, Activity) and activity.idle_since is not None:
+        parts.append(
+            f"idle since {timestamp(activity.idle_since)}, by the offsets log as of {timestamp(activity.read_at)}"
+        )
+    if seen is not None:
+        parts.append(f"seen unchanged for {format_duration(seen.observed)}, since {timestamp(seen.since)}")
+    return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +474,7 @@ def _after_tables(
     if tail is None or not names:
         return {}
 
-    def matters(record: Commit | GroupRecord) -> bool:
+    def matters(record: Commit | StateRecord) -> bool:
         topics = targets[record.group]
         return topics is None or (isinstance(record, Commit) and record.topic in topics)
 

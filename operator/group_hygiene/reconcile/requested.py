@@ -27,11 +27,9 @@ from group_hygiene.model.evidence import Outcome, Verdict
 from group_hygiene.model.groups import Cluster, Fault, GroupState, GroupType, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context, Observation
-from group_hygiene.reconcile.delete_requests import not_deleted
-from group_hygiene.reconcile.deletion import apply
-from group_hygiene.reconcile.executor import Executor
+from group_hygiene.reconcile.deletion import apply, not_deleted
+from group_hygiene.reconcile.executor import Executor, Moment
 from group_hygiene.reconcile.marks import note_marks
-from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.scan import observe
 from group_hygiene.reconcile.uses import Since, Uses, read_ends
 from group_hygiene.spec.fields import format_duration

@@ -38,26 +38,20 @@ from group_hygiene.model.groups import (
 )
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import memory as process_memory
-from group_hygiene.process.clock import elapsed
-from group_hygiene.process.cpu import TURNS
-from group_hygiene.reconcile.context import (
-    Context,
-    Facts,
-    Observation,
-    evidence_of,
+from group_hygiene.process.clock import TURNS, elapsed
+from group_hygiene.reconcile.context import Context, Facts, Observation, evidence_of
+from group_hygiene.reconcile.executor import Executor, Moment
+from group_hygiene.reconcile.reads import (
     read_bounds,
+    read_evidence,
     read_missing_topics,
     read_offsets,
     read_protections,
+    read_records,
     readable,
 )
-from group_hygiene.reconcile.evidence import read_evidence
-from group_hygiene.reconcile.executor import Executor
-from group_hygiene.reconcile.preconditions import Moment
 from group_hygiene.reconcile.selection import Budget, Selection, most_costly
-from group_hygiene.reconcile.sightings import new_notes
-from group_hygiene.reconcile.unread import read_records
-from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow
+from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow, new_notes
 from group_hygiene.spec.policy import Policy
 
 _WRITE_S = 2.0
@@ -192,7 +186,7 @@ class _Scan(Facts):
         context, contents = self.context, self.context.journal.contents
         seen, size = contents.seen.setdefault(context.connection.uid, {}), selection.size
         verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in selection.policies}
-        reading = _Reading(self, selection.policies, whole)
+        reading = _EvidenceReader(self, selection.policies, whole)
         for selected in slices:
             for key in self.left_out.keys() & verdicts:
                 del verdicts[key]
@@ -259,7 +253,7 @@ class _Scan(Facts):
         selected: Mapping[str, list[Group]],
         verdicts: Mapping[str, Verdicts],
         charge: Callable[[Policy, float], bool],
-        reading: _Reading,
+        reading: _EvidenceReader,
     ) -> None:
         """Judge, read the evidence that verdicts need, and judge those groups again, until no verdict needs more.
 
@@ -489,7 +483,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     if incomplete and grown is not None:
         # It is the cause: brokers disagree about the coordinators of groups.
         incomplete = (grown.message, *incomplete)
-    notes = (*listing.notes, *_undescribed(listing.group_faults), *_mirror_notes(memory.checkpoints.problem))
+    notes = _notes(listing, memory.checkpoints.problem)
     snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, notes, clock.now(), scan.coverage)
     scan.end_scans(policies, snapshot, types if not states or GroupState.EMPTY in states else None)
     scan.note()
@@ -517,7 +511,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     return Observation(snapshot, verdicts, conditions, scan.protections, unfiltered, visible, scan.left_out)
 
 
-class _Reading:
+class _EvidenceReader:
     """Reads evidence in turns of namespaces: first the connection's own, then those that want fewer groups.
 
     Others than the connection's may take as long together as is left of the scan, so half of it. If there are policies
@@ -634,19 +628,17 @@ def _incomplete(cluster: Cluster, listing: Listing, after: Cluster | Fault, lost
     return tuple(dict.fromkeys(problems))
 
 
-def _undescribed(faults: Mapping[str, Fault]) -> tuple[str, ...]:
-    """A note about listed groups whose state could not be read: no policy that deletes selects them."""
-    if not faults:
-        return ()
-    name, fault = min(faults.items())
-    return (f"the states of {len(faults)} groups are not known, so none of them is deleted: {name}: {fault}",)
-
-
-def _mirror_notes(problem: Fault | None) -> tuple[str, ...]:
-    """A note about checkpoints that could not be read to their end: any group may be mirrored."""
-    if problem is None:
-        return ()
-    return (f"which groups MirrorMaker 2 mirrors is not known (mirrorMaker.checkpointTopics): {problem}",)
+def _notes(listing: Listing, mirrored: Fault | None) -> tuple[str, ...]:
+    """mirrored: why checkpoints could not be read to their end, so that any group may be mirrored."""
+    notes = [*listing.notes]
+    if listing.group_faults:
+        # No policy that deletes selects them.
+        name, fault = min(listing.group_faults.items())
+        count = len(listing.group_faults)
+        notes.append(f"the states of {count} groups are not known, so none of them is deleted: {name}: {fault}")
+    if mirrored is not None:
+        notes.append(f"which groups MirrorMaker 2 mirrors is not known (mirrorMaker.checkpointTopics): {mirrored}")
+    return tuple(notes)
 
 
 def _held(verdicts: Verdicts) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from group_hygiene.model.groups import Group
-from group_hygiene.process.cpu import TURNS
+from group_hygiene.process.clock import TURNS
 from group_hygiene.spec.policy import Policy
 
 

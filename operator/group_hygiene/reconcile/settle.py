@@ -16,8 +16,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Intent, Key, Mark, OutcomeType, Removal
-from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
+from group_hygiene.model.entries import Change, HistoryEntry, Intent, Key, Mark, OutcomeType, Removal
 from group_hygiene.model.evidence import Outcome, OutcomeKind
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.naming import truncated_list
@@ -101,7 +100,7 @@ class DeletionFacts:
     backup: the keys of the deletion's backup, if this process wrote it. mark: of the group, by the same policy.
     """
 
-    deletion: Intent | OutcomeEntry
+    deletion: Intent | HistoryEntry
     state: DeletionState
     answer: Answer | None
     remains: Remains
@@ -131,7 +130,7 @@ class Done(NamedTuple):
     """
 
     outcome: Outcome
-    entry: OutcomeEntry
+    entry: HistoryEntry
     changes: tuple[Change, ...]
 
     def adding(self, text: str, changes: Sequence[Change] = ()) -> Done:
@@ -262,7 +261,7 @@ def _outcome(facts: DeletionFacts, then: End) -> Outcome:
         if answer is None:
             raise ValueError("the request was answered, but no answer is given")
         return answer.outcome
-    if isinstance(deletion, OutcomeEntry) and not then.reason:
+    if isinstance(deletion, HistoryEntry) and not then.reason:
         return Outcome(deletion.group, then.kind, deletion.reason, deletion.message)
     message = then.message.format(left=facts.remains.left, whole=deletion.partitions)
     if then.kind is not OutcomeKind.DELETED or not deletion.topics:
@@ -272,9 +271,9 @@ def _outcome(facts: DeletionFacts, then: End) -> Outcome:
     return Outcome(deletion.group, then.kind, reasons.OFFSETS_DELETED, message, tuple(topics))
 
 
-def _entry(facts: DeletionFacts, then: End, outcome: Outcome) -> OutcomeEntry:
+def _entry(facts: DeletionFacts, then: End, outcome: Outcome) -> HistoryEntry:
     deletion, deleted = facts.deletion, outcome.kind is OutcomeKind.DELETED
-    return OutcomeEntry(
+    return HistoryEntry(
         group=deletion.group,
         id=deletion.id,
         at=deletion.at if then.keeps_time else facts.now,

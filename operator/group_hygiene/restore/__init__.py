@@ -3,7 +3,6 @@
 Like `reconcile`, it asks the guard right before each change, and a partition without evidence is left alone. Does not
 import Kubernetes.
 
-    restorable    which offsets of a backup may be committed, and the results; pure
-    restoration   reads, decides, commits and verifies, group by group
-    grouprestore  the GroupRestore object: its request and its status; pure
+    restorable   which offsets of a backup may be committed, the results, and the GroupRestore object; pure
+    restoration  reads, decides, commits and verifies, group by group
 """

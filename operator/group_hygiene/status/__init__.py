@@ -3,11 +3,7 @@
 Conditions follow metav1.Condition and kstatus: Ready always; Reconciling and Stalled only while True. Bounded: counts,
 and at most 20 sample groups.
 
-    conditions      conditions, and the statuses that are nothing else
-    of_policies     the status of a GroupPolicy after a run
-    of_connections  the status of a KafkaConnection after a scan
-    of_keeps        the status of a GroupKeep
-    of_alerts       the conditions of alerts
-    redaction       messages that objects outside the connection's namespace may show
-    patch           whether a change is worth a write, and the patch
+    conditions      conditions, statuses that are nothing else, whether a change is worth a write, and redaction
+    of_policies     the status of a GroupPolicy after a run, with the conditions of its alerts
+    of_connections  the statuses of a KafkaConnection after a scan, and of a GroupKeep
 """

@@ -7,9 +7,8 @@ with a Need. `reconcile.observe` reads only that evidence, only for these groups
 
     needed   groups that are protected, or for which being Empty is normal
     used     whether the group is in use: its state, the offsets log, and the operator's scans
-    offsets  whether the committed offsets are known, and when Kafka deletes them
-    stale    DeleteOffsets: topics that no member reads
-    unread   records after the committed offsets
+    offsets  whether the committed offsets are known, when Kafka deletes them, and whether members read their topics
+    lag      records after the committed offsets, and whether these are in range
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from group_hygiene.decide.checks import needed, offsets, stale, unread, used
+from group_hygiene.decide.checks import lag, needed, offsets, used
 from group_hygiene.model.evidence import Evidence, Need, Verdict
 from group_hygiene.model.groups import Group
 from group_hygiene.model.reasons import Refusal
@@ -36,7 +35,7 @@ def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ve
         if isinstance(answer, Need):
             return Verdict(group, evidence, answer.refusal, need=answer)
         return Verdict(group, evidence, answer)
-    topics = stale.unread_topics(policy, evidence, now) if policy.action is Action.DELETE_OFFSETS else None
+    topics = offsets.unread_topics(policy, evidence, now) if policy.action is Action.DELETE_OFFSETS else None
     return Verdict(group, evidence, None, topics if isinstance(topics, frozenset) else frozenset())
 
 
@@ -65,20 +64,20 @@ CHECKS: tuple[Check, ...] = (
     *PROTECTIONS,
     used.dead,
     used.not_empty,
-    stale.lives,
+    offsets.lives,
     used.simple,
     used.evidence_known,
     used.idle,
     offsets.expires,
-    stale.used_lately,
+    offsets.used_lately,
     offsets.offsets_known,
     offsets.nothing_started,
     offsets.committed,
     offsets.topics_deleted,
     used.unchanged,
-    stale.unread,
-    unread.caught_up,
-    unread.lag,
-    unread.in_range,
+    offsets.unread,
+    lag.caught_up,
+    lag.lag,
+    lag.in_range,
 )
 ALERT_CHECKS = tuple(check for check in CHECKS if check not in PROTECTIONS)

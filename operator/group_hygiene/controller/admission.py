@@ -1,23 +1,76 @@
-"""Checks right before each change whether the run may still make it (see reconcile.Guard). Reads only."""
+"""Which objects a connection admits, and whether a run may still make a change for them. Reads only; no Kafka here.
+
+A grant is known at the start of a run, and read again right before each change (see reconcile.Guard). An error in our
+own code ends one piece of work, such as one policy's plan, and not that of others.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from group_hygiene.controller.api import KINDS, Api
 from group_hygiene.controller.objects import Object, is_over, refuse_unusable
-from group_hygiene.errors import ApiError, NotFound, SpecError
+from group_hygiene.errors import ApiError, HygieneError, LedgerProblem, NotFound, SpecError
 from group_hygiene.model import reasons
+from group_hygiene.model.group_keep import GroupKeep
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import Clock
-from group_hygiene.spec.connection import Connection, Grant, grant, parse_access_only, parse_connection
+from group_hygiene.restore.restorable import RestoreRequest
+from group_hygiene.spec.connection import (
+    Connection,
+    Grant,
+    Right,
+    admit_right,
+    grant,
+    parse_access_only,
+    parse_connection,
+)
+from group_hygiene.spec.policy import Policy
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 # For so long labels of namespaces count as current when it is decided which policies run.
 _LABELS_S = 30.0
+
+S = TypeVar("S", Policy, RestoreRequest, GroupKeep)
+R = TypeVar("R", RestoreRequest, GroupKeep)
+
+
+def isolated(what: str, work: Callable[P, Result], *arguments: P.args, **named: P.kwargs) -> Result | Refusal:
+    """The result of `work`; a Refusal after an error in our own code. what: the work's object, for the log.
+
+    Raises HygieneError and MemoryError, which concern all work.
+    """
+    try:
+        return work(*arguments, **named)
+    except (HygieneError, MemoryError):
+        raise
+    except Exception as error:
+        log.exception("%s: unexpected; trying again at its next run", what)
+        return internal_error(error)
+
+
+def tried(what: str, work: Callable[P, Result], *arguments: P.args, **named: P.kwargs) -> Result | Refusal:
+    """As `isolated`; a Refusal also if the ledger can't be used, so that policies still run."""
+    try:
+        return isolated(what, work, *arguments, **named)
+    except LedgerProblem as error:
+        return Refusal.of(error)
+
+
+def internal_error(error: Exception) -> Refusal:
+    """The Refusal for an internal error. Its text may name objects of other tenants: only the log shows it."""
+    if isinstance(error, MemoryError):
+        return Refusal(reasons.MEMORY_EXHAUSTED, "the operator has too little memory for this run; it tries again")
+    return Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")
 
 
 @dataclass(frozen=True)
@@ -144,3 +197,46 @@ def read_change(api: Api, plural: str, before: Object) -> Refusal | None:
 def _version(obj: Object) -> tuple[Any, ...]:
     """The edition of a spec, and whether a restore is over: its status may be older in the store."""
     return obj["metadata"]["uid"], int(obj["metadata"].get("generation") or 0), obj["spec"], is_over(obj)
+
+
+@dataclass(frozen=True)
+class Admitted(Generic[S]):
+    """A policy, GroupRestore or GroupKeep that the connection admits. spec: narrowed to what its namespace may use."""
+
+    obj: Object
+    spec: S
+    granted: Granted
+
+    @property
+    def uid(self) -> str:
+        return str(self.obj["metadata"]["uid"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.obj["metadata"]["namespace"])
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.obj['metadata']['name']}"
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        return self.obj.get("status") or {}
+
+
+AdmittedPolicy = Admitted[Policy]
+
+
+def admitted(granted: Granted, obj: Object, right: Right, parse: Callable[[Object], R]) -> Admitted[R] | Refusal:
+    """A GroupRestore or GroupKeep, narrowed to the groups of the grant; a Refusal = it does not run."""
+    patterns = None if granted.grant is None else granted.grant.groups(right)
+    what, connection = "restore" if right is Right.RESTORE else "keep", granted.connection.key
+    try:
+        refuse_unusable(obj)
+        admit_right(connection, granted.namespace, granted.grant, right)
+        spec = isolated(f"a {what} of connection {connection}", parse, obj)
+    except SpecError as error:
+        return Refusal.of(error)
+    if isinstance(spec, Refusal):
+        return spec
+    return Admitted(obj, spec if patterns is None else replace(spec, granted=patterns.matches), granted)
