@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.cli.reports import _write
+from group_hygiene.cli.spark_commands import _write
 from group_hygiene.errors import UsageError
 from group_hygiene.report.charts import by_day, curve, draw, strips
 from group_hygiene.report.comparison import decode, encode

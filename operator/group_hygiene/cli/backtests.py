@@ -13,7 +13,7 @@ import click
 
 from group_hygiene.cli.options import duration, file_option, output_option, past, since
 from group_hygiene.cli.output import Column, Document, Report, Table, show
-from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
+from group_hygiene.cli.spark_commands import needs_spark, progress_printer, spark_options
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.durations import format_duration, whole_seconds
 from group_hygiene.spec.policy import Action, Policy

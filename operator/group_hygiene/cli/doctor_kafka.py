@@ -47,7 +47,7 @@ from group_hygiene.spec.msk import region_of
 from group_hygiene.spec.policy import Action, Policy
 
 if TYPE_CHECKING:
-    from group_hygiene.cli.doctor_kubernetes import Kubernetes
+    from group_hygiene.cli.doctor import Kubernetes
 
 _GROUPS_ASKED = 200
 _DOC = "docs/kafka-permissions.md"
