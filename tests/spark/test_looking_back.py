@@ -22,7 +22,7 @@ from group_hygiene.cli.output import show
 from group_hygiene.errors import HygieneError
 from group_hygiene.pipeline.backtest.run import backtest as run
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
-from group_hygiene.report.wording import printable
+from group_hygiene.report.findings import printable
 from sandbox.spark.jars import jars
 from tests.findings import HOSTILE
 from tests.spark.histories import Bronze, classic, commit, moment

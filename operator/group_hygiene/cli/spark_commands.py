@@ -39,7 +39,7 @@ def _group(given: dict[str, Any]) -> None:
     given["spark"] = spark | {"log": spark["log"] or _log_file()}
 
 
-# Of all Spark jobs; the command gets them as `warehouse` and `spark`, for session.Options.
+# Of all Spark jobs; the command gets them as `warehouse` and `spark`, for jobs.Options.
 spark_options = with_options(
     click.option(
         "--warehouse",
@@ -240,8 +240,7 @@ def run(target: ChosenCluster, **given: Any) -> int:
 def _run(names: tuple[str, ...], target: ChosenCluster | None, given: dict[str, Any]) -> int:
     with needs_spark():
         from group_hygiene.pipeline import jobs
-        from group_hygiene.pipeline.maintain import Retention
-        from group_hygiene.pipeline.session import Options
+        from group_hygiene.pipeline.jobs import Options, Retention
     periods = {"history": "keep_history", "commits": "keep_every_commit"}
     work = jobs.Work(
         jobs=[jobs.Job(name) for name in names],
@@ -318,10 +317,10 @@ def report(**given: Any) -> int:
     """
     with needs_spark():
         from group_hygiene.pipeline import jobs
-        from group_hygiene.pipeline.backtest.suggest import with_suggestions
-        from group_hygiene.pipeline.session import Options
+        from group_hygiene.pipeline.backtest.run import with_suggestions
+        from group_hygiene.pipeline.jobs import Options
         from group_hygiene.pipeline.survey import survey
-        from group_hygiene.report import comparison
+        from group_hygiene.report.findings import decode, encode
         from group_hygiene.report.page import render
     from group_hygiene.cli.target import read_connection_file
 
@@ -332,7 +331,7 @@ def report(**given: Any) -> int:
     before = None
     if given["since"] is not None:
         # Before it is replaced: it may be that of the same page.
-        before = comparison.decode(given["since"].read_bytes(), str(given["since"]))
+        before = decode(given["since"].read_bytes(), str(given["since"]))
     connection = read_connection_file(given["connection_file"])
     owners = NO_OWNERS if connection is None else connection.owners
     warehouse, progress = jobs.warehouse_uri(given["warehouse"]), progress_printer()
@@ -349,7 +348,7 @@ def report(**given: Any) -> int:
     findings = jobs.once(Options(**given["spark"]), work, progress)
     _write(listing, findings.listing)
     _write(file, render(findings, listing.name, before).encode())
-    _write(numbers, comparison.encode(findings).encode())
+    _write(numbers, encode(findings).encode())
     progress(f"report: {file}, {file.stat().st_size / 1024:,.0f} KiB; {listing.name} and {numbers.name} beside it")
     for text in findings.notes:
         note(text)

@@ -24,10 +24,9 @@ from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.naming import FORMULAS
-from group_hygiene.pipeline.coverage import Progress, activity_at, read_coverage
 from group_hygiene.pipeline.name_patterns import patterned, with_placeholders
-from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit
-from group_hygiene.report.wording import counted
+from group_hygiene.pipeline.tables import Progress, activity_at, read_coverage
+from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit, counted
 from group_hygiene.spec.catalogue import likely_program
 from group_hygiene.spec.owners import NO_OWNERS, Owners
 
