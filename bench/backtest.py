@@ -32,7 +32,7 @@ from bench.lives import LEAST_DAYS, RULE
 from bench.past import LEAST_GROUPS, Past, Regret, write_past
 from group_hygiene.errors import HygieneError
 from group_hygiene.pipeline.backtest.tally import REGRETS
-from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.pipeline.jobs import Options, spark_session
 from group_hygiene.spec.fields import format_duration, timestamp
 from sandbox.proc import Peak
 from sandbox.spark.jars import jars

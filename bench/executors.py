@@ -24,8 +24,7 @@ from bench.logs import LEAST_RECORDS, log_of
 from bench.pipeline import filled
 from group_hygiene.errors import HygieneError
 from group_hygiene.kafka.client import connect
-from group_hygiene.pipeline.jobs import Job, Work, repeat
-from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.pipeline.jobs import Job, Options, Work, repeat, spark_session
 from group_hygiene.pipeline.store import read
 from group_hygiene.pipeline.tables import ACTIVITY
 from group_hygiene.spec.client_settings import Settings

@@ -19,12 +19,10 @@ from pyspark.sql import SparkSession
 from bench.lives import DAY, LEAST_DAYS, NEVER, NO_COMMIT, SECOND, How, Lives, Numbers, Span, lives, span
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.coverage import Place, Progress
 from group_hygiene.pipeline.ingest.reading import Tables, advanced
 from group_hygiene.pipeline.ingest.task import Range, Sink
-from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.table_file import TableFile
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
+from group_hygiene.pipeline.store import Table, TableFile
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, Place, Progress
 
 LOG_PARTITIONS = 50
 LEAST_GROUPS = 500

@@ -11,8 +11,8 @@ from playwright.sync_api import Page, ViewportSize, sync_playwright
 from bench.command import run, say
 from bench.past import write_past
 from group_hygiene.errors import HygieneError
-from group_hygiene.pipeline.backtest.suggest import with_suggestions
-from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.pipeline.backtest.run import with_suggestions
+from group_hygiene.pipeline.jobs import Options, spark_session
 from group_hygiene.pipeline.survey import survey
 from group_hygiene.report.page import render
 from group_hygiene.spec.connection import GroupOwner, Owners

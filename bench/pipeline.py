@@ -42,8 +42,7 @@ from group_hygiene.errors import HygieneError
 from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.pipeline.jobs import Job, Work, repeat
-from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.pipeline.jobs import Job, Options, Work, repeat, spark_session
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec

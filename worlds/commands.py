@@ -17,10 +17,7 @@ from faults.errors import FaultsError
 from group_hygiene.cli import main
 
 _IMPORTED = (
-    *(
-        f"group_hygiene.cli.{name}"
-        for name in ("deletions", "doctor_kafka", "doctor_kubernetes", "keep_requests", "restores")
-    ),
+    *(f"group_hygiene.cli.{name}" for name in ("deletions", "doctor", "doctor_kafka", "history", "keep_requests")),
     "group_hygiene.controller.api",
 )
 for _module in _IMPORTED:

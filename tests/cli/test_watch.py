@@ -14,8 +14,7 @@ from typing import IO
 
 import pytest
 
-from group_hygiene.cli.output import Column, Report, Table
-from group_hygiene.cli.watch import show_each
+from group_hygiene.cli.output import Column, Report, Table, show_each
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.cli.conftest import Run

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.pipeline.jobs import Options, spark_session
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.spark.jars import jars

@@ -10,11 +10,20 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from group_hygiene.pipeline.coverage import Place, Progress, read_progress
 from group_hygiene.pipeline.ingest.reading import Choices, Tables, advanced
 from group_hygiene.pipeline.ingest.task import Range, Sink
 from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, QUARANTINE, RECORDS
+from group_hygiene.pipeline.tables import (
+    ACTIVITY,
+    COMMITS,
+    COVERAGE,
+    GROUP_STATES,
+    QUARANTINE,
+    RECORDS,
+    Place,
+    Progress,
+    read_progress,
+)
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 # When the log was read.

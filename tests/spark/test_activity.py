@@ -20,8 +20,7 @@ from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.pipeline import jobs
 from group_hygiene.pipeline.ingest import reading
 from group_hygiene.pipeline.ingest.reading import Tables
-from group_hygiene.pipeline.jobs import Job, Work, repeat
-from group_hygiene.pipeline.maintain import Retention, maintain
+from group_hygiene.pipeline.jobs import Job, Retention, Work, maintain, repeat
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
 from tests.spark.histories import Bronze, Event, classic, client, commit, epoch, member, moment, state, wiped
 

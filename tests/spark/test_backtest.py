@@ -17,9 +17,9 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
 from group_hygiene.pipeline.backtest import run
-from group_hygiene.pipeline.backtest.lives import extent, histories, lives
+from group_hygiene.pipeline.backtest.replay import Trial
 from group_hygiene.pipeline.backtest.run import Backtest, Terms, backtest
-from group_hygiene.pipeline.backtest.trial import Trial
+from group_hygiene.pipeline.backtest.tally import extent, histories, lives
 from group_hygiene.pipeline.ingest.reading import ingest
 from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.connection import ActivitySpec

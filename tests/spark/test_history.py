@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline.backtest.lives import extent, lives
-from group_hygiene.pipeline.backtest.lives import histories as histories_of
 from group_hygiene.pipeline.backtest.replay import History, Steps, Stretch
+from group_hygiene.pipeline.backtest.tally import extent, lives
+from group_hygiene.pipeline.backtest.tally import histories as histories_of
 from group_hygiene.pipeline.ingest.fold import Fold, Run
-from group_hygiene.pipeline.maintain import Retention, maintain
+from group_hygiene.pipeline.jobs import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
 from tests.spark.test_activity import HISTORIES

@@ -22,7 +22,7 @@ from group_hygiene.cli.output import show
 from group_hygiene.errors import HygieneError
 from group_hygiene.pipeline.backtest.run import backtest as run
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
-from group_hygiene.report.wording import printable
+from group_hygiene.report.findings import printable
 from sandbox.spark.jars import jars
 from tests.findings import HOSTILE
 from tests.spark.histories import Bronze, classic, commit, moment
@@ -499,7 +499,7 @@ def test_a_report_that_does_not_fit(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text("before")
     # What a process may write at the most is, to it, like a disk that is full.
-    write = "import pathlib, resource, sys; from group_hygiene.cli.reports import _write; "
+    write = "import pathlib, resource, sys; from group_hygiene.cli.spark_commands import _write; "
     write += "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)); "
     write += "_write(pathlib.Path(sys.argv[1]), 20_000 * b'x')"
     done = subprocess.run(

@@ -12,12 +12,11 @@ from deltalake import QueryBuilder, Schema
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
 
-from group_hygiene.pipeline.backtest.lives import extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps
-from group_hygiene.pipeline.coverage import activity_at, read_coverage
-from group_hygiene.pipeline.maintain import Retention, maintain
+from group_hygiene.pipeline.backtest.tally import extent, lives
+from group_hygiene.pipeline.jobs import Retention, maintain
 from group_hygiene.pipeline.store import Table
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE, RECORDS
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE, RECORDS, activity_at, read_coverage
 from tests.spark.histories import HOUR, START, Bronze, commit, milliseconds, moment, wiped
 
 

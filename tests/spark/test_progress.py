@@ -10,10 +10,9 @@ import pytest
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.offsets_topic import LogBounds
-from group_hygiene.pipeline.coverage import Place, Progress
-from group_hygiene.pipeline.ingest.progress import cut_off, plan, refuse_others
+from group_hygiene.pipeline.ingest.reading import cut_off, plan, refuse_others
 from group_hygiene.pipeline.store import Held, Table
-from group_hygiene.pipeline.tables import RECORDS
+from group_hygiene.pipeline.tables import RECORDS, Place, Progress
 
 NOW, EARLIER = datetime(2030, 1, 31, 12, tzinfo=UTC), datetime(2030, 1, 30, tzinfo=UTC)
 BEFORE = Progress("ours", "topic-1", 3, 7, {0: Place(100, EARLIER), 1: Place(20, EARLIER, EARLIER)})

@@ -9,9 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import Halted
-from group_hygiene.pipeline.coverage import read_coverage, read_progress
-from group_hygiene.pipeline.maintain import maintain
-from group_hygiene.pipeline.tables import COVERAGE
+from group_hygiene.pipeline.jobs import maintain
+from group_hygiene.pipeline.tables import COVERAGE, read_coverage, read_progress
 from tests.spark.histories import Bronze, commit
 
 

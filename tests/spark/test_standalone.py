@@ -54,7 +54,7 @@ import sys
 from group_hygiene.kafka.client import connect
 from group_hygiene.pipeline.ingest import reading
 from group_hygiene.pipeline.ingest.reading import ingest
-from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.pipeline.jobs import Options, spark_session
 from group_hygiene.spec.client_settings import Settings
 from pathlib import Path
 servers, jars, folder, warehouse = sys.argv[1:]

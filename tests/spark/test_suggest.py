@@ -12,7 +12,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from group_hygiene.cli.manifests import read_manifests
-from group_hygiene.pipeline.backtest.suggest import with_suggestions
+from group_hygiene.pipeline.backtest.run import with_suggestions
 from group_hygiene.pipeline.survey import survey
 from group_hygiene.pipeline.tables import COVERAGE
 from group_hygiene.report.findings import Findings, Suggestion

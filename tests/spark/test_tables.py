@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from group_hygiene.errors import PipelineError
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.table_file import TableFile
+from group_hygiene.pipeline.store import TableFile
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE
 from tests.spark.bronze import all_rows, append
 

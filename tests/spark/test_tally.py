@@ -19,9 +19,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from bench.backtest import Known, differences, policy
 from bench.past import write_past
 from group_hygiene.cli.backtests import _document
+from group_hygiene.pipeline.backtest.replay import Trial
 from group_hygiene.pipeline.backtest.run import Terms, backtest
 from group_hygiene.pipeline.backtest.tally import SCHEMA, OnTrial, Regret, Row, Sums, counted
-from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.policy import parse_policy
 from sandbox.spark.event_log import SETTINGS, tasks_by_executor

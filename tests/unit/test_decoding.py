@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
 from group_hygiene.kafka.record_columns import Slices
-from group_hygiene.pipeline.ingest.decoder import decode_all, read_classic_groups, read_commits
+from group_hygiene.pipeline.ingest.task import decode_all, read_classic_groups, read_commits
 from group_hygiene.pipeline.tables import COMMITS, QUARANTINE
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key, damaged, text
 

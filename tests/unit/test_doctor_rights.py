@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
-from group_hygiene.cli import doctor_kubernetes
-from group_hygiene.cli.doctor import CheckResult
-from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes
+from group_hygiene.cli import doctor
+from group_hygiene.cli.doctor import Account, CheckResult, Kubernetes
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.controller.api import Inspection
 from group_hygiene.errors import ApiError
@@ -57,7 +56,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     server = _Answers(("127.0.0.1", 0), _Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     client = ApiClient(Configuration(host=f"http://127.0.0.1:{server.server_port}"))
-    monkeypatch.setattr(doctor_kubernetes, "load_config", lambda **_: client)
+    monkeypatch.setattr(doctor, "load_config", lambda **_: client)
 
     def answering(answers: Mapping[str, Any]) -> Kubernetes:
         server.answers = answers
@@ -95,7 +94,7 @@ def _published(without: str = "") -> dict[str, Any]:
 def test_crds_that_the_account_may_not_read(ask: Ask, answer: Any, results: list[CheckResult], text: str) -> None:
     """What the API server publishes to every user decides instead."""
     known = ask({OPENAPI: answer})
-    found = list(doctor_kubernetes._crds(known))
+    found = list(doctor._crds(known))
     assert [finding.check for finding in found] == [f"CRD {kind}" for kind in PLURALS]
     assert [finding.result for finding in found] == results
     assert text in found[0].found
@@ -132,7 +131,7 @@ def test_policies_of_an_operator_of_some_namespaces(
     grants = [{"namespaces": namespaces, "groups": ["*"], "actions": ["Delete"]} for namespaces in access]
     spec = {"bootstrapServers": ["kafka:9092"], "access": grants}
     connection = parse_connection({"metadata": {"name": "main", "namespace": "kafka", "uid": "1"}, "spec": spec})
-    found = list(doctor_kubernetes._receivers(known, connection))
+    found = list(doctor._receivers(known, connection))
     assert [policy.namespace for policy in known.policies] == listed
     assert all(policy.enforced for policy in known.policies)
     assert [finding.found[: len(text)] for finding, text in zip(found, problems, strict=False)] == problems
@@ -163,8 +162,8 @@ def test_what_the_operator_refused(
     known = ask({f"{GROUP}/namespaces/kafka/grouppolicies": listed})
     spec = {"bootstrapServers": ["kafka:9092"]}
     connection = parse_connection({"metadata": {"name": "main", "namespace": "kafka", "uid": "1"}, "spec": spec})
-    assert [each.check for each in doctor_kubernetes._receivers(known, connection)] == ["receivers"]
-    found = list(doctor_kubernetes._blocked(known.listed))
+    assert [each.check for each in doctor._receivers(known, connection)] == ["receivers"]
+    found = list(doctor._blocked(known.listed))
     says = [f"GroupPolicy kafka/p and 1 more, reported by the operator: {reason}: 2h apart"]
     assert [(each.result, each.found) for each in found] == [(result, says[0])] * (result is not None)
 

@@ -21,11 +21,11 @@ pytest.importorskip("pyspark")
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.partition import RawFetched
 from group_hygiene.kafka.record_columns import Records, Slices
-from group_hygiene.pipeline import store, table_file
+from group_hygiene.pipeline import store
 from group_hygiene.pipeline.ingest import fetch, task
 from group_hygiene.pipeline.ingest.fold import Run
 from group_hygiene.pipeline.ingest.task import Range, Round, Sink
-from group_hygiene.pipeline.table_file import Part
+from group_hygiene.pipeline.store import Part
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, QUARANTINE, RECORDS
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.fields import one_line
@@ -122,7 +122,7 @@ def test_a_file_has_so_many_rows_at_most(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_large_rows_do_not_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are written at so many bytes, however few they are."""
-    monkeypatch.setattr(table_file, "_BUFFER_BYTES", 1000)
+    monkeypatch.setattr(store, "_BUFFER_BYTES", 1000)
     large = (b"\x63" * 100, b"\x63" * 500)
     (part,) = written(tmp_path, batch(0, large), batch(1, large), batch(2, large), batch(3, large))
     assert part.rows == 4
@@ -159,7 +159,7 @@ def test_nothing_comes_of_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("together", [1, 3, 1000])
 def test_the_metadata_of_a_file_for_delta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int) -> None:
     """The ends of the first columns over all that is in it, however it came there."""
-    monkeypatch.setattr(table_file, "_ROW_GROUP", together)
+    monkeypatch.setattr(store, "_ROW_GROUP", together)
     (part,) = written(tmp_path, batch(5, COMMIT, COMMIT), batch(1, COMMIT), batch(9, COMMIT))
     same = {"era": 2, "batch": 7, "log_partition": 4}
     assert part.rows == 4
@@ -190,7 +190,7 @@ def test_unknown_times(tmp_path: Path, time: int) -> None:
 
 def test_a_text_that_is_too_long_for_statistics(tmp_path: Path) -> None:
     """Parquet has no minimum and maximum of it, also if it has those of other row groups."""
-    file = table_file.TableFile(str(tmp_path), ACTIVITY)
+    file = store.TableFile(str(tmp_path), ACTIVITY)
     empty = dict.fromkeys(ACTIVITY.schema.names) | {"commits_by_day": [], "topics_after": [], "log_partition": 3}
     for cluster in ("a", "b" * 5_000):
         file.add(pa.RecordBatch.from_pylist([empty | {"cluster_id": cluster}], ACTIVITY.schema))
@@ -252,7 +252,7 @@ def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
     offset = {"topic": "t", "partition": 1, "offset": 7, "leader_epoch": 0, "metadata": "", "commit_time": None}
     row = dict.fromkeys(ACTIVITY.schema.names) | {"group": "g", "offsets": [offset], "last_clients": [client]}
     row |= {"log_partition": 3, "commits_by_day": [(date(2026, 11, 25), 1)], "topics_after": []}
-    file = table_file.TableFile(str(tmp_path), ACTIVITY)
+    file = store.TableFile(str(tmp_path), ACTIVITY)
     file.add(pa.RecordBatch.from_pylist([row], ACTIVITY.schema))
     written = pq.ParquetFile(tmp_path / "activity" / file.finished().file.path).metadata.row_group(0)
     columns = [written.column(index) for index in range(written.num_columns)]
@@ -265,8 +265,8 @@ def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "with_it", "clients"),
     [
-        pytest.param("ingest.fetch", {"decoder", "fetch", "fold", "ingest", "task"}, {"kafka"}, id="fetch"),
-        pytest.param("ingest.task", {"decoder", "fold", "ingest", "task"}, set(), id="task"),
+        pytest.param("ingest.fetch", {"fetch", "fold", "ingest", "task"}, {"kafka"}, id="fetch"),
+        pytest.param("ingest.task", {"fold", "ingest", "task"}, set(), id="task"),
     ],
 )
 def test_it_drags_nothing_along(module: str, with_it: set[str], clients: set[str]) -> None:
@@ -276,16 +276,16 @@ def test_it_drags_nothing_along(module: str, with_it: set[str], clients: set[str
     program = f"import sys, group_hygiene.pipeline.{module}; print(*sorted(sys.modules))"
     listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     ours = {name.rpartition(".")[2] for name in listed if name.startswith("group_hygiene.pipeline.")}
-    assert ours == with_it | {"store", "table_file"}
+    assert ours == with_it | {"store"}
     assert {"kafka", "pyspark", "kubernetes"} & set(listed) == clients
 
 
 def test_arrow_does_without_pandas() -> None:
     """Other code of the same process can still import it."""
     program = (
-        "import sys; import pyarrow as pa; from group_hygiene.pipeline.table_file import leave_out_pandas;"
+        "import sys; import pyarrow as pa; from group_hygiene.pipeline.store import leave_out_pandas;"
         "leave_out_pandas(); leave_out_pandas(); pa.array([1]); print('pandas' in sys.modules);"
-        "print(any('table_file' in type(each).__module__ for each in sys.meta_path));"
+        "print(any('pipeline.store' in type(each).__module__ for each in sys.meta_path));"
         "import pandas; print(pandas.Series([1]).sum())"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.cli import keep_objects
+from group_hygiene.cli import keep_requests
 from group_hygiene.cli.keep_requests import KeepTerms
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.errors import Forbidden, NotAllowed, NotFound, UsageError
@@ -64,11 +64,11 @@ def test_it_says_protected_only_if_the_operator_does(
         return dict(answer)
 
     api = SimpleNamespace(get=get, apply_object=lambda *_: None)
-    monkeypatch.setattr(keep_objects, "open_api", lambda *_: api)
-    monkeypatch.setattr(keep_objects, "current_namespace", lambda *_: "team")
-    monkeypatch.setattr(keep_objects, "_WAIT_S", 0.1)
+    monkeypatch.setattr(keep_requests, "open_api", lambda *_: api)
+    monkeypatch.setattr(keep_requests, "current_namespace", lambda *_: "team")
+    monkeypatch.setattr(keep_requests, "_WAIT_S", 0.1)
     target = ChosenCluster(connection="main", namespace="kafka")
-    report = keep_objects.keep(target, ["g"], _TERMS, NotAllowed("you may not read it"))
+    report = keep_requests.keep_by_object(target, ["g"], _TERMS, NotAllowed("you may not read it"))
     assert [row["group"] for row in report.document["protected"]] == protected
     assert error in " ".join(report.errors)
     assert bool(report.errors) == bool(error)
@@ -104,12 +104,12 @@ def test_it_shortens_no_request_unasked(
         return served() if applied else dict(before)
 
     api = SimpleNamespace(get=get, apply_object=lambda _, obj: applied.append(obj))
-    monkeypatch.setattr(keep_objects, "open_api", lambda *_: api)
-    monkeypatch.setattr(keep_objects, "current_namespace", lambda *_: "team")
+    monkeypatch.setattr(keep_requests, "open_api", lambda *_: api)
+    monkeypatch.setattr(keep_requests, "current_namespace", lambda *_: "team")
     target, terms = ChosenCluster(connection="main", namespace="kafka"), _TERMS._replace(replace=replaces)
     if not error:
-        assert keep_objects.keep(target, ["g"], terms, NotAllowed("you may not read it")).errors == []
+        assert keep_requests.keep_by_object(target, ["g"], terms, NotAllowed("you may not read it")).errors == []
         return
     with pytest.raises(UsageError, match=error):
-        keep_objects.keep(target, ["g"], terms, NotAllowed("you may not read it"))
+        keep_requests.keep_by_object(target, ["g"], terms, NotAllowed("you may not read it"))
     assert applied == []

@@ -17,7 +17,7 @@ import pytest
 from group_hygiene.alerts.messages import body, fitting, keep_command, keep_link, summary
 from group_hygiene.alerts.state import AlertType, Item, Situation, Status, assess, by_owner, of_owner, owner_in
 from group_hygiene.cli.commands import keep
-from group_hygiene.cli.layout import list_table, listed
+from group_hygiene.cli.groups import list_table, listed_group
 from group_hygiene.cli.plans import judged
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
@@ -347,11 +347,11 @@ def test_evidence_has_the_owner(name: str) -> None:
 def test_commands_show_the_owner() -> None:
     """A column of -o wide, and a field of the JSON if there is an owner."""
     groups = [group("pay-1"), group("other")]
-    table = list_table([listed(cluster(), each, owners().of(each.id)) for each in groups])
+    table = list_table([listed_group(cluster(), each, owners().of(each.id)) for each in groups])
     (at,) = (index for index, column in enumerate(table.columns) if column.title == "OWNER" and column.wide)
     assert [row[at] for row in table.rows] == ["payments", "rest"]
-    none = list_table([listed(cluster(), each, NO_OWNERS.of(each.id)) for each in groups])
+    none = list_table([listed_group(cluster(), each, NO_OWNERS.of(each.id)) for each in groups])
     assert [row[at] for row in none.rows] == [None, None]
-    assert [listed(cluster(), groups[0], owner).get("owner") for owner in ("payments", "")] == ["payments", None]
+    assert [listed_group(cluster(), groups[0], owner).get("owner") for owner in ("payments", "")] == ["payments", None]
     verdicts = [match("pay-1", owner="payments"), match("other")]
     assert [judged("a", verdict, NOW).get("owner") for verdict in verdicts] == ["payments", None]

@@ -15,13 +15,10 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.cli.reports import _write
+from group_hygiene.cli.spark_commands import _write
 from group_hygiene.errors import UsageError
-from group_hygiene.report.charts import by_day, curve, draw, strips
-from group_hygiene.report.comparison import decode, encode
-from group_hygiene.report.findings import Findings
-from group_hygiene.report.page import render
-from group_hygiene.report.wording import duration, period, printable
+from group_hygiene.report.findings import Findings, decode, duration, encode, period, printable
+from group_hygiene.report.page import by_day, curve, draw, render, strips
 from tests.findings import HOSTILE, READ_AT, empty, rich, suggestion
 
 _MB = 1_000_000

@@ -24,7 +24,7 @@ RULES.read(ROOT / ".importlinter")
 # For each contract of `.importlinter`: a module, and what it must not import.
 FORBIDDEN = {
     "layers": [("model.groups", "group_hygiene.kafka.client")],
-    "pipeline-layers": [("pipeline.store", "group_hygiene.pipeline.session")],
+    "pipeline-layers": [("pipeline.store", "group_hygiene.pipeline.jobs")],
     "kafka-python": [("cli.groups", "kafka"), ("ledger.journal", "kafka")],
     "changes": [
         ("cli.keep_requests", "group_hygiene.kafka.changes"),

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from group_hygiene.pipeline.session import s3a_settings
+from group_hygiene.pipeline.jobs import s3a_settings
 
 _KEYS = {"AWS_ACCESS_KEY_ID": "AK", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token"}
 _PROVIDER = "software.amazon.awssdk.auth.credentials.WebIdentityTokenFileCredentialsProvider"

@@ -11,8 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.pipeline.backtest.replay import COMMIT, History, Record, Sign, Steps, replay
-from group_hygiene.pipeline.backtest.trial import MATCH, Span, Trial, untriable
+from group_hygiene.pipeline.backtest.replay import (
+    COMMIT,
+    MATCH,
+    History,
+    Record,
+    Sign,
+    Span,
+    Steps,
+    Trial,
+    replay,
+    untriable,
+)
 from group_hygiene.spec.fields import convert
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, Window, parse_policy

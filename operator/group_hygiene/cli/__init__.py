@@ -4,35 +4,23 @@
 imports the rest when it runs. `delete` and `delete-offsets` delete by the steps of `reconcile`, `restore` commits
 offsets, `keep` writes to the ledger; the others only read.
 
-    program             the commands, exit codes and errors
-    commands            arguments and help of list, describe, offsets, plan, explain, keep, restore, history
-    deletion_commands   arguments and help of delete and delete-offsets
-    alert_commands      arguments and help of alert
-    pipeline_commands   the command pipeline
-    about_commands      the commands version, crds, catalogue and completion
-    options             options that several commands share
-    spark_options       options of the commands that start Spark
-    target              connects a client by the options; the namespace of the current context
-    documents           YAML files as documents, with their lines
-    manifests           parses documents as policies and connections, and collects all errors
-    output              tables, CSV, JSON, YAML, names, notes and progress
-    watch               the rows that changed, again and again
-    layout              groups, members and partitions as rows and as JSON
-    groups              list, describe and offsets
-    plans               plan
-    plan_summary        the matches by pattern and owner, and limits for a first clean-up
-    explanations        explain
-    history             history; opens the ledger for all commands
-    keep_objects        keep, for users without rights to the KafkaConnection
-    keep_requests       keep
-    deletions           delete and delete-offsets
-    restores            restore
-    alert_test          alert test
-    backtests           the command backtest
-    reports             the command report
-    doctor              the command doctor, the order of its checks, and their findings
-    doctor_kafka        the checks of the Kafka cluster
-    doctor_kubernetes   the checks of the API server
+    program         the commands, exit codes and errors; operator, version, crds, catalogue, completion
+    commands        arguments and help of the commands on groups, of alert and of doctor
+    spark_commands  pipeline and report, and the options of all commands that start Spark
+    backtests       backtest
+    options         options that several commands share
+    target          connects a client by the options; the namespace of the current context
+    manifests       reads YAML files; parses policies and connections, and collects all errors
+    output          tables, CSV, JSON, YAML, names, notes and progress; the rows that changed, again and again
+    groups          list, describe and offsets
+    plans           plan
+    explanations    explain
+    history         history and restore; opens the ledger for all commands
+    keep_requests   keep
+    deletions       delete and delete-offsets
+    alert_test      alert test
+    doctor          doctor: the order of its checks, their findings, and the checks of the API server
+    doctor_kafka    doctor: the checks of the Kafka cluster
 """
 
 from group_hygiene.cli.program import main

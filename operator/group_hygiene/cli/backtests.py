@@ -13,7 +13,7 @@ import click
 
 from group_hygiene.cli.options import duration, file_option, output_option, past, since
 from group_hygiene.cli.output import Column, Document, Report, Table, show
-from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
+from group_hygiene.cli.spark_commands import needs_spark, progress_printer, spark_options
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.fields import format_duration, whole_seconds
 from group_hygiene.spec.policy import Action, Policy
@@ -105,7 +105,7 @@ def backtest(output: str, **given: Any) -> int:
     with needs_spark():
         from group_hygiene.pipeline import jobs
         from group_hygiene.pipeline.backtest.run import backtest as run
-        from group_hygiene.pipeline.session import Options
+        from group_hygiene.pipeline.jobs import Options
     from group_hygiene.cli.manifests import read_manifests
 
     manifests = read_manifests(given["files"], given["namespace"])
@@ -182,7 +182,7 @@ def _terms(manifests: Manifests, given: Mapping[str, Any]) -> Terms:
 
 def _untriable(manifests: Manifests, retention: timedelta | None) -> dict[str, str]:
     """The policies that can't be tried, by their keys, with a sentence on why."""
-    from group_hygiene.pipeline.backtest.trial import untriable
+    from group_hygiene.pipeline.backtest.replay import untriable
 
     why = {policy.key: untriable(policy, retention) for policy in manifests.policies}
     return {key: f"GroupPolicy {key}: {text}" for key, text in why.items() if text is not None}

@@ -1,9 +1,12 @@
-"""The commands on groups: arguments, options and help. Modules that are imported when they run do the work."""
+"""The commands on groups, `alert` and `doctor`: arguments, options and help.
+
+Modules that are imported when they run do the work.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,22 +19,26 @@ from group_hygiene.cli.options import (
     PageOption,
     PlanOptions,
     activity_option,
+    connection_file_option,
     duration,
+    duration_between,
     expression,
     file_option,
     grouped,
     groups_argument,
     kafka_text,
+    kubeconfig_options,
     ledger_option,
     moment,
     output_option,
     pattern,
+    short_output_option,
     target_options,
     user_name,
     watch_options,
+    with_options,
 )
-from group_hygiene.cli.output import is_verbose, show
-from group_hygiene.cli.watch import show_each
+from group_hygiene.cli.output import is_verbose, printable, show, show_each
 from group_hygiene.model.groups import GroupState, GroupType
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.patterns import Patterns
@@ -299,7 +306,7 @@ def keep(
 
     Exit codes: 0 the requests protect the groups, 1 an error, or a group does not exist or has one that lasts longer.
     """
-    from group_hygiene.cli import keep_objects, keep_requests
+    from group_hygiene.cli import keep_requests
     from group_hygiene.errors import NotAllowed
 
     if not names:
@@ -310,7 +317,7 @@ def keep(
         try:
             return show(keep_requests.remove(target, names, ledger_topic), output)
         except NotAllowed as error:
-            raise keep_objects.refuse_removal(target, names, error) from None
+            raise keep_requests.refuse_removal(target, names, error) from None
     if terms["period"] is None or not (terms["why"] or "").strip():
         raise click.UsageError("--for and --why must be given")
     create_ledger = terms.pop("create_ledger")
@@ -318,7 +325,7 @@ def keep(
     try:
         report = keep_requests.keep(target, names, request, ledger_topic, create_ledger)
     except NotAllowed as error:
-        report = keep_objects.keep(target, names, request, error)
+        report = keep_requests.keep_by_object(target, names, request, error)
     return show(report, output)
 
 
@@ -370,7 +377,7 @@ def restore(
     """
     import secrets
 
-    from group_hygiene.cli import restores
+    from group_hygiene.cli.history import restore_groups
     from group_hygiene.restore.restorable import OutOfRange, RestoreRequest
 
     if bool(names) == bool(wanted["policy"]):
@@ -379,4 +386,272 @@ def restore(
         raise click.UsageError("--deleted-after must be given with --policy, and only with it")
     wanted["out_of_range"] = OutOfRange(wanted["out_of_range"])
     request = RestoreRequest(id=f"cli-{secrets.token_hex(8)}", groups=names, **wanted)
-    return show(restores.restore_groups(target, request, preview, ledger_topic), output)
+    return show(restore_groups(target, request, preview, ledger_topic), output)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """Options of both commands. yes: don't ask."""
+
+    names: tuple[str, ...]
+    unused_for: timedelta
+    force: bool
+    backup_retention: timedelta
+    by: str | None
+    yes: bool
+    preview: bool
+    connection_file: str | None
+    without_connection: bool
+    ledger_topic: str | None
+    create_ledger: bool
+
+
+# The options of both commands, which get them as one `chosen`.
+_delete_options = with_options(
+    groups_argument,
+    click.option(
+        "--unused-for",
+        type=duration_between("10m", "30d"),
+        metavar="DURATION",
+        default="1h",
+        show_default=True,
+        help="Delete nothing that was used within this time, by __consumer_offsets: no group with a commit or a "
+        "member, and no offsets of a topic with a commit, or of a group whose members changed. From 10m to 30d.",
+    ),
+    click.option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay."),
+    click.option(
+        "--backup-retention",
+        type=duration_between("1h", "365d"),
+        metavar="DURATION",
+        default="30d",
+        show_default=True,
+        help="For how long `restore` can bring back what was deleted, from 1h to 365d.",
+    ),
+    click.option(
+        "--by", type=kafka_text, metavar="NAME", help="Your name, for history. Default: the user of this computer."
+    ),
+    click.option(
+        "--yes",
+        is_flag=True,
+        help="Don't ask for confirmation. Needs --connection, --connection-file or --without-connection.",
+    ),
+    click.option("--preview", is_flag=True, help="Show the result without changing anything."),
+    connection_file_option,
+    click.option(
+        "--without-connection",
+        is_flag=True,
+        help="With --yes: no KafkaConnection protects groups of this cluster or limits deletions.",
+    ),
+    ledger_option,
+    click.option(
+        "--create-ledger",
+        is_flag=True,
+        help="Create the topic of the ledger if there is none. An operator takes it over.",
+    ),
+    output_option,
+    target_options,
+    grouped("chosen", DeleteOptions),
+)
+
+
+@click.command()
+@_delete_options
+def delete(target: ChosenCluster, output: str, chosen: DeleteOptions) -> int:
+    """Delete groups that no client uses, with a backup. The checks are those of a GroupPolicy, without a grace period.
+
+    Not deleted are groups in use, protected groups, groups that a user asked to keep, and groups that were used lately,
+    by __consumer_offsets. Each group is read again right before its deletion, and its committed offsets are saved in
+    the operator's ledger: `restore` brings them back. protect and limits of the KafkaConnection apply with --connection
+    or --connection-file.
+
+    \b
+    Examples:
+      group-hygiene delete billing --preview --bootstrap-server kafka:9092
+      group-hygiene delete billing shipping --connection main -n kafka
+      group-hygiene list --match 'perf-consumer-*' --state Empty -o name > names
+      group-hygiene delete --from-file names --connection main -n kafka
+
+    Exit codes: 0 all groups are deleted, or would be, 1 an error, or a group is not deleted.
+    """
+    return _delete(target, output, chosen, ())
+
+
+@click.command("delete-offsets")
+@click.option(
+    "--topic",
+    "topics",
+    type=kafka_text,
+    multiple=True,
+    required=True,
+    metavar="TOPIC",
+    help="A topic whose committed offsets to delete; repeatable.",
+)
+@_delete_options
+def delete_offsets(target: ChosenCluster, output: str, chosen: DeleteOptions, topics: tuple[str, ...]) -> int:
+    """Delete offsets of topics that a group in use no longer reads, with a backup. The group and other offsets stay.
+
+    A group is refused unless it is Stable, no member subscribes to one of the topics or is assigned a partition of it,
+    and __consumer_offsets has neither a recent commit for them nor a recent change of its members, as of a consumer
+    that crashes again and again. A policy with action DeleteOffsets looks back for days (idleFor), and waits for its
+    grace period. `restore` brings the offsets back while the group has no members. For a group without members, use
+    `delete`.
+
+    \b
+    Examples:
+      group-hygiene delete-offsets billing --topic orders-v1 --preview --bootstrap-server kafka:9092
+      group-hygiene delete-offsets billing --topic orders-v1 --topic returns-v1 --connection main -n kafka
+
+    Exit codes: 0 the offsets are deleted, or would be, 1 an error, or offsets of a group are not deleted.
+    """
+    if not all(topics):
+        raise click.UsageError("TOPIC must not be empty")
+    return _delete(target, output, chosen, topics)
+
+
+def _delete(target: ChosenCluster, output: str, chosen: DeleteOptions, topics: Sequence[str]) -> int:
+    from group_hygiene.cli import deletions
+    from group_hygiene.reconcile import DeletionRequest
+
+    if target.connection is not None and chosen.connection_file is not None:
+        raise click.UsageError("--connection and --connection-file can't be given together")
+    known = target.connection is not None or chosen.connection_file is not None
+    if known and chosen.without_connection:
+        raise click.UsageError("--without-connection can't be given with --connection or --connection-file")
+    if chosen.yes and not (known or chosen.without_connection or chosen.preview):
+        raise click.UsageError(
+            "--yes needs --connection NAME or --connection-file FILE, as protect and limits of the KafkaConnection are "
+            "not known otherwise; --without-connection if there is none"
+        )
+    if not chosen.names:
+        raise click.UsageError("a GROUP, or --from-file with groups, must be given")
+    what = f"Offsets of {', '.join(map(printable, topics))} in these groups" if topics else "These groups"
+
+    def confirm(groups: Sequence[str]) -> None:
+        if chosen.yes:
+            return
+        listed = "\n".join(f"  {printable(name)}" for name in groups)
+        click.echo(f"{what} will be deleted:\n{listed}", err=True)
+        try:
+            confirmed = click.confirm("Delete them?", err=True)
+        except click.Abort as error:
+            if not isinstance(error.__context__, EOFError):
+                raise
+            click.echo(err=True)
+            raise click.ClickException(
+                "nothing was deleted: give --yes, or run it at a terminal (kubectl exec -it)"
+            ) from None
+        if not confirmed:
+            raise click.ClickException("nothing was deleted")
+
+    request = DeletionRequest(
+        groups=chosen.names,
+        by=chosen.by or user_name(),
+        unused_for=None if chosen.force else chosen.unused_for,
+        backup_retention=chosen.backup_retention,
+        topics=tuple(dict.fromkeys(topics)),
+    )
+    return show(deletions.delete(target, chosen, request, confirm), output)
+
+
+@click.command()
+@connection_file_option
+@click.option(
+    "--service-account",
+    metavar="NAMESPACE/NAME",
+    help="The operator's ServiceAccount, to check its permissions in Kubernetes. Default: your own permissions.",
+)
+@click.option(
+    "--operator-namespace",
+    metavar="NAME",
+    help="Namespace of the operator and its Lease. Default: that of --service-account, else $POD_NAMESPACE, else "
+    "group-hygiene.",
+)
+@activity_option
+@short_output_option
+@target_options
+def doctor(
+    target: ChosenCluster,
+    connection_file: str | None,
+    service_account: str | None,
+    operator_namespace: str | None,
+    activity: ActivitySpec | None,
+    output: str,
+) -> int:
+    """Check the operator's prerequisites. Suggests a remedy for each failure.
+
+    With --connection the command checks the API server, CRDs, permissions, Lease, Secrets and receivers, and then the
+    Kafka cluster of the KafkaConnection. Without it, only Kafka: brokers, permissions, ledger, the pipeline's tables,
+    clocks. It changes nothing.
+
+    \b
+    Examples:
+      group-hygiene doctor --connection main -n kafka --service-account group-hygiene/group-hygiene
+      group-hygiene doctor --bootstrap-server kafka:9092 --activity /data/hygiene -o json
+
+    Exit codes: 0 no check failed, 1 wrong usage, else by the first failed check: 10 Kubernetes, 11 the KafkaConnection
+    or a Secret, 12 Kafka, 13 permissions in Kafka, 14 the ledger, 15 the evidence, 16 a clock.
+    """
+    from group_hygiene.cli.doctor import account_of, examine
+    from group_hygiene.cli.target import read_connection_file
+
+    if connection_file is not None and target.connection is not None:
+        raise click.UsageError("--connection and --connection-file can't be given together")
+    if service_account is not None and service_account.count("/") != 1:
+        raise click.UsageError("--service-account must be NAMESPACE/NAME")
+    account = account_of(service_account, operator_namespace)
+    return show(examine(target, read_connection_file(connection_file), activity, account), output)
+
+
+@click.group()
+def alert() -> None:
+    """Test the receivers of notifications.
+
+    \b
+    Examples:
+      group-hygiene alert test main -n kafka
+
+    Exit codes: 0 done, 1 an error.
+    """
+
+
+@alert.command()
+@click.argument("connection", metavar="[CONNECTION]", required=False)
+@click.option("--policy", metavar="NAME", help="Test the receivers of this GroupPolicy, instead of a connection.")
+@click.option("--receiver", metavar="NAME", help="Test only this receiver.")
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help="Namespace of the KafkaConnection or GroupPolicy.  [default: that of the kubeconfig's current context]",
+)
+@click.option(
+    "--allow-receiver",
+    multiple=True,
+    metavar="HOST|CIDR",
+    help="Allow messages only to this host, address or network, like the operator's option; repeatable. Loopback, "
+    "link-local and similar addresses must be listed as addresses. Default: all other addresses.",
+)
+@kubeconfig_options
+@short_output_option
+def test(output: str, **given: Any) -> int:
+    """Send a test message to the receivers of a KafkaConnection or a GroupPolicy.
+
+    This machine sends it like the operator does, with the Secrets that you may read. The command changes nothing else,
+    and the operator does not notice it.
+
+    \b
+    Examples:
+      group-hygiene alert test main -n kafka
+      group-hygiene alert test main -n kafka --receiver team-chat
+      group-hygiene alert test --policy unused -n kafka -o json
+
+    Exit codes: 0 each receiver accepted the message, 1 an error, or a receiver did not accept it.
+    """
+    from group_hygiene.cli import alert_test
+    from group_hygiene.cli.target import current_namespace
+
+    if (given["connection"] is None) == (given["policy"] is None):
+        raise click.UsageError("either CONNECTION or --policy must be given")
+    namespace = given.pop("namespace") or current_namespace(given["context"], given["kubeconfig"])
+    wanted = alert_test.Wanted(namespace=namespace, allowed=given.pop("allow_receiver"), **given)
+    return show(alert_test.send_tests(wanted), output)

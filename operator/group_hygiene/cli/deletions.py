@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from group_hygiene.cli.deletion_commands import DeleteOptions
+from group_hygiene.cli.commands import DeleteOptions
 from group_hygiene.cli.history import Opening, open_executor
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Column, Report, Table, note, printable, working

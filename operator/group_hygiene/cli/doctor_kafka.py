@@ -45,7 +45,7 @@ from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.policy import Action, Policy
 
 if TYPE_CHECKING:
-    from group_hygiene.cli.doctor_kubernetes import Kubernetes
+    from group_hygiene.cli.doctor import Kubernetes
 
 _GROUPS_ASKED = 200
 _DOC = "docs/kafka-permissions.md"

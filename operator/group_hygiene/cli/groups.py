@@ -1,16 +1,14 @@
-"""`list`, `describe` and `offsets`: read groups; one that fails does not hide the others. `layout` formats them."""
+"""`list`, `describe` and `offsets`: read groups, as tables and as JSON. One that fails does not hide the others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from group_hygiene.cli import layout
-from group_hygiene.cli.layout import NamedGroups, Position
 from group_hygiene.cli.options import ChosenCluster
-from group_hygiene.cli.output import Report, printable, working
+from group_hygiene.cli.output import Column, Document, Report, Table, printable, working
 from group_hygiene.cli.target import Session, open_session
 from group_hygiene.errors import Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
@@ -26,6 +24,7 @@ from group_hygiene.model.groups import (
     GroupState,
     GroupType,
     Listing,
+    Member,
     Offsets,
     Partition,
 )
@@ -33,6 +32,212 @@ from group_hygiene.model.naming import truncated_list
 
 if TYPE_CHECKING:
     from group_hygiene.cli.commands import ListOptions
+
+_LAG = Column("LAG", cell=lambda d: d.get("lag"), number=True)
+_STATE = Column("STATE", coloured=True)
+_PROTOCOL_TYPE = Column("PROTOCOL-TYPE", cell=lambda d: d["protocolType"] or None)
+_COORDINATOR = Column("COORDINATOR", cell=lambda d: _at(d["coordinator"]))
+_LISTED = (
+    Column("GROUP"),
+    _STATE,
+    Column("TYPE"),
+    _PROTOCOL_TYPE,
+    Column("OWNER", cell=lambda d: d.get("owner"), wide=True),
+    _COORDINATOR._replace(wide=True),
+)
+_DESCRIBED = (
+    Column("GROUP"),
+    _COORDINATOR,
+    _STATE,
+    Column("TYPE"),
+    _PROTOCOL_TYPE,
+    Column("ASSIGNOR"),
+    Column("EPOCH", number=True),
+    Column("MEMBERS", cell=lambda d: len(d["members"]), number=True),
+)
+_MEMBERS = (
+    Column("GROUP"),
+    Column("MEMBER", "id"),
+    Column("HOST"),
+    Column("CLIENT-ID", "clientID"),
+    Column("INSTANCE-ID", "instanceID"),
+    Column("EPOCH", wide=True, number=True),
+    Column("PARTITIONS", cell=lambda d: len(d["assignment"]), number=True),
+    Column("ASSIGNMENT", cell=lambda d: _assignment(d["assignment"])),
+    Column("TOPICS", cell=lambda d: ",".join(d["topics"]) or None, wide=True),
+)
+_OFFSETS = (
+    *map(Column, ("GROUP", "TOPIC")),
+    *(Column(title, number=True) for title in ("PARTITION", "COMMITTED", "START", "END", "LAG")),
+    Column("NOTE"),
+    Column("MEMBER", cell=lambda d: d["member"] and d["member"]["id"], wide=True),
+    Column("HOST", cell=lambda d: d["member"] and d["member"]["host"], wide=True),
+    Column("CLIENT-ID", cell=lambda d: d["member"] and d["member"]["clientID"], wide=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedGroups:
+    """The groups that a user named: the description of each, or its fault; and notes on all of them."""
+
+    cluster: Cluster
+    descriptions: Mapping[str, Description | Fault]
+    coordinators: Mapping[str, int | None]
+    notes: Sequence[str]
+
+    @property
+    def readable(self) -> dict[str, Description]:
+        return {name: d for name, d in sorted(self.descriptions.items()) if not isinstance(d, Fault)}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The position of a group in one partition. None = no such value; `fault`: why start and end are missing.
+
+    counted_lag: the lag of a share group by its broker, which also counts out the records after its start offset that
+    the group has finished.
+    """
+
+    partition: Partition
+    committed: int | None
+    start: int | None
+    end: int | None
+    topic_exists: bool
+    member: Member | None
+    fault: Fault | None
+    counted_lag: int | None = None
+
+    @property
+    def lag(self) -> int | None:
+        if self.counted_lag is not None:
+            return self.counted_lag
+        if self.committed is None or self.end is None:
+            return None
+        return max(0, self.end - self.committed)
+
+    @property
+    def note(self) -> str | None:
+        if not self.topic_exists:
+            return "topic does not exist"
+        if self.fault is not None:
+            return self.fault.code
+        if self.committed is not None and self.start is not None and self.end is not None:
+            if self.committed > self.end:
+                return "after the end"
+            if self.committed < self.start:
+                return "before the start"
+        return None
+
+
+Positions = Mapping[str, Sequence[Position]]
+
+
+def total_lag(positions: Sequence[Position]) -> int | None:
+    """The lag of a group in all partitions with a committed offset; None = there is none, or one's lag is not known."""
+    lags = [position.lag for position in positions if position.committed is not None and position.topic_exists]
+    return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
+
+
+def list_table(documents: Sequence[Document], with_lag: bool = False) -> Table:
+    """The groups of `listed_group`; with_lag: with the column LAG."""
+    table = Table.of(documents, (*_LISTED, _LAG) if with_lag else _LISTED)
+    return replace(table, watched=[(d["state"], d["type"], d["protocolType"]) for d in documents])
+
+
+def listed_group(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:
+    """One listed group as JSON; owner only if it is known."""
+    known = {"owner": owner} if owner else {}
+    return _identity(group) | known | {"coordinator": _broker(cluster, group.coordinator)}
+
+
+def groups_table(documents: Sequence[Document], with_lag: bool) -> Table:
+    """The groups of `described_group`; with_lag: with the column LAG."""
+    return Table.of(documents, (*_DESCRIBED, _LAG) if with_lag else _DESCRIBED)
+
+
+def described_group(found: NamedGroups, name: str, description: Description, positions: Positions) -> dict[str, Any]:
+    """One described group as JSON; `lag` and `partitions` only if its positions were requested and could be read."""
+    return (
+        _identity(description.group)
+        | {
+            "coordinator": _broker(found.cluster, found.coordinators[name]),
+            "assignor": description.protocol or None,
+            "epoch": description.epoch,
+            "members": [
+                _member(each) for each in sorted(description.members, key=lambda each: (each.client_id, each.id))
+            ],
+        }
+        | (of_partitions(positions[name]) if name in positions else {})
+    )
+
+
+def of_partitions(positions: Sequence[Position]) -> dict[str, Any]:
+    """The lag and the partitions of one group as JSON."""
+    return {"lag": total_lag(positions), "partitions": [partition(position) for position in positions]}
+
+
+def members_table(documents: Sequence[Document]) -> Table:
+    """The members of the groups of `described_group`."""
+    members = [{"group": each["group"]} | member for each in documents for member in each["members"]]
+    return Table.of(members, _MEMBERS, () if members else ["no members"])
+
+
+def offsets_table(positions: Positions) -> Table:
+    rows = [{"group": name, "note": p.note} | partition(p) for name, of_group in positions.items() for p in of_group]
+    return Table.of(rows, _OFFSETS, () if rows else ["no committed offsets, no assigned partitions"])
+
+
+def partition(position: Position) -> dict[str, Any]:
+    """One partition of a group as JSON."""
+    member = position.member
+    return {
+        "topic": position.partition.topic,
+        "partition": position.partition.partition,
+        "committed": position.committed,
+        "start": position.start,
+        "end": position.end,
+        "lag": position.lag,
+        "topicExists": position.topic_exists,
+        "member": None if member is None else {"id": member.id, "host": member.host, "clientID": member.client_id},
+    }
+
+
+def _identity(group: Group) -> dict[str, Any]:
+    return {
+        "group": group.id,
+        "state": str(group.state),
+        "type": str(group.type),
+        "protocolType": group.protocol_type,
+    }
+
+
+def _broker(cluster: Cluster, broker: int | None) -> dict[str, Any] | None:
+    return None if broker is None else {"id": broker, "address": cluster.brokers.get(broker, "")}
+
+
+def _at(broker: Document | None) -> str | None:
+    return None if broker is None else f"{broker['address']} ({broker['id']})"
+
+
+def _assignment(partitions: Sequence[Document]) -> str | None:
+    """In the format of Kafka's own tools: `clicks(0),orders(0,1)`."""
+    topics: dict[str, list[str]] = {}
+    for each in partitions:
+        topics.setdefault(each["topic"], []).append(str(each["partition"]))
+    return ",".join(f"{topic}({','.join(numbers)})" for topic, numbers in topics.items()) or None
+
+
+def _member(member: Member) -> dict[str, Any]:
+    return {
+        "id": member.id,
+        "clientID": member.client_id,
+        "host": member.host,
+        "instanceID": member.instance_id,
+        "epoch": member.epoch,
+        "topics": sorted(member.topics),
+        "assignment": [{"topic": p.topic, "partition": p.partition} for p in sorted(member.assignment)],
+    }
+
 
 _GONE = "GROUP_ID_NOT_FOUND"
 _NAMED_TOPICS = 20
@@ -79,13 +284,13 @@ def list_groups(target: ChosenCluster, chosen: ListOptions) -> Report:
     errors += [f"group {printable(name)}: {fault}" for name, fault in unknown.items()]
     notes = [*listing.notes, *read.notes]
     errors += unread
-    documents = [layout.listed(cluster, group, owners.of(group.id)) for group in groups]
+    documents = [listed_group(cluster, group, owners.of(group.id)) for group in groups]
     if with_lag:
         for each in documents:
-            each["lag"] = layout.total_lag(read.positions.get(each["group"], ()))
+            each["lag"] = total_lag(read.positions.get(each["group"], ()))
     documents.sort(key=lambda each: _sort_key(each.get(chosen.sort_by)))
     document = {"clusterID": cluster.id, "groups": documents, "notes": notes, "errors": errors}
-    table = layout.list_table(documents, with_lag)
+    table = list_table(documents, with_lag)
     return Report(document, [each["group"] for each in documents], [table], notes, errors)
 
 
@@ -113,13 +318,13 @@ def describe(target: ChosenCluster, names: Sequence[str], members: bool, with_of
         found = _find(session, names)
         read = _positions(session, found) if with_offsets else _NOTHING_READ
     notes, errors = [*found.notes, *read.notes], _errors(found, read)
-    groups = [layout.described(found, name, d, read.positions) for name, d in found.readable.items()]
+    groups = [described_group(found, name, d, read.positions) for name, d in found.readable.items()]
     document = {"clusterID": found.cluster.id, "groups": groups, "notes": notes, "errors": errors}
-    tables = [layout.groups_table(groups, with_offsets)]
+    tables = [groups_table(groups, with_offsets)]
     if members:
-        tables.append(layout.members_table(groups))
+        tables.append(members_table(groups))
     if with_offsets:
-        tables.append(layout.offsets_table(read.positions))
+        tables.append(offsets_table(read.positions))
     return Report(document, list(found.readable), tables, notes, errors)
 
 
@@ -129,9 +334,9 @@ def offsets(target: ChosenCluster, names: Sequence[str]) -> Report:
         found = _find(session, names)
         read = _positions(session, found)
     notes, errors = [*found.notes, *read.notes], _errors(found, read)
-    groups = [{"group": name} | layout.of_partitions(positions) for name, positions in read.positions.items()]
+    groups = [{"group": name} | of_partitions(positions) for name, positions in read.positions.items()]
     document = {"clusterID": found.cluster.id, "groups": groups, "notes": notes, "errors": errors}
-    return Report(document, list(read.positions), [layout.offsets_table(read.positions)], notes, errors)
+    return Report(document, list(read.positions), [offsets_table(read.positions)], notes, errors)
 
 
 def _cluster(session: Session) -> Cluster:

@@ -1,6 +1,6 @@
-"""The content of the report, as records: `pipeline.survey` computes them, and `report.page` renders them.
+"""The content of the report as records, the texts of names, numbers and times, and the numbers for a later report.
 
-All times are UTC. Beside each truncated list is its whole length.
+The caller escapes the texts.
 """
 
 from __future__ import annotations
@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+
+import msgspec
+
+from group_hygiene.errors import UsageError
+from group_hygiene.model import naming
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +181,107 @@ class Findings:
     stale_total: int
     suggestions: Sequence[Suggestion]
     notes: Sequence[str]
+
+
+IDLE = timedelta(days=7)
+
+
+def printable(name: str) -> str:
+    """A name as one line without invisible or bidirectional control characters; an empty name is shown as quotes."""
+    return naming.printable(name) or '""'
+
+
+def number(count: int) -> str:
+    """12345 -> 12,345."""
+    return f"{count:,}"
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """A number with its noun: "1 group", "2 groups"."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def duration(time: timedelta) -> str:
+    """In the largest unit that is at least 1: 12 d, 5 h, 3 min; less than a minute is 0 min. As in `page.js`."""
+    minutes = max(0, int(time.total_seconds())) // 60
+    if minutes >= 1440:
+        return f"{minutes // 1440:,} d"
+    return f"{minutes // 60} h" if minutes >= 60 else f"{minutes} min"
+
+
+def period(time: timedelta) -> str:
+    """In whole days, else in hours: 2 d, 36 h."""
+    hours = time / timedelta(hours=1)
+    return f"{hours / 24:,.0f} d" if hours % 24 == 0 else f"{hours:,g} h"
+
+
+def moment(time: datetime) -> str:
+    """To the minute: 2030-01-31 12:00."""
+    return f"{time:%Y-%m-%d %H:%M}"
+
+
+def weekday(day: date) -> str:
+    """Mon 23 Nov, in English in any locale."""
+    return f"{_WEEKDAYS[day.weekday()]} {day.day} {_MONTHS[day.month - 1]}"
+
+
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+_VERSION = 1
+
+
+class _Counts(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """groups: existing ones."""
+
+    groups: int
+    idle: int
+    offsets: int
+    idle_offsets: int
+    came: int
+    went: int
+    cleaned: int
+
+
+class UnitNumbers(_Counts, frozen=True, rename="camel", kw_only=True):
+    """Of a `findings.Unit`."""
+
+    pattern: str
+    owner: str
+    program: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.pattern, self.owner, self.program
+
+
+class Numbers(_Counts, frozen=True, rename="camel", kw_only=True):
+    """Of `findings.Findings`. version: of this file; units: without the `others`."""
+
+    version: int = 0
+    cluster_id: str
+    read_at: datetime
+    since: datetime
+    units: tuple[UnitNumbers, ...]
+    others: int
+
+    def of(self, unit: tuple[str, str, str]) -> UnitNumbers | None:
+        """None = it was none of the units with the most idle offsets."""
+        return next((each for each in self.units if each.key == unit), None)
+
+
+def encode(findings: Findings) -> str:
+    numbers = msgspec.structs.replace(msgspec.convert(findings, Numbers, from_attributes=True), version=_VERSION)
+    return msgspec.json.format(msgspec.json.encode(numbers), indent=2).decode() + "\n"
+
+
+def decode(text: bytes, source: str) -> Numbers:
+    """Raises UsageError if these are not the numbers of a report."""
+    try:
+        numbers = msgspec.json.decode(text, type=Numbers)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{source} is not the JSON that `report` writes beside its page: {error}") from error
+    if numbers.version != _VERSION or numbers.read_at.tzinfo is None:
+        raise UsageError(f"{source} is of another version of this program")
+    return numbers

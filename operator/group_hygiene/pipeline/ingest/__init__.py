@@ -2,10 +2,8 @@
 
 What runs in Spark's workers imports no Spark.
 
-    reading   one run as the driver does it: batches of tasks, and a version of each table for each
-    progress  where to continue to read the log, also after it changed
+    reading   one run as the driver does it: where to continue, batches of tasks, and a version of each table for each
     task      the task of a worker: some partitions of the log become files of all tables
     fetch     reads partitions of the log from their leaders
-    decoder   decodes the keys and values of records into columns
     fold      how new records change a group's row of `activity`, in DuckDB's SQL
 """
