@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene import reconcile
 from group_hygiene.kafka.changes import commit_offsets
@@ -151,7 +152,7 @@ def test_policies_share_what_scans_saw(scene: Scene, make: Maker, topic: str) ->
     """One entry for all. A policy that misses scans, or is new, restarts its own count alone, also after a restart."""
     group = make.abandoned(make.name("old"), topic)
     steady, new = policy(group), policy(group, name="new")
-    hasty = replace(policy(group, name="hasty"), interval=timedelta(minutes=1))
+    hasty = structs.replace(policy(group, name="hasty"), interval=timedelta(minutes=1))
     scene.observe(steady, hasty)
     scene.observe(steady, hasty, after=30)
     scene.memory = reconcile.Memory()
@@ -355,7 +356,7 @@ def test_who_is_claimed_during_the_run_is_kept(scene: Scene, make: Maker, topic:
 
 
 def in_role(context: Context, role: Role | None) -> Context:
-    return replace(context, connection=replace(context.connection, role=role))
+    return replace(context, connection=structs.replace(context.connection, role=role))
 
 
 def test_no_group_of_a_failover_target_is_deleted(scene: Scene, make: Maker, topic: str) -> None:

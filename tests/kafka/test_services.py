@@ -6,9 +6,9 @@ Everything is real but the reasons of the refusals: an authorizer and a policy o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.cli.doctor import CheckResult
 from group_hygiene.cli.doctor_kafka import CheckedCluster, examine_kafka
@@ -21,6 +21,7 @@ from group_hygiene.reconcile import open_ledger
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
+from group_hygiene.spec.connection import TopicVisibility
 from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster, Security
@@ -64,7 +65,8 @@ def customer(service: KafkaCluster, owner: Maker) -> Iterator[Client]:
 
 def _scene(customer: Client, attested: bool = True) -> Scene:
     scene = Scene(customer)
-    scene.connection = replace(scene.connection, topics_attested=attested)
+    visibility = TopicVisibility.ATTESTED if attested else TopicVisibility.VERIFIED
+    scene.connection = structs.replace(scene.connection, topic_visibility=visibility)
     scene.context = scene.open()
     return scene
 

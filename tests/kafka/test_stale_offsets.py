@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from kafka.protocol.consumer import OffsetDeleteRequest
+from msgspec import structs
 
 from group_hygiene import reconcile
 from group_hygiene.evidence.reader import Tables
@@ -362,7 +363,7 @@ def test_offsets_that_come_back_are_needed(
     verdict = scene.observe(policy).verdicts[policy.key][live]
     assert verdict.refusal is not None
     assert verdict.refusal.reason == reasons.TOO_RECENT
-    chosen = replace(policy, match=stale(live, topics=[left]).match)
+    chosen = structs.replace(policy, match=stale(live, topics=[left]).match)
     assert verdicts(scene.observe(chosen), chosen) == {live: reasons.REAPPEARED}
 
 
@@ -527,7 +528,7 @@ def test_limits_and_guards_hold(scene: Scene, pipeline: Pipeline, client: Client
     """More than maxPercent of all groups: none; and whoever stops the run stops this."""
     pipeline.run([living(live, {left: 100})])
     policy = stale(live)
-    limited = replace(policy, limits=replace(policy.limits, max_percent=1))
+    limited = policy.with_deletion(max_percent=1)
     observation, plan = scene.due(policy)
     one = replace(observation, conditions=replace(observation.conditions, total=10))
     assert scene.planned(one, limited).refusal is not None

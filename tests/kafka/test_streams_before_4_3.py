@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from msgspec import structs
 
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
@@ -115,7 +115,7 @@ def test_a_streams_group_is_kept_where_it_could_not_be_brought_back() -> None:
         scene = Scene(client)
         match = {"types": [str(each) for each in (GroupType.CLASSIC, GroupType.STREAMS)], "unprotect": ["Streams"]}
         tidy = policy(f"{make.tag}*", match=match)
-        look = replace(alert(f"{make.tag}*"), match=tidy.match)
+        look = structs.replace(alert(f"{make.tag}*"), match=tidy.match)
         assert verdicts(scene.observe(look), look) == {group: "Match", old: "Match"}
         observation, plan = scene.plan(tidy)
         assert verdicts(observation, tidy) == {group: reasons.NOT_RESTORABLE, old: "Match"}

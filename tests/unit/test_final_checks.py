@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -108,7 +107,7 @@ def _run(ledger: _Ledger, guard: _Guard) -> Any:
     journal = Journal(cast("Any", ledger), ledger.contents, {}, writable=True)
     journal.stamp = NOW
     context = Context(cast("Any", _Client()), _CONNECTION, Memory(), cast("Any", _Clock()), journal)
-    plan = make_plan(replace(delete(), uid=_OURS.policy_uid), Verdicts(), {}, RunConditions(), NOW)
+    plan = make_plan(structs.replace(delete(), uid=_OURS.policy_uid), Verdicts(), {}, RunConditions(), NOW)
     return deletion._Run(Executor(context, guard), plan, cast("Any", None), {}, cast("Any", None))
 
 

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.alerts.messages import body, fitting, keep_command, keep_link, summary
 from group_hygiene.alerts.state import AlertType, Item, Situation, Status, assess, by_owner, of_owner, owner_in
@@ -338,9 +339,11 @@ def test_messages_to_owners_are_bounded(kind: ReceiverKind) -> None:
 def test_evidence_has_the_owner(name: str) -> None:
     """By the patterns of the connection, for every policy."""
     nothing: Any = None
-    connection = replace(parse_connection({"spec": {"bootstrapServers": ["a:1"]}}), owners=owners("payments"))
+    connection = structs.replace(
+        parse_connection({"spec": {"bootstrapServers": ["a:1"]}}), group_owners=owners("payments").entries
+    )
     context = Context(nothing, connection, Memory(), SystemClock(), Journal(None, Contents(), {}))
-    for policy in (alert(), replace(alert(), namespace="elsewhere")):
+    for policy in (alert(), structs.replace(alert(), namespace="elsewhere")):
         assert evidence_of(context, policy, group(name), Facts()).owner == {"pay-1": "payments", "other": "rest"}[name]
 
 

@@ -116,7 +116,7 @@ def test_no_message_but_of_the_groups_own_checks(reason: str) -> None:
     look = snapshot(incomplete=(_FOREIGN,), coverage=Coverage(Refusal(reason, _FOREIGN), 0, 50, NOW))
     outcomes = [Outcome("a", OutcomeKind.FAILED, reason, _FOREIGN)]
     shown, done, seen = redact_run(made, outcomes, look, _CONNECTION)
-    asks = replace(policy, when=structs.replace(policy.when, idle_for=policy.when.unchanged_for))
+    asks = structs.replace(policy, when=structs.replace(policy.when, idle_for=policy.when.unchanged_for))
     for of in (look, snapshot()):
         incomplete = of is look
         text = json.dumps(build_status(asks, {}, shown, done, seen if incomplete else of))

@@ -22,7 +22,7 @@ from group_hygiene.model.naming import json_bytes
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.grouprestore import build_restore_status
 from group_hygiene.restore.restorable import GroupResult, ResultKind
-from group_hygiene.spec.fields import timestamp
+from group_hygiene.spec.fields import ObjectRef, timestamp
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.status.conditions import (
@@ -673,7 +673,7 @@ def test_the_newest_mark_is_shown() -> None:
     assert _status(_ENFORCE, [match("old")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
     assert _status(_ENFORCE, [refused("a")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
     assert last_marked(_status(_ENFORCE, [refused("a")]), _ENFORCE) is None
-    assert last_marked(first, replace(_ENFORCE, connection_name="another")) is None
+    assert last_marked(first, structs.replace(_ENFORCE, connection_ref=ObjectRef("another", "kafka"))) is None
     assert last_marked(build_suspended_status(3, first, NOW), _ENFORCE) is None
     assert last_marked(without_announcements(first), _ENFORCE) is None
     assert needs_write(first, {**first, "lastMarkedTime": "2030-01-31T12:00:01Z"}, NOW)
@@ -704,11 +704,11 @@ def test_a_date_of_another_writer(date: Any, expected: datetime | None) -> None:
 
 def test_access_limited() -> None:
     """A pattern that reaches beyond the grant keeps the policy Ready, with a reason and the patterns in words."""
-    policy = replace(_ENFORCE, match=structs.replace(_ENFORCE.match, within=Patterns(["team-a-*"])))
+    policy = structs.replace(_ENFORCE, match=structs.replace(_ENFORCE.match, within=Patterns(["team-a-*"])))
     ready = _condition(_status(policy, [match("team-a-1")]), "Ready")
     assert (ready["status"], ready["reason"]) == ("True", reasons.ACCESS_LIMITED)
     assert "'*' reaches beyond what the KafkaConnection grants to namespace kafka ('team-a-*')" in ready["message"]
-    inside = replace(_ENFORCE, match=structs.replace(_ENFORCE.match, within=Patterns(["*"])))
+    inside = structs.replace(_ENFORCE, match=structs.replace(_ENFORCE.match, within=Patterns(["*"])))
     assert _condition(_status(inside, [match("a")]), "Ready")["reason"] == reasons.SUCCEEDED
 
 

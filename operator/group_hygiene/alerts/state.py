@@ -161,7 +161,7 @@ def cut(text: str) -> str:
 def of_owner(policy: Policy, owner: GroupOwner) -> Policy:
     """The policy as it alerts this owner, who has a receiver."""
     alert = structs.replace(policy.alert, receiver_names=(owner.receiver,))
-    return replace(policy, uid=f"{policy.uid}{_SEPARATOR}{owner.name}", alert=alert)
+    return structs.replace(policy, uid=f"{policy.uid}{_SEPARATOR}{owner.name}", alert=alert)
 
 
 def owner_in(uid: str) -> str:

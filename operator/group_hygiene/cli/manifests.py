@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from group_hygiene.cli.documents import read_documents
 from group_hygiene.controller.objects import connection_of
@@ -84,7 +86,7 @@ def _add(kind: str, title: str, obj: dict[str, Any], manifests: Manifests) -> No
         manifests.named.add(connection_of(obj))
     if isinstance(parsed, Policy):
         # Observations of a policy are stored by its uid, and an unapplied policy has none.
-        manifests.policies.append(replace(parsed, uid=parsed.uid or parsed.key))
+        manifests.policies.append(structs.replace(parsed, uid=parsed.uid or parsed.key))
     elif isinstance(parsed, Connection):
         manifests.connections[parsed.namespace, parsed.name] = parsed
     else:

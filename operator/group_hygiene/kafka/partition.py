@@ -470,8 +470,11 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
                 why = str(error)
             if is_large:
                 # Only here: until then the error holds memory for the unpacked bytes.
-                why, more = _large(batch, start, unpacking)
-                records += more
+                why = ""
+                try:
+                    records += [row for row in unpacking.large_records(batch) if row.offset >= start]
+                except (TooMuch, ValueError, IndexError, OSError) as error:
+                    why = str(error)
                 # The rest is read by a later request.
                 size = sys.maxsize
         if why:
@@ -484,14 +487,6 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
         *(records, position, data.last_stable_offset, data.high_watermark, hidden, markers),
         *(data.log_start_offset, last),
     )
-
-
-def _large(batch: Any, start: int, unpacking: _Unpacking) -> tuple[str, list[Record]]:
-    """Why a large batch can't be read (empty = it can), and its records from `start` on."""
-    try:
-        return "", [row for row in unpacking.large_records(batch) if row.offset >= start]
-    except (TooMuch, ValueError, IndexError, OSError) as error:
-        return str(error), []
 
 
 def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
