@@ -30,6 +30,7 @@ from group_hygiene.kafka.client import (
     Results,
     fault_of_code,
     retrying_one,
+    send_checked,
 )
 from group_hygiene.kafka.cluster import Question, ask_brokers, ask_topics
 from group_hygiene.kafka.codecs import unpack, unpack_parts, window_bytes
@@ -156,9 +157,7 @@ class PartitionLeader:
             broker = self._look_up(deadline) if known is None else known
             if isinstance(broker, Fault):
                 return broker
-            answer = self.client.send(Call(broker, request()), deadline)
-            if not isinstance(answer, Fault) and (error := code(answer)):
-                answer = fault_of_code(error)
+            answer = send_checked(self.client, Call(broker, request()), code, deadline)
             if isinstance(answer, Fault):
                 # Also without an answer: a broker that does not answer may not lead any more.
                 self._known.pop(self.partition.partition, None)
