@@ -20,7 +20,7 @@ from group_hygiene.decide.plan import Plan
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Mark, OutcomeType, Removal
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.group_keep import Deletions, DueReason, GroupKeep, KeptGroup
 from group_hygiene.model.naming import message_shown
 from group_hygiene.model.reasons import Refusal
@@ -302,7 +302,7 @@ def test_no_order_of_both_keeps_and_deletes_a_group(both: _Both, number: int) ->
     is_deleted = place["delete-read"] < place["keep-write"]
     # While the deletion is not decided, the other process promises nothing.
     in_doubt = place["delete-write"] < place["keep-read"] < place["delete-read"]
-    assert (of_deletion.kind is OutcomeKind.DELETED) is is_deleted, of_deletion
+    assert (of_deletion.kind is OutcomeType.DELETED) is is_deleted, of_deletion
     assert of_keep.protected is (not is_deleted and not in_doubt), of_keep
     # It asks again.
     both.keep(group, earlier, again := list[KeptGroup]())

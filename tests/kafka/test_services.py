@@ -16,7 +16,7 @@ from group_hygiene.cli.target import Session
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.reconcile import open_ledger
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
@@ -100,7 +100,7 @@ def test_with_an_attestation_a_group_is_deleted_and_restored(customer: Client, o
     assert observation.topics.reason == reasons.TOPICS_ATTESTED
     assert verdicts(observation, tidy) == {group: "Match"}
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.DELETED, reasons.DELETED)
+    assert (outcome.kind, outcome.reason) == (OutcomeType.DELETED, reasons.DELETED)
     assert outcome.message == (
         "deleted; 2 records waited for it: consumers with auto.offset.reset=latest skip these, unless it is restored "
         "before they start; whether it committed right before is not known: brokers hide __consumer_offsets"

@@ -22,8 +22,8 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change
-from group_hygiene.model.evidence import Outcome, OutcomeKind, Verdict
+from group_hygiene.model.entries import Change, OutcomeType
+from group_hygiene.model.evidence import Outcome, Verdict
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import Memory
@@ -296,7 +296,7 @@ def test_a_round_after_a_fenced_one_sends_both() -> None:
             if error is not None:
                 raise error
 
-    gone = Outcome("a", OutcomeKind.DELETED, reasons.DELETED, "deleted")
+    gone = Outcome("a", OutcomeType.DELETED, reasons.DELETED, "deleted")
     run(gone, error=LedgerFenced("somebody took over"))
     assert scene.hears() == []
     run()
@@ -446,7 +446,7 @@ def test_a_suspended_policy_ends_the_alerts_of_owners() -> None:
 def test_owners_get_their_deletions() -> None:
     """Once, and only of their groups."""
     scene = Scene(parse_policy(policy_object("Delete", mode="Enforce", notify={"receiverNames": []})), OWNED)
-    gone = [Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted") for name in ("pay-1", "other")]
+    gone = [Outcome(name, OutcomeType.DELETED, reasons.DELETED, "deleted") for name in ("pay-1", "other")]
     with scene.alerts.round(scene.journal):
         scene.alerts.add_result(plan(scene.policy, []), gone, snapshot())
     (notice,) = scene.receives("chat")

@@ -24,7 +24,8 @@ from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.decide.pattern_notes import FIELDS, PatternNote
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Coverage, GroupState, GroupType
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.egress import Egress
@@ -55,8 +56,8 @@ def _plan(halted: bool = False) -> Plan:
 
 def _outcomes() -> list[Outcome]:
     return [
-        Outcome("secret-a", OutcomeKind.DELETED, reasons.DELETED, "deleted"),
-        Outcome("secret-b", OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, "secret-b is in use"),
+        Outcome("secret-a", OutcomeType.DELETED, reasons.DELETED, "deleted"),
+        Outcome("secret-b", OutcomeType.NOT_DELETED, reasons.BECAME_ACTIVE, "secret-b is in use"),
     ]
 
 

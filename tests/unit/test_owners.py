@@ -23,7 +23,8 @@ from group_hygiene.cli.plans import judged
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Outcome, OutcomeKind, Verdict
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import Outcome, Verdict
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile.context import Context, Facts, Memory, evidence_of
@@ -123,7 +124,7 @@ def test_marks_and_deletions_by_owner() -> None:
     policy = delete(enforce=True)
     late, early = mark(policy, "pay-1", NOW), mark(policy, "core-1", NOW - timedelta(hours=1))
     marks = {"pay-1": late, "core-1": early, "core-hidden": mark(policy, "core-hidden", NOW)}
-    gone = [Outcome("other", OutcomeKind.DELETED, reasons.DELETED, "deleted")]
+    gone = [Outcome("other", OutcomeType.DELETED, reasons.DELETED, "deleted")]
     verdicts = [match("pay-1"), match("core-1"), match("other")]
     found = situations(policy, verdicts, gone, marks=marks | {"other": mark(policy, "other")}, complete=False)
     assert {name: groups_of(each) for name, each in found.items()} == {

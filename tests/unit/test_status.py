@@ -16,7 +16,8 @@ from group_hygiene.decide.pattern_notes import PatternNote
 from group_hygiene.decide.plan import EVIDENCE, SHOWN, Verdicts, make_plan
 from group_hygiene.decide.plan import RunConditions as PlanConditions
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER, LastClient, Outcome, OutcomeKind, Protections, Verdict
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import NEVER, LastClient, Outcome, Protections, Verdict
 from group_hygiene.model.groups import Bounds, CommittedOffset, Coverage, GroupState, GroupType, Partition
 from group_hygiene.model.naming import json_bytes
 from group_hygiene.model.reasons import Refusal
@@ -86,15 +87,15 @@ def _kinds(status: Mapping[str, Any]) -> set[str]:
 
 
 def _deleted(name: str) -> Outcome:
-    return Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted")
+    return Outcome(name, OutcomeType.DELETED, reasons.DELETED, "deleted")
 
 
 def _kept(name: str) -> Outcome:
-    return Outcome(name, OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, "its state is Stable now")
+    return Outcome(name, OutcomeType.NOT_DELETED, reasons.BECAME_ACTIVE, "its state is Stable now")
 
 
 def _failed(name: str, reason: str = reasons.DELETE_FAILED) -> Outcome:
-    return Outcome(name, OutcomeKind.FAILED, reason, "no")
+    return Outcome(name, OutcomeType.FAILED, reason, "no")
 
 
 def _unprotected(reason: str, protections: Protections, **changes: Any) -> Verdict:
@@ -265,7 +266,7 @@ def test_failures_are_not_ready(verdicts: list[Verdict], outcomes: list[Outcome]
         pytest.param([match("evil"), match("a")], [_failed("evil", reasons.DENIED), _kept("a")], id="deletion"),
         pytest.param(
             [match("evil"), match("a")],
-            [_failed("evil"), Outcome("a", OutcomeKind.DELETED, reasons.DELETED, "deleted")],
+            [_failed("evil"), Outcome("a", OutcomeType.DELETED, reasons.DELETED, "deleted")],
             id="one-deleted",
         ),
     ],
@@ -311,7 +312,7 @@ _HIDDEN = Refusal(reasons.DENIED, "may not list")
         ),
         pytest.param(
             [match("a")],
-            [Outcome("a", OutcomeKind.NOT_DELETED, reasons.EVIDENCE_UNREADABLE, "no Read on __consumer_offsets")],
+            [Outcome("a", OutcomeType.NOT_DELETED, reasons.EVIDENCE_UNREADABLE, "no Read on __consumer_offsets")],
             reasons.EVIDENCE_UNREADABLE,
             "Reconciling",
             id="offsets-log",

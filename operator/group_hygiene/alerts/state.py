@@ -21,8 +21,8 @@ from msgspec import structs
 from group_hygiene.decide.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Delivered, Firing, Notice
-from group_hygiene.model.evidence import Activity, Outcome, OutcomeKind
+from group_hygiene.model.entries import Delivered, Firing, Notice, OutcomeType
+from group_hygiene.model.evidence import Activity, Outcome
 from group_hygiene.model.groups import Snapshot
 from group_hygiene.spec.connection import GroupOwner, Owners
 from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
@@ -113,7 +113,7 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
         return str(activity.last_client or "") if isinstance(activity, Activity) else ""
 
     policy = plan.policy
-    deleted = tuple(outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED)
+    deleted = tuple(outcome.group for outcome in outcomes if outcome.kind is OutcomeType.DELETED)
     findings: list[AlertFinding] = []
     if policy.action is Action.ALERT or policy.mode is not Mode.ENFORCE:
         matched = {digest_of(group): group for group in plan.due or plan.matched}

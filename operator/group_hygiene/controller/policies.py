@@ -22,8 +22,8 @@ from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.decide.plan import Plan, RunConditions, due_groups, make_plan, outside_window
 from group_hygiene.errors import ApiError, HygieneError
-from group_hygiene.model.entries import Mark
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import Mark, OutcomeType
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Snapshot
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import runs
@@ -78,7 +78,7 @@ class Executed:
 
     @property
     def deleted(self) -> int:
-        return sum(outcome.kind is OutcomeKind.DELETED for outcome in self.outcomes)
+        return sum(outcome.kind is OutcomeType.DELETED for outcome in self.outcomes)
 
 
 def decide(

@@ -598,7 +598,7 @@ SKIPPED = b""
 _KEY_BYTES, _VALUE_BYTES = 128 << 10, 64 << 10
 
 
-class Row(NamedTuple):
+class LargeBatchRow(NamedTuple):
     """A record of a batch (KIP-98). later_ms, delta: after the batch's first time and offset. value: may be SKIPPED."""
 
     later_ms: int
@@ -607,7 +607,9 @@ class Row(NamedTuple):
     value: bytes | None
 
 
-def read_rows(parts: Iterator[bytes | memoryview], count: int, most: int, deadline: Deadline) -> Iterator[Row]:
+def read_rows(
+    parts: Iterator[bytes | memoryview], count: int, most: int, deadline: Deadline
+) -> Iterator[LargeBatchRow]:
     """The records of a batch from its unpacked bytes, without their headers.
 
     count: the number of records. most: bytes of all keys, and of all values that are not skipped. Raises TooMuch for
@@ -633,7 +635,7 @@ def read_rows(parts: Iterator[bytes | memoryview], count: int, most: int, deadli
             value = stream.take(value_size)
         keys_left -= len(key or b"")
         values_left -= len(value or b"")
-        yield Row(later, delta, key, value)
+        yield LargeBatchRow(later, delta, key, value)
         stream.skip(end - stream.at)
     if not stream.is_at_end():
         raise ValueError("bytes behind its records")

@@ -14,7 +14,8 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault, GroupState, GroupType, Offsets, Partition
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.reasons import Refusal
@@ -39,7 +40,7 @@ _GROUP_RECORDS = 8
 
 def not_deleted(name: str, refusal: Refusal) -> Outcome:
     """`Failed` if an administrator must fix something, else `NotDeleted`."""
-    kind = OutcomeKind.FAILED if refusal.reason in FAILURES else OutcomeKind.NOT_DELETED
+    kind = OutcomeType.FAILED if refusal.reason in FAILURES else OutcomeType.NOT_DELETED
     return Outcome(name, kind, refusal.reason, refusal.message)
 
 
@@ -102,15 +103,15 @@ def _unclear(name: str, fault: Fault) -> Answer:
     """The result of a request that the broker may have carried out, or may yet carry out."""
     if fault.code in _UNANSWERED:
         unknown = "no answer: a later run finds out whether it was deleted"
-        return Answer(RequestState.UNCLEAR, Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, unknown))
+        return Answer(RequestState.UNCLEAR, Outcome(name, OutcomeType.NOT_DELETED, reasons.INTERRUPTED, unknown))
     message = f"{fault}: it may still be carried out, so its backup stays; a later run finds out"
-    return Answer(RequestState.UNCLEAR, Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, message))
+    return Answer(RequestState.UNCLEAR, Outcome(name, OutcomeType.FAILED, reasons.DELETE_FAILED, message))
 
 
 def result_of_group(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC) -> Answer:
     """The result that the answer to DeleteGroups proves. fault: None = no error."""
     if fault is None:
-        return Answer(RequestState.CONFIRMED, Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted"))
+        return Answer(RequestState.CONFIRMED, Outcome(name, OutcomeType.DELETED, reasons.DELETED, "deleted"))
     if not _refuses(fault):
         return _unclear(name, fault)
     if fault.code == "NON_EMPTY_GROUP":
@@ -135,7 +136,7 @@ def result_of_offsets(name: str, answers: Mapping[Partition, Fault | None]) -> A
     if done:
         failed = "; ".join(f"{place}: {fault}" for place, fault in list(left.items())[:_NAMES])
         message = f"offsets of {truncated_list(sorted(done), _NAMES)} deleted" + (f"; not of {failed}" if left else "")
-        outcome = Outcome(name, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(done)))
+        outcome = Outcome(name, OutcomeType.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(done)))
         return Answer(RequestState.CONFIRMED, outcome)
     place, fault = next(iter(left.items()))
     if fault.code == "GROUP_SUBSCRIBED_TO_TOPIC":

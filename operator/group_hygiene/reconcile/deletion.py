@@ -25,8 +25,19 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.offsets import WRITE_BYTES
 from group_hygiene.ledger.journal import NOT_READ_BACK
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup, Change, Intent, Key, Removal, SavedOffset, in_parts, whole, with_earlier
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import (
+    Backup,
+    Change,
+    Intent,
+    Key,
+    OutcomeType,
+    Removal,
+    SavedOffset,
+    in_parts,
+    whole,
+    with_earlier,
+)
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Cluster, GroupType, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import BATCH, Context, Observation
@@ -219,9 +230,9 @@ def _deleted(
     places: dict[str, Collection[Partition]] = {}
     for name, (_, outcome) in answers.items():
         ready, left = read.ready[name], remains.get(name, Remains(Presence.THERE))
-        topics = outcome.topics if outcome.kind is OutcomeKind.DELETED else left.topics
+        topics = outcome.topics if outcome.kind is OutcomeType.DELETED else left.topics
         gone = [place for place in ready.offsets if not topics or place.topic in topics]
-        is_gone = outcome.kind is OutcomeKind.DELETED or left.found in (Presence.GONE, Presence.SOME_TOPICS)
+        is_gone = outcome.kind is OutcomeType.DELETED or left.found in (Presence.GONE, Presence.SOME_TOPICS)
         if is_gone and ready.group.type is not GroupType.SHARE:
             places[name] = gone
     return places
@@ -260,7 +271,7 @@ def _record_outcomes(
         if name not in answers:
             context.memory.unsent[intent.id] = answer.outcome, facts.backup
         result = settle(facts)
-        if isinstance(result, Done) and result.outcome.kind is OutcomeKind.DELETED:
+        if isinstance(result, Done) and result.outcome.kind is OutcomeType.DELETED:
             result = window.completed(result, partial(whole, parts))
         if isinstance(result, Done):
             done.append(result)
@@ -270,7 +281,7 @@ def _record_outcomes(
             is_stuck |= name in answers and answer.outcome.reason == reasons.INTERRUPTED
     if not record_ends(run.executor, done):
         # No loss: the intents are in the ledger. The run that resolves them counts them, and no other run.
-        gone_now = {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
+        gone_now = {each.entry.group for each in done if each.outcome.kind is OutcomeType.DELETED}
         why = Refusal(reasons.INTERRUPTED, "deleted, but that could not be written: a later run writes it")
         outcomes = [not_deleted(each.group, why) if each.group in gone_now else each for each in outcomes]
         is_stuck |= bool(gone_now)

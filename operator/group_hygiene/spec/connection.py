@@ -361,7 +361,9 @@ class TlsSpec(SpecPart, frozen=True, kw_only=True):
         )
 
 
-class _OAuth(SpecPart, frozen=True, kw_only=True):
+class OAuthSpec(SpecPart, frozen=True, kw_only=True):
+    """`spec.sasl.oauth` with references to its Secrets."""
+
     token_endpoint: str
     client_id: str = field(name="clientID")
     client_secret_ref: SecretRef
@@ -375,7 +377,7 @@ class SaslSpec(SpecPart, frozen=True, kw_only=True):
     mechanism: Mechanism
     username: str | None = None
     password_secret_ref: SecretRef | None = None
-    oauth: _OAuth | None = None
+    oauth: OAuthSpec | None = None
     aws_msk_iam: MskIamSpec | None = None
 
     def read(self, read_secret: ReadSecret) -> Sasl:

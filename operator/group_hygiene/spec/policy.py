@@ -76,7 +76,9 @@ class Unprotect(StrEnum):
 Lifted = tuple[frozenset[Unprotect], Patterns]
 
 
-class _Match(Decisive, frozen=True, kw_only=True):
+class MatchSpec(Decisive, frozen=True, kw_only=True):
+    """`match`, as it is given."""
+
     groups: Patterns
     exclude: Patterns = NO_PATTERNS
     states: frozenset[GroupState] = frozenset()
@@ -84,7 +86,7 @@ class _Match(Decisive, frozen=True, kw_only=True):
     unprotect: frozenset[Unprotect] = frozenset()
 
 
-class Match(_Match, frozen=True, kw_only=True):
+class Match(MatchSpec, frozen=True, kw_only=True):
     """The groups that a policy selects. within: those granted to its namespace by the connection; None = all.
 
     topics, exclude_topics: for DeleteOffsets, the topics whose offsets may be deleted.
@@ -293,7 +295,7 @@ class PolicySpec(Decisive, frozen=True, kw_only=True):
     """`action` is the discriminator of a union, `delete` and `deleteOffsets` are its members."""
 
     connection_ref: ObjectRef
-    match: _Match
+    match: MatchSpec
     when: When = When()
     action: Action
     mode: Mode

@@ -18,7 +18,8 @@ from group_hygiene import __version__
 from group_hygiene.decide.pattern_notes import unused_by_field
 from group_hygiene.decide.plan import FAILURES, Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER, Outcome, OutcomeKind
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import NEVER, Outcome
 from group_hygiene.model.groups import Snapshot
 from group_hygiene.spec.policy import Policy
 from group_hygiene.status.of_connections import ConnectionFacts
@@ -203,9 +204,9 @@ class Metrics:
             return
         self._policy_info.labels(*labels, *connection, str(policy.action), str(policy.mode)).set(1)
         if policy.action.changes:
-            self._outcomes.labels(*labels, str(OutcomeKind.DELETED), "")
+            self._outcomes.labels(*labels, str(OutcomeType.DELETED), "")
             for reason in FAILURES:
-                self._outcomes.labels(*labels, str(OutcomeKind.FAILED), reason)
+                self._outcomes.labels(*labels, str(OutcomeType.FAILED), reason)
 
     def policy_ran(
         self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float, evidenced: bool | None = None
@@ -234,7 +235,7 @@ class Metrics:
         for reason, count in plan.verdicts.by_reason.items():
             self._skipped.labels(*labels, reason).set(count)
         for outcome in outcomes:
-            reason = "" if outcome.kind is OutcomeKind.DELETED else outcome.reason
+            reason = "" if outcome.kind is OutcomeType.DELETED else outcome.reason
             self._outcomes.labels(*labels, str(outcome.kind), reason).inc()
         if plan.marking:
             self._marks.labels(*labels, "marked", "").inc(len(plan.marking))
