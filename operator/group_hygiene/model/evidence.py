@@ -16,7 +16,6 @@ from group_hygiene.model.reasons import Refusal
 
 # The last client of a group in words: tenants choose these texts, so they are quoted, on one line and truncated.
 
-
 # In bytes of JSON: of one text, and of all texts on a client.
 _TEXT_MAX, LAST_CLIENT_MAX = 100, 500
 # More clients of one record are not stored; these are the columns of one.

@@ -1,4 +1,4 @@
-"""The settings of a Kafka client: its brokers, TLS and SASL. No I/O."""
+"""The settings of a Kafka client: its brokers, TLS, SASL and Amazon MSK, and Kafka's client properties. No I/O."""
 
 from __future__ import annotations
 

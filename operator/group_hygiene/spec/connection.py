@@ -1,4 +1,4 @@
-"""Parses the spec of a `KafkaConnection` into frozen records.
+"""Parses a `KafkaConnection` into frozen records: access of namespaces, owners of groups, receivers of alerts.
 
 No I/O: the caller passes the function that reads Secrets.
 """
@@ -27,7 +27,6 @@ from group_hygiene.spec.policy import FLOORS_OF_TENANTS, Floors, Lifted, Limits,
 from group_hygiene.spec.storage import STORAGE_OPTIONS, Store, is_path, read_store
 
 # The namespaces that may use a `KafkaConnection`, for which groups and actions. No I/O.
-
 
 # Of the groups in the text of an entry, which is in messages of at most 1,000 bytes.
 _LISTED_MAX = 300

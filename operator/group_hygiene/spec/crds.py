@@ -1,4 +1,4 @@
-"""The CRDs of this program, and the fields of their schemas."""
+"""The CRDs of this program, the fields of their schemas, and the one judge of objects by them."""
 
 from __future__ import annotations
 
@@ -162,10 +162,6 @@ _METADATA: Mapping[str, Any] = {
 }
 
 
-def _is_int64(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
-
-
 def _hour(moment: datetime, zone: str) -> int:
     """-1 = an unknown zone. The library logs what a function raises, with the value."""
     return moment.astimezone(ZoneInfo(zone)).hour if zone in _zones() else -1
@@ -179,7 +175,7 @@ def _substring(text: str, begin: int, end: int) -> str:
 
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "string": ("a text", lambda value: isinstance(value, str)),
-    "integer": ("a whole number", _is_int64),
+    "integer": ("a whole number", lambda n: isinstance(n, int) and not isinstance(n, bool) and -(2**63) <= n < 2**63),
     "boolean": ("true or false", lambda value: isinstance(value, bool)),
     "array": ("a list", lambda value: isinstance(value, list)),
     "object": ("a mapping", lambda value: isinstance(value, Mapping)),

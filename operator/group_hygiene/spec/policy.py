@@ -1,4 +1,7 @@
-"""Parses the spec of a `GroupPolicy` into frozen records, with the CRD's defaults. No I/O, no decisions."""
+"""Parses a `GroupPolicy`, with its windows, and a `GroupKeep` into frozen records, with the CRD's defaults.
+
+No I/O, no decisions.
+"""
 
 from __future__ import annotations
 
