@@ -467,10 +467,6 @@ class Connection(ConnectionSpec, frozen=True, kw_only=True, dict=True):
         return self.scan.timeout
 
     @property
-    def requests_per_second(self) -> int | None:
-        return self.given_limits.requests_per_second
-
-    @property
     def limits(self) -> Limits | None:
         """Of deletions; None = none is given. A limit that is not given restricts no policy."""
         given = self.given_limits
@@ -513,7 +509,7 @@ class Connection(ConnectionSpec, frozen=True, kw_only=True, dict=True):
             tls=None if self.tls is None else self.tls.read(read_secret),
             sasl=None if self.sasl is None else self.sasl.read(read_secret),
             timeout=self.timeout,
-            requests_per_second=self.requests_per_second,
+            requests_per_second=self.given_limits.requests_per_second,
         )
 
 
