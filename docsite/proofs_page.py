@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from docsite.markdown import plain, table
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.reconcile.executor import PRECONDITIONS, Moment
 from group_hygiene.reconcile.settle import ROWS, DeletionState, Open, Presence, RequestState, Row, Target
 
@@ -57,7 +57,7 @@ def _outcome(row: Row) -> list[str]:
     if isinstance(then, Open):
         end, backup = f"open: {then.why}", "stays"
     else:
-        kind = "as answered" if then.kind is None else "deleted" if then.kind is OutcomeKind.DELETED else "not deleted"
+        kind = "as answered" if then.kind is None else "deleted" if then.kind is OutcomeType.DELETED else "not deleted"
         reason = f", `{then.reason}`" if then.reason else ""
         end = f"{kind}{reason}{', in doubt' if then.in_doubt else ''}"
         backup = "removed" if then.removes_backup else "stays"

@@ -6,11 +6,11 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.alerts.messages import Endpoint, post
 from group_hygiene.alerts.outbox import Lane, Outbox
@@ -55,7 +55,7 @@ class Sender:
     def __init__(self, alertmanager: Alertmanager) -> None:
         self.outbox = Outbox("kafka/main")
         to = Endpoint("am", ReceiverKind.ALERTMANAGER, Hidden(alertmanager.url + "/api/v2/alerts"))
-        self.outbox.bind("uid-c", [replace(alert(), interval=timedelta(minutes=10))], {"am": to})
+        self.outbox.bind("uid-c", [structs.replace(alert(), interval=timedelta(minutes=10))], {"am": to})
 
     def tell(self, *groups: str, then: timedelta = timedelta()) -> int:
         """How many alerts were posted; `then`: as if so much time had passed."""

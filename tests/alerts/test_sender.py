@@ -7,12 +7,12 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.alerts import messages, state
 from group_hygiene.alerts import outbox as module
@@ -33,7 +33,7 @@ PATIENCE = 60.0
 
 
 def policy(uid: str = "uid-1") -> Policy:
-    return replace(alert(), uid=uid, name=uid)
+    return structs.replace(alert(), uid=uid, name=uid)
 
 
 def situation(groups: Iterable[str], uid: str = "uid-1", deleted: tuple[str, ...] = ()) -> Situation:
@@ -418,7 +418,7 @@ def test_an_alertmanager_gets_it_again_although_no_policy_runs(
     monkeypatch.setattr(state, "_VALID_MIN", timedelta(seconds=1))
     scene = Scene(receiver)
     to = Endpoint("am", ReceiverKind.ALERTMANAGER, Hidden(receiver.url("/am")))
-    scene.outbox.bind("uid-c", [replace(policy(), interval=timedelta(0))], {"am": to})
+    scene.outbox.bind("uid-c", [structs.replace(policy(), interval=timedelta(0))], {"am": to})
     scene.outbox.publish([situation("a")])
 
     async def story(sender: Sender) -> None:
@@ -468,7 +468,9 @@ def test_many_alerts_of_a_team_delay_no_other_team(receiver: Receiver) -> None:
     """
     receiver.limit = 100_000
     scene = Scene(receiver, "r")
-    team = [replace(alert(), uid=f"t-{number}", name=f"p-{number:03}", namespace="team") for number in range(60)]
+    team = [
+        structs.replace(alert(), uid=f"t-{number}", name=f"p-{number:03}", namespace="team") for number in range(60)
+    ]
     to = Endpoint("r", ReceiverKind.WEBHOOK, Hidden(receiver.url("/r")))
     scene.outbox.bind("uid-c", [policy(), *team], {"r": to})
     scene.outbox.publish([situation("a"), *(named(*LONG, uid=each.uid) for each in team)])

@@ -28,7 +28,7 @@ from group_hygiene.network import egress
 from group_hygiene.network.egress import parse_egress
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Receiver as ReceiverSpec
-from group_hygiene.spec.connection import ReceiverEntry, ReceiverKind
+from group_hygiene.spec.connection import ReceiverKind, Webhook
 from group_hygiene.spec.crds import judged_part
 from group_hygiene.spec.fields import Hidden, SecretRef, convert
 from sandbox.kafka.tls import Authority
@@ -63,7 +63,7 @@ def endpoint(url: str, kind: ReceiverKind = ReceiverKind.WEBHOOK, **secrets: Any
 def receiver_of(entry: dict[str, Any]) -> ReceiverSpec:
     """A receiver as a KafkaConnection has it."""
     (valid,) = judged_part("KafkaConnection", "spec.receivers", [entry])
-    return convert(valid, ReceiverEntry, "spec.receivers[0]").receiver
+    return convert(valid, ReceiverSpec, "spec.receivers[0]")
 
 
 def send(to: Endpoint, *groups: str, allowed: tuple[str, ...] = LOOPBACK) -> Refusal | None:
@@ -455,7 +455,8 @@ def test_any_text_is_an_address_or_refused(rest: str, secret: bool) -> None:
     """Whatever a spec or a Secret has there, no other error than that of the receiver."""
     url = f"http://{rest}"
     ref = SecretRef("s", "u")
-    receiver = ReceiverSpec("r", ReceiverKind.WEBHOOK, **({"url": ref} if secret else {"address": url}))
+    webhook = Webhook(url_secret_ref=ref) if secret else Webhook(address=url)
+    receiver = ReceiverSpec("r", "Webhook", webhook=webhook)
     with suppress(SecretProblem, SpecError):
         read_endpoint(receiver, lambda _: url)
 

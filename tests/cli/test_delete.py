@@ -31,10 +31,8 @@ from group_hygiene.reconcile import (
     open_ledger,
 )
 from group_hygiene.reconcile.recovery import has_unresolved
-from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.connection import Connection, LimitsSpec
 from group_hygiene.spec.fields import parse_duration
-from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Limits
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.cli.conftest import Answer, Run
@@ -111,7 +109,7 @@ def command_on(client: Client, ledger: Ledger, writer: str) -> Executor:
     settings = LedgerSettings(installation=None, writer=f"{COMMAND_WRITER}{writer}", topic=ledger._settings.topic)
     own = open_ledger(client, settings, soon(), create=False, claim=True)
     assert own is not None
-    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
+    connection = Connection()
     memory = Memory(contents=own.contents, ledger=own)
     journal = Journal(own, own.contents, memory.unwritten, writable=True)
     context = Context(client, connection, memory, SystemClock(), journal)
@@ -155,8 +153,8 @@ def test_limits_of_the_connection_are_shown_before_the_user_is_asked(
 ) -> None:
     topic, group = make.topic(records=3), make.name()
     make.simple(group, at(topic, 2))
-    limits = Limits(min_groups=10_000)
-    connection = Connection("", "", "", 0, Patterns([]), limits, timedelta(seconds=30), ())
+    limits = LimitsSpec(min_groups=10_000)
+    connection = Connection(given_limits=limits)
     journal = Journal(ledger, ledger.contents, {})
     context = Context(client, connection, Memory(contents=ledger.contents), SystemClock(), journal)
     judged = judge_requested(context, DeletionRequest((group,), "me", None, timedelta(days=1)))
@@ -176,7 +174,7 @@ def test_marks_of_a_running_command_stay(ledger: Ledger) -> None:
         }.items()
     ]
     ledger.write(marks)
-    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
+    connection = Connection()
     journal = Journal(ledger, ledger.contents, {}, writable=True)
     forget_policies(
         Context(ledger._client, connection, Memory(contents=ledger.contents), SystemClock(), journal), (), ()
@@ -430,7 +428,7 @@ def test_commits_for_other_topics_are_no_use_of_a_topic(
     between = datetime.now(UTC)
     make.commit(group, at(read, 7))
     clock = Since()
-    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
+    connection = Connection()
     journal = Journal(ledger, ledger.contents, {})
     context = Context(client, connection, Memory(contents=ledger.contents), clock, journal)
     request = DeletionRequest((group,), "me", clock.now() - between, timedelta(days=1), (left,))
@@ -467,7 +465,7 @@ def test_the_clock_of_each_broker_must_be_known(
     make.simple(group, at(topic, 4))
     time.sleep(1.1)
     make.simple(make.name("other"), at(topic, 4))
-    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
+    connection = Connection()
     journal = Journal(ledger, ledger.contents, {})
     context = Context(client, connection, Memory(contents=ledger.contents), Since(minutes), journal)
     request = DeletionRequest((group,), "me", parse_duration(unused_for, "unusedFor"), timedelta(days=1))

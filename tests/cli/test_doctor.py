@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
 from group_hygiene.cli.doctor import CheckResult, Finding
 from group_hygiene.cli.doctor_kafka import CheckedCluster, examine_kafka, group_findings
@@ -18,8 +18,7 @@ from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.spec.connection import Connection
-from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.connection import Connection, MirrorMakerSpec
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Answer, Run
 from tests.kafka.makers import Maker, at
@@ -144,7 +143,7 @@ class Ahead(SystemClock):
 def test_a_broker_whose_clock_is_behind(client: Client, make: Maker) -> None:
     """It shows once the broker writes into the offsets log while doctor looks, by the times of these records."""
     make.simple(make.name(), at(make.topic(records=1)))
-    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
+    connection = Connection()
     session = Session(client, connection, clock=Ahead())
     cluster = CheckedCluster(connection, client.settings)
     findings: list[Finding] = []
@@ -160,8 +159,8 @@ def test_a_broker_whose_clock_is_behind(client: Client, make: Maker) -> None:
 
 def test_checkpoints_that_can_not_be_read(client: Client) -> None:
     """Any group may be mirrored, so no policy deletes one: the topic and the cause are named."""
-    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
-    connection = replace(connection, checkpoint_topics=frozenset({"gone.checkpoints.internal"}))
+    connection = Connection()
+    connection = structs.replace(connection, mirror_maker=MirrorMakerSpec(frozenset({"gone.checkpoints.internal"})))
     session = Session(client, connection, clock=SystemClock())
     findings = list(examine_kafka(session, CheckedCluster(connection, client.settings)))
     (mirror,) = [each for each in findings if each.check == "MirrorMaker 2"]

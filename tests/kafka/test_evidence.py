@@ -18,8 +18,7 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.cluster import PREFIX
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup, LargestCoverage
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import Backup, LargestCoverage, OutcomeType
 from group_hygiene.model.group_keep import GroupKeep
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Memory, open_ledger
@@ -279,7 +278,7 @@ def test_bad_tables_keep_everything(
     assert good.snapshot.coverage is not None
     assert good.snapshot.coverage.problem is None
     outcomes = scene.apply(scene.planned(good, wanted), good)
-    assert [(outcome.group, outcome.kind) for outcome in outcomes] == [(group, OutcomeKind.DELETED)]
+    assert [(outcome.group, outcome.kind) for outcome in outcomes] == [(group, OutcomeType.DELETED)]
 
 
 @pytest.mark.parametrize(("spoil", "reason"), DEFECTS)
@@ -294,7 +293,7 @@ def test_tables_are_read_again_before_a_deletion(
     assert plan.actions == (group,)
     spoil(pipeline, group)
     outcomes = scene.apply(plan, observation)
-    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.NOT_DELETED, reason)]
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeType.NOT_DELETED, reason)]
     assert group in make.groups()
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.model import reasons
@@ -34,7 +35,7 @@ def kafka() -> Iterator[KafkaCluster]:
 def of(namespace: str, name: str, *groups: str, **when: Any) -> Policy:
     """An Alert policy of this namespace."""
     made = alert(*groups, name=name, **when)
-    return replace(made, namespace=namespace, uid=f"{namespace}-{name}")
+    return structs.replace(made, namespace=namespace, uid=f"{namespace}-{name}")
 
 
 def simple_groups(make: Maker, kind: str, count: int, topic: str) -> list[str]:

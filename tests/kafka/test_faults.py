@@ -19,7 +19,7 @@ from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Fault, Offsets
 from group_hygiene.reconcile import Observation
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
@@ -209,7 +209,7 @@ def test_a_coordinator_that_moves_is_followed_and_stops_deletions(
         )
 
         outcomes = {(outcome.group, outcome.kind, outcome.reason) for outcome in planning.apply(plan, before)}
-        assert outcomes == {(group, OutcomeKind.NOT_DELETED, reasons.SNAPSHOT_INCOMPLETE) for group in old}
+        assert outcomes == {(group, OutcomeType.NOT_DELETED, reasons.SNAPSHOT_INCOMPLETE) for group in old}
     finally:
         all_back(client, kafka, moved)
     # An election brings its partitions back to it. Those that are asked now are alive, and know that they moved.
@@ -228,7 +228,7 @@ def test_a_coordinator_that_moves_is_followed_and_stops_deletions(
     fresh = planning.observe(tidy, after=1)
     plan = planning.planned(fresh, tidy)
     assert set(plan.actions) == old
-    assert {outcome.kind for outcome in planning.apply(plan, fresh)} == {OutcomeKind.DELETED}
+    assert {outcome.kind for outcome in planning.apply(plan, fresh)} == {OutcomeType.DELETED}
     assert of(planning.observe(tidy, full=True), make) == commits.keys()
 
 
@@ -341,8 +341,8 @@ def test_a_group_that_is_deleted_between_list_and_fetch_is_gone(
     assert set(plan.actions) == {gone, other}
     outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
     assert outcomes == {
-        gone: (OutcomeKind.NOT_DELETED, reasons.GONE),
-        other: (OutcomeKind.DELETED, reasons.DELETED),
+        gone: (OutcomeType.NOT_DELETED, reasons.GONE),
+        other: (OutcomeType.DELETED, reasons.DELETED),
     }
 
 
@@ -363,7 +363,7 @@ def test_a_denied_group_is_alone_with_it(client: Client, make: Maker, topic: str
     plan = scene.planned(observation, tidy)
     assert set(plan.actions) == {*old, held}
     outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
-    deleted, denied = (OutcomeKind.DELETED, reasons.DELETED), (OutcomeKind.FAILED, reasons.DENIED)
+    deleted, denied = (OutcomeType.DELETED, reasons.DELETED), (OutcomeType.FAILED, reasons.DENIED)
     assert outcomes == dict.fromkeys(old, deleted) | {held: denied}
     assert make.groups().keys() == {*commits, hidden, held}
 

@@ -12,7 +12,7 @@ import pytest
 from group_hygiene.kafka.client import Call, Client, Deadline
 from group_hygiene.kafka.library import RawListGroupsRequest
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Fault, GroupState
 from group_hygiene.reconcile import DeletionRequest, Observation, judge_requested
 from group_hygiene.spec.policy import Policy
@@ -121,7 +121,7 @@ def test_without_a_broker_nothing_is_deleted(
     plan = scene.planned(again, tidy)
     assert plan.refusal is None
     outcomes = scene.apply(plan, again)
-    assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DELETED}
+    assert {outcome.kind for outcome in outcomes} == {OutcomeType.DELETED}
     assert {outcome.group for outcome in outcomes} == set(plan.actions) >= others
 
 
@@ -192,7 +192,7 @@ def test_groups_that_two_brokers_list_stay(client: Client, homes: dict[str, int]
     assert set(scene.observe(tidy).verdicts[tidy.key].names) == others
     observation, plan = scene.plan(tidy)
     assert {outcome.group: outcome.kind for outcome in scene.apply(plan, observation)} == dict.fromkeys(
-        others, OutcomeKind.DELETED
+        others, OutcomeType.DELETED
     )
     twice = sorted(homes.keys() - others)
     judged = judge_requested(scene.context, DeletionRequest(twice, "me", None, timedelta(days=1)))

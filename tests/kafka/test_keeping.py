@@ -12,6 +12,7 @@ import pytest
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest
+from msgspec import structs
 from msgspec.structs import replace as replace_entry
 
 from group_hygiene import reconcile
@@ -19,7 +20,7 @@ from group_hygiene.decide.plan import Plan
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Mark, OutcomeType, Removal
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.group_keep import Deletions, DueReason, GroupKeep, KeptGroup
 from group_hygiene.model.naming import message_shown
 from group_hygiene.model.reasons import Refusal
@@ -81,10 +82,10 @@ def test_a_namespace_marks_so_much_in_an_hour(scene: Scene, make: Maker, monkeyp
     topic, tag = make.topic(records=2), make.name("marks")
     for number in range(3):
         make.abandoned(f"{tag}-{number}", topic, commit=at(topic, 1))
-    scene.observe(replace(policy(f"{tag}-*"), namespace="team-a"))
+    scene.observe(structs.replace(policy(f"{tag}-*"), namespace="team-a"))
     journal, counts, problems = scene.context.journal, list[int](), list[str]()
     for number in range(6):
-        mine = replace(policy(f"{tag}-*", mode="DryRun" if number % 2 else "Enforce"), namespace="team-a")
+        mine = structs.replace(policy(f"{tag}-*", mode="DryRun" if number % 2 else "Enforce"), namespace="team-a")
         plan = scene.planned(scene.observe(mine, after=0 if number else 60), mine)
         problem = reconcile.note_marks(scene.context, plan)
         problems.append(problem.reason if problem else "")
@@ -134,22 +135,26 @@ def test_a_deletion_in_doubt(scene: Scene, make: Maker) -> None:
     assert kept(scene, keep) == {group: ""}
 
 
-_POLICY = replace(policy("*", mode="Enforce"), uid="marking", namespace="team-b")
+_POLICY = structs.replace(policy("*", mode="Enforce"), uid="marking", namespace="team-b")
 
 
 @pytest.mark.parametrize(
     ("uid", "marking", "reason"),
     [
         pytest.param("marking", _POLICY, DueReason.UNCHANGED, id="unchangedFor"),
-        pytest.param("marking", replace(_POLICY, when=When(idle_for=Duration(days=1))), DueReason.IDLE, id="idleFor"),
+        pytest.param(
+            "marking", structs.replace(_POLICY, when=When(idle_for=Duration(days=1))), DueReason.IDLE, id="idleFor"
+        ),
         pytest.param(
             "marking",
-            replace(_POLICY, when=When(idle_for=Duration(days=1), unchanged_for=Duration(days=1))),
+            structs.replace(_POLICY, when=When(idle_for=Duration(days=1), unchanged_for=Duration(days=1))),
             DueReason.IDLE,
             id="both",
         ),
-        pytest.param("marking", replace(_POLICY, action=Action.DELETE_OFFSETS), DueReason.STALE_OFFSETS, id="offsets"),
-        pytest.param("marking", replace(_POLICY, digest="edited"), None, id="edited-since"),
+        pytest.param(
+            "marking", structs.replace(_POLICY, action=Action.DELETE_OFFSETS), DueReason.STALE_OFFSETS, id="offsets"
+        ),
+        pytest.param("marking", structs.replace(_POLICY, digest="edited"), None, id="edited-since"),
         pytest.param("another", _POLICY, None, id="policy-of-another-connection"),
         pytest.param(f"{REQUESTED}1", _POLICY, DueReason.REQUESTED, id="a-command"),
     ],
@@ -297,7 +302,7 @@ def test_no_order_of_both_keeps_and_deletes_a_group(both: _Both, number: int) ->
     is_deleted = place["delete-read"] < place["keep-write"]
     # While the deletion is not decided, the other process promises nothing.
     in_doubt = place["delete-write"] < place["keep-read"] < place["delete-read"]
-    assert (of_deletion.kind is OutcomeKind.DELETED) is is_deleted, of_deletion
+    assert (of_deletion.kind is OutcomeType.DELETED) is is_deleted, of_deletion
     assert of_keep.protected is (not is_deleted and not in_doubt), of_keep
     # It asks again.
     both.keep(group, earlier, again := list[KeptGroup]())

@@ -11,8 +11,7 @@ from confluent_kafka import TopicPartition
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.ledger.contents import group_of
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import Backup, OutcomeType
 from group_hygiene.reconcile import Observation
 from group_hygiene.spec.policy import Policy
 from group_hygiene.status.of_policies import build_status
@@ -152,8 +151,8 @@ def test_it_is_read_again_before_a_deletion(scene: Scene, make: Maker, topic: st
     assert set(plan.actions) == {still, no_more}
     cut(make, other, before=1)
     outcomes = {outcome.group: outcome for outcome in scene.apply(plan, observation)}
-    assert (outcomes[still].kind, outcomes[still].reason) == (OutcomeKind.DELETED, reasons.DELETED)
-    assert (outcomes[no_more].kind, outcomes[no_more].reason) == (OutcomeKind.NOT_DELETED, reasons.LAG_BELOW)
+    assert (outcomes[still].kind, outcomes[still].reason) == (OutcomeType.DELETED, reasons.DELETED)
+    assert (outcomes[no_more].kind, outcomes[no_more].reason) == (OutcomeType.NOT_DELETED, reasons.LAG_BELOW)
     assert make.groups() == {no_more: "EMPTY"}
     assert scene.memory.ledger is not None
     kept = scene.memory.ledger.entries(lambda key: group_of(key) == still, soon())

@@ -23,7 +23,6 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, OutcomeType
-from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partition
 from group_hygiene.reconcile import deletion
 from group_hygiene.reconcile.recheck import FRESH_S
@@ -111,7 +110,7 @@ def test_a_group_that_kafka_cannot_delete_is_deleted_and_comes_back(
     assert refused.code == "UNKNOWN"
     observation, plan = due(scene, group)
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.DELETED, reasons.DELETED), outcome.message
+    assert (outcome.kind, outcome.reason) == (OutcomeType.DELETED, reasons.DELETED), outcome.message
     assert group not in make.groups()
     assert saved(scene, group) == [PARTITIONS]
     assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED]
@@ -128,7 +127,7 @@ def test_groups_that_fit_only_one_by_one_are_not_asked_for_together(
     limit()
     observation, plan = scene.plan(policy(f"{make.tag}old*"))
     assert set(plan.actions) == groups
-    assert {each.kind for each in scene.apply(plan, observation)} == {OutcomeKind.DELETED}
+    assert {each.kind for each in scene.apply(plan, observation)} == {OutcomeType.DELETED}
     assert not groups & make.groups().keys()
 
 
@@ -170,7 +169,7 @@ def test_a_process_that_dies_between_the_requests_leaves_a_whole_backup(
 
     observation, plan = due(successor, group)
     (outcome_now,) = successor.apply(plan, observation)
-    assert outcome_now.kind is OutcomeKind.DELETED, outcome_now.message
+    assert outcome_now.kind is OutcomeType.DELETED, outcome_now.message
     assert saved(successor, group) == [PARTITIONS, PARTITIONS]
     assert group not in make.groups()
     assert brought_back(successor, group) is ResultKind.RESTORED
@@ -192,7 +191,7 @@ def test_a_request_to_keep_it_between_the_requests_keeps_the_rest(
     limit()
     observation, plan = due(scene, group)
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.KEEP_REQUESTED), outcome.message
+    assert (outcome.kind, outcome.reason) == (OutcomeType.NOT_DELETED, reasons.KEEP_REQUESTED), outcome.message
     assert 0 < len(committed(client, group)) < PARTITIONS
     assert saved(scene, group) == [PARTITIONS]
     assert brought_back(scene, group) is ResultKind.RESTORED
@@ -321,7 +320,7 @@ def test_a_commit_right_before_a_request_is_saved(
     limit()
     observation, plan = due(scene, group)
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.DELETED, reasons.DELETED), outcome.message
+    assert (outcome.kind, outcome.reason) == (OutcomeType.DELETED, reasons.DELETED), outcome.message
     assert group not in make.groups()
     (backup,) = backups(scene, group)
     found = {row.partition: row.offset for row in backup.offsets[topic]}
@@ -403,7 +402,7 @@ def test_offsets_of_a_deleted_topic_go_with_the_group(
     assert Partition(gone, 0) in committed(scene.client, group)
     observation, plan = due(scene, group)
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.DELETED, reasons.DELETED), outcome.message
+    assert (outcome.kind, outcome.reason) == (OutcomeType.DELETED, reasons.DELETED), outcome.message
     assert group not in make.groups()
     assert saved(scene, group) == [PARTITIONS + 1]
 
@@ -422,7 +421,7 @@ def test_groups_for_which_no_time_is_left_are_not_in_doubt(
     observation, plan = scene.plan(policy(f"{make.tag}old*"))
     assert set(plan.actions) == groups
     outcomes = {each.group: each for each in scene.apply(plan, observation)}
-    deleted = {name for name, each in outcomes.items() if each.kind is OutcomeKind.DELETED}
+    deleted = {name for name, each in outcomes.items() if each.kind is OutcomeType.DELETED}
     assert len(deleted) == 3, outcomes
     assert make.groups().keys() & groups == groups - deleted
     assert {outcomes[name].message for name in groups - deleted} == {"not sent: there was no time left"}

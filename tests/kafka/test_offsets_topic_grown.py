@@ -23,7 +23,7 @@ from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.client_settings import Settings
 from sandbox.errors import NotReached
@@ -110,7 +110,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         scene = Scene(client)
         observation, plan = scene.plan(policy(gone))
         (outcome,) = scene.apply(plan, observation)
-        assert outcome.kind is OutcomeKind.DELETED
+        assert outcome.kind is OutcomeType.DELETED
         scene.observe(policy(*moved, *same), full=True)
         make.admin.create_partitions([NewPartitions(OFFSETS_TOPIC, NEW)])[OFFSETS_TOPIC].result()
         wait_for(lambda: len(make.admin.list_topics(OFFSETS_TOPIC).topics[OFFSETS_TOPIC].partitions) == NEW)
@@ -149,7 +149,7 @@ def test_a_group_that_is_used_stays(place: Place) -> None:
     assert not used or set(used).isdisjoint(scene.planned(observation, tidy).due)
     used += [name for name in late if place.use(name)]
     outcomes = {each.group: each for each in scene.apply(scene.planned(observation, tidy), observation)}
-    deleted = {name for name, each in outcomes.items() if each.kind is OutcomeKind.DELETED}
+    deleted = {name for name, each in outcomes.items() if each.kind is OutcomeType.DELETED}
     assert deleted.isdisjoint(used)
     again = scene.planned(scene.observe(tidy), tidy)
     if world.refusal is None:

@@ -11,7 +11,7 @@ from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.reconcile import LedgerNeed, Memory, few_replicas, open_journal
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
@@ -56,7 +56,7 @@ def test_a_setting_of_the_ledger_that_is_changed_later(
     assert scene.context.journal.problem is None
     observation = scene.observe(rule)
     outcomes = scene.apply(scene.planned(observation, rule), observation, Guard())
-    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELETED]
+    assert [outcome.kind for outcome in outcomes] == [OutcomeType.DELETED]
 
 
 def test_a_ledger_does_not_move_to_another_topic(scene: Scene, client: Client, make: Maker) -> None:

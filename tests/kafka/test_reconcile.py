@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene import reconcile
 from group_hygiene.kafka.changes import commit_offsets
@@ -20,7 +21,7 @@ from group_hygiene.ledger.contents import LedgerSettings, group_of
 from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, HistoryEntry, KeepRequest, OutcomeType, Seen
-from group_hygiene.model.evidence import Claims, OutcomeKind
+from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Context, deletion, open_ledger
@@ -77,7 +78,7 @@ def test_everything_is_tidied_and_nothing_that_is_needed(client: Client, make: M
 
     outcomes = scene.apply(plan, observation)
     assert {outcome.group for outcome in outcomes} == set(plan.actions)
-    assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DELETED}
+    assert {outcome.kind for outcome in outcomes} == {OutcomeType.DELETED}
     kept = dict.fromkeys(expected.keys() - abandoned, "EMPTY") | dict.fromkeys(live, "STABLE")
     assert make.groups() == kept
 
@@ -151,7 +152,7 @@ def test_policies_share_what_scans_saw(scene: Scene, make: Maker, topic: str) ->
     """One entry for all. A policy that misses scans, or is new, restarts its own count alone, also after a restart."""
     group = make.abandoned(make.name("old"), topic)
     steady, new = policy(group), policy(group, name="new")
-    hasty = replace(policy(group, name="hasty"), interval=timedelta(minutes=1))
+    hasty = structs.replace(policy(group, name="hasty"), interval=timedelta(minutes=1))
     scene.observe(steady, hasty)
     scene.observe(steady, hasty, after=30)
     scene.memory = reconcile.Memory()
@@ -320,7 +321,7 @@ def test_what_changed_since_the_scan_is_kept(
     happens(make, group, topic)
     before = make.groups()
     outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
-    assert outcomes == {group: (OutcomeKind.NOT_DELETED, reason), other: (OutcomeKind.DELETED, reasons.DELETED)}
+    assert outcomes == {group: (OutcomeType.NOT_DELETED, reason), other: (OutcomeType.DELETED, reasons.DELETED)}
     del before[other]
     assert make.groups() == before
 
@@ -339,8 +340,8 @@ def test_a_pending_transaction_keeps_its_group(scene: Scene, make: Maker, topic:
     finally:
         producer.abort_transaction(60)
     assert outcomes == {
-        group: (OutcomeKind.NOT_DELETED, reasons.PENDING_TRANSACTION),
-        other: (OutcomeKind.DELETED, reasons.DELETED),
+        group: (OutcomeType.NOT_DELETED, reasons.PENDING_TRANSACTION),
+        other: (OutcomeType.DELETED, reasons.DELETED),
     }
     assert make.groups() == {group: "EMPTY"}
 
@@ -355,7 +356,7 @@ def test_who_is_claimed_during_the_run_is_kept(scene: Scene, make: Maker, topic:
 
 
 def in_role(context: Context, role: Role | None) -> Context:
-    return replace(context, connection=replace(context.connection, role=role))
+    return replace(context, connection=structs.replace(context.connection, role=role))
 
 
 def test_no_group_of_a_failover_target_is_deleted(scene: Scene, make: Maker, topic: str) -> None:
@@ -392,7 +393,7 @@ def test_whoever_is_asked_can_stop_a_deletion(scene: Scene, make: Maker, topic: 
     assert set(plan.actions) == groups
     outcomes = scene.apply(plan, observation, Guard(lambda: Refusal(reasons.POLICY_CHANGED, "it was edited")))
     assert {(o.group, o.kind, o.reason, o.message) for o in outcomes} == {
-        (group, OutcomeKind.NOT_DELETED, reasons.POLICY_CHANGED, "it was edited") for group in groups
+        (group, OutcomeType.NOT_DELETED, reasons.POLICY_CHANGED, "it was edited") for group in groups
     }
     assert set(make.groups()) == groups
 
@@ -404,7 +405,7 @@ def test_the_policy_is_asked_for_again_right_before_the_request(scene: Scene, ma
     answers = iter([None, Refusal(reasons.POLICY_CHANGED, "it was edited")])
     outcomes = scene.apply(plan, observation, Guard(lambda: next(answers)))
     assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [
-        (OutcomeKind.NOT_DELETED, reasons.POLICY_CHANGED)
+        (OutcomeType.NOT_DELETED, reasons.POLICY_CHANGED)
     ]
     assert set(make.groups()) == {group}
     assert scene.context.journal.contents.intents == {}
@@ -415,7 +416,7 @@ def test_a_process_that_does_not_lead_deletes_nothing(scene: Scene, make: Maker,
     group = make.abandoned(make.name("old"), topic)
     observation, plan = scene.plan(policy(group))
     outcomes = scene.apply(plan, observation, Guard(left=0.5))
-    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.NOT_DELETED, reasons.NOT_LEADER)]
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeType.NOT_DELETED, reasons.NOT_LEADER)]
     assert set(make.groups()) == {group}
 
 
@@ -441,7 +442,7 @@ def test_a_process_that_freezes_after_its_last_check_sends_nothing(
 
     monkeypatch.setattr(deletion, "_final_checks", freeze)
     outcomes = scene.apply(plan, observation, guard)
-    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.FAILED, reasons.OFFSETS_UNKNOWN)]
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeType.FAILED, reasons.OFFSETS_UNKNOWN)]
     assert set(make.groups()) == {group}
 
 
@@ -455,7 +456,7 @@ def test_a_deletion_leaves_a_whole_backup_and_its_outcome(scene: Scene, make: Ma
     commit_offsets(scene.client, group, commit, Deadline(60))
     tidy = policy(group)
     observation, plan = scene.plan(tidy)
-    assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED]
+    assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeType.DELETED]
     assert scene.memory.ledger is not None
     kept = list(scene.memory.ledger.entries(lambda key: group_of(key) == group, Deadline(60)))
     (backup,) = [entry for entry in kept if isinstance(entry, Backup)]

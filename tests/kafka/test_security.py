@@ -27,8 +27,7 @@ from group_hygiene.ledger.contents import TOPIC as DEFAULT_LEDGER
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup, Change, SavedOffset
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import Backup, Change, OutcomeType, SavedOffset
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.network.egress import Egress, parse_egress
 from group_hygiene.reconcile import open_ledger, recover_intents
@@ -463,7 +462,7 @@ def test_a_run_goes_as_far_as_its_permissions(login: Login, inside: Maker, user:
     assert [outcome.reason for outcome in outcomes] == ([expected.outcome] if expected.outcome else [])
     if expected.refusal == reasons.LEDGER_UNAVAILABLE:
         forced = scene.apply(replace(plan, actions=(group,), refusal=None), observation)
-        assert [(outcome.kind, outcome.reason) for outcome in forced] == [(OutcomeKind.NOT_DELETED, expected.refusal)]
+        assert [(outcome.kind, outcome.reason) for outcome in forced] == [(OutcomeType.NOT_DELETED, expected.refusal)]
     assert expected.outcome_message in "".join(outcome.message for outcome in outcomes)
     deleted = expected.outcome == reasons.DELETED
     assert (group in inside.groups()) != deleted
@@ -530,7 +529,7 @@ def test_a_group_that_is_denied_stays_alone(login: Login, inside: Maker) -> None
     observation, plan = scene.plan(tidy)
     assert verdicts(observation, tidy) == dict.fromkeys(groups, "Match") | {denied: reasons.DENIED}
     outcomes = scene.apply(plan, observation)
-    assert {(outcome.group, outcome.kind) for outcome in outcomes} == {(group, OutcomeKind.DELETED) for group in groups}
+    assert {(outcome.group, outcome.kind) for outcome in outcomes} == {(group, OutcomeType.DELETED) for group in groups}
 
 
 def test_a_group_of_which_a_part_may_not_go_loses_nothing(login: Login, inside: Maker) -> None:
@@ -615,7 +614,7 @@ def _restored_by(login: Login, user: str, operator: Scene, tidy: Policy) -> None
     expected = RESTORES[user]
     observation, plan = operator.plan(tidy)
     (outcome,) = operator.apply(plan, observation)
-    assert outcome.kind is OutcomeKind.DELETED
+    assert outcome.kind is OutcomeType.DELETED
     group = outcome.group
     request = RestoreRequest(id=f"by-{user}", groups=(group,))
     settings = LedgerSettings(installation=None, writer=f"{WRITERS}cli-{user}", topic=operator.ledger)
@@ -665,7 +664,7 @@ def test_a_mirror_target_needs_its_checkpoints(login: Login, inside: Maker) -> N
         scene = Scene(login("mirror"))
         observation, plan = scene.plan(tidy)
         assert verdicts(observation, tidy) == {mirrored: reasons.MIRROR_MAKER, other: "Match"}
-        assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED]
+        assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeType.DELETED]
         assert mirrored in inside.groups()
     finally:
         inside.delete_topic(CHECKPOINTS)

@@ -6,9 +6,9 @@ Everything is real but the reasons of the refusals: an authorizer and a policy o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.cli.doctor import CheckResult
 from group_hygiene.cli.doctor_kafka import CheckedCluster, examine_kafka
@@ -16,11 +16,12 @@ from group_hygiene.cli.target import Session
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.reconcile import open_ledger
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
+from group_hygiene.spec.connection import TopicVisibility
 from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster, Security
@@ -64,7 +65,8 @@ def customer(service: KafkaCluster, owner: Maker) -> Iterator[Client]:
 
 def _scene(customer: Client, attested: bool = True) -> Scene:
     scene = Scene(customer)
-    scene.connection = replace(scene.connection, topics_attested=attested)
+    visibility = TopicVisibility.ATTESTED if attested else TopicVisibility.VERIFIED
+    scene.connection = structs.replace(scene.connection, topic_visibility=visibility)
     scene.context = scene.open()
     return scene
 
@@ -98,7 +100,7 @@ def test_with_an_attestation_a_group_is_deleted_and_restored(customer: Client, o
     assert observation.topics.reason == reasons.TOPICS_ATTESTED
     assert verdicts(observation, tidy) == {group: "Match"}
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.DELETED, reasons.DELETED)
+    assert (outcome.kind, outcome.reason) == (OutcomeType.DELETED, reasons.DELETED)
     assert outcome.message == (
         "deleted; 2 records waited for it: consumers with auto.offset.reset=latest skip these, unless it is restored "
         "before they start; whether it committed right before is not known: brokers hide __consumer_offsets"

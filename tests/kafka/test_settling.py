@@ -20,7 +20,6 @@ from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, HistoryEntry, Intent, KeepRequest, OutcomeType, SavedOffset, in_parts
 from group_hygiene.model.evidence import Outcome as GroupOutcome
-from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Context, open_ledger, recovery
 from group_hygiene.reconcile.settle import (
@@ -252,7 +251,7 @@ def test_an_outcome_that_its_writer_recorded_is_not_reported_again(scene: Scene,
     known_for(scene, 200)
     make.delete_group(group)
     writer = another_process(scene)
-    outcome = GroupOutcome(group, OutcomeKind.DELETED, reasons.DELETED, "by its writer")
+    outcome = GroupOutcome(group, OutcomeType.DELETED, reasons.DELETED, "by its writer")
     answer = Answer(RequestState.CONFIRMED, outcome)
     facts = DeletionFacts(deletion, DeletionState.INTENT, answer, Remains(Presence.GONE), scene.clock.now())
     done = settle(facts)
@@ -285,7 +284,7 @@ def test_a_deletion_is_counted_once(client: Client, make: Maker, topic: str, los
 
     outcomes = scene.apply(plan, observation, LosesTheOutcome())
     losing.loses = ""
-    assert [(each.kind, each.reason) for each in outcomes] == [(OutcomeKind.NOT_DELETED, reasons.INTERRUPTED)]
+    assert [(each.kind, each.reason) for each in outcomes] == [(OutcomeType.NOT_DELETED, reasons.INTERRUPTED)]
     assert group not in make.groups()
     if comes_back:
         make.simple(group, at(topic))
@@ -474,7 +473,7 @@ def test_a_backup_ends_early_only_where_the_next_has_all_of_it(
     assert record(scene.context.journal, [older, newer, interrupted]) is None
     observation, plan = scene.plan(policy(group))
     (done,) = scene.apply(plan, observation)
-    assert done.kind is OutcomeKind.DELETED, done.message
+    assert done.kind is OutcomeType.DELETED, done.message
     found = another_process(scene).entries(lambda key: key[0] == "backup" and key[1] == group, Deadline(60))
     ids = {entry.id for entry in found if isinstance(entry, Backup)}
     assert ("1" in ids) is stays
@@ -491,5 +490,5 @@ def test_one_unreadable_backup_does_not_hold_up_the_others(scene: Scene, make: M
     assert set(plan.actions) == groups
     scene.memory.batch = 1
     outcomes = {each.group: each for each in scene.apply(plan, observation)}
-    assert {name for name, each in outcomes.items() if each.kind is OutcomeKind.DELETED} == groups - {held}
+    assert {name for name, each in outcomes.items() if each.kind is OutcomeType.DELETED} == groups - {held}
     assert outcomes[held].reason == reasons.INTERRUPTED

@@ -21,8 +21,8 @@ from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.offsets import ShareOffsets, end_offsets, share_offsets
 from group_hygiene.ledger.contents import group_of
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import Backup, OutcomeType
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Cluster, CommittedOffset, Fault, GroupType, Partition
 from group_hygiene.reconcile import Executor
 from group_hygiene.reconcile.reads import read_offsets
@@ -134,7 +134,7 @@ def deleted(scene: Scene, wanted: Policy, guard: Guard | None = None) -> list[Ou
     return scene.apply(plan, observation, guard)
 
 
-def said(outcomes: list[Outcome]) -> list[tuple[OutcomeKind, str]]:
+def said(outcomes: list[Outcome]) -> list[tuple[OutcomeType, str]]:
     return [(outcome.kind, outcome.reason) for outcome in outcomes]
 
 
@@ -145,7 +145,7 @@ def test_a_share_group_is_deleted_and_goes_on_where_it_was(
     tidy = shares(used.group)
     observation, plan = scene.plan(tidy)
     assert verdicts(observation, tidy) == {used.group: MATCH}
-    assert said(scene.apply(plan, observation)) == [(OutcomeKind.DELETED, reasons.DELETED)]
+    assert said(scene.apply(plan, observation)) == [(OutcomeType.DELETED, reasons.DELETED)]
     assert kind(client, cluster, used.group) is None
     assert start_offsets(kafka, used.group) == {}
     (backup,) = backups(scene, used.group)
@@ -180,7 +180,7 @@ def test_by_the_log_alone(
     tidy = shares(used.group, other.group, unchangedFor=None, idleFor="72h")
     observation, plan = scene.plan(tidy)
     assert verdicts(observation, tidy) == {used.group: MATCH, other.group: reasons.TOO_RECENT}
-    assert said(scene.apply(plan, observation)) == [(OutcomeKind.DELETED, reasons.DELETED)]
+    assert said(scene.apply(plan, observation)) == [(OutcomeType.DELETED, reasons.DELETED)]
     assert kind(client, cluster, used.group) is None
     assert start_offsets(kafka, other.group) == other.offsets
 
@@ -255,7 +255,7 @@ def test_a_group_that_read_nothing_is_deleted(
     assert verdicts(scene.observe(by_log), by_log) == {group: reasons.NO_START_OFFSET}
     assert verdicts(scene.observe(tidy), tidy) == {group: reasons.TOO_RECENT}
     observation, plan = scene.plan(tidy)
-    assert said(scene.apply(plan, observation)) == [(OutcomeKind.DELETED, reasons.DELETED)]
+    assert said(scene.apply(plan, observation)) == [(OutcomeType.DELETED, reasons.DELETED)]
     assert kind(client, cluster, group) is None
     assert [backup.offsets for backup in backups(scene, group)] == [{}]
     assert restored(scene, group).reason == reasons.NO_OFFSETS
@@ -306,7 +306,7 @@ def test_what_is_brought_back_outlives_the_broker() -> None:
         assert isinstance(shown, ShareOffsets)
         assert shown.unset == {Partition(topic, 1)}
         assert not shown.unsure
-        assert said(deleted(scene, shares(used.group))) == [(OutcomeKind.DELETED, reasons.DELETED)]
+        assert said(deleted(scene, shares(used.group))) == [(OutcomeType.DELETED, reasons.DELETED)]
         assert restored(scene, used.group).kind is ResultKind.RESTORED
         scene.memory.close_ledger()
         kafka.stop_broker(1)
@@ -324,7 +324,7 @@ def test_what_changed_since_the_scan_is_kept(scene: Scene, client: Client, clust
     observation, plan = scene.plan(shares(used.group))
     place = Partition(used.topic, 0)
     assert set_share_offsets(client, used.group, {place: CommittedOffset(used.start + 1)}, soon()) == {place: None}
-    assert said(scene.apply(plan, observation)) == [(OutcomeKind.NOT_DELETED, reasons.CHANGED)]
+    assert said(scene.apply(plan, observation)) == [(OutcomeType.NOT_DELETED, reasons.CHANGED)]
     assert kind(client, cluster, used.group) == "Share Empty"
     assert backups(scene, used.group) == []
 
@@ -333,7 +333,7 @@ def test_who_joins_in_between_keeps_its_group(kafka: KafkaCluster, scene: Scene,
     """After the scan: it is seen when the group is read again, and nothing is saved or sent."""
     observation, plan = scene.plan(shares(used.group))
     with SilentShareMember(client, used.group, used.topic):
-        assert said(scene.apply(plan, observation)) == [(OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE)]
+        assert said(scene.apply(plan, observation)) == [(OutcomeType.NOT_DELETED, reasons.BECAME_ACTIVE)]
     assert backups(scene, used.group) == []
     assert start_offsets(kafka, used.group) == used.offsets
 
@@ -346,7 +346,7 @@ def test_who_joins_at_the_last_moment_keeps_its_group_and_its_backup(
     member = SilentShareMember(client, used.group, used.topic)
     guard = _Late(member.__enter__)
     try:
-        assert said(scene.apply(plan, observation, guard)) == [(OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE)]
+        assert said(scene.apply(plan, observation, guard)) == [(OutcomeType.NOT_DELETED, reasons.BECAME_ACTIVE)]
     finally:
         member.__exit__()
     assert start_offsets(kafka, used.group) == used.offsets
@@ -371,7 +371,7 @@ def test_nothing_is_brought_back_over_what_is_there(
     kafka: KafkaCluster, scene: Scene, client: Client, cluster: Cluster, make: Maker, used: Used
 ) -> None:
     """Members wait, offsets stay, and an id that another type took is refused: nothing of that changes."""
-    assert said(deleted(scene, shares(used.group))) == [(OutcomeKind.DELETED, reasons.DELETED)]
+    assert said(deleted(scene, shares(used.group))) == [(OutcomeType.DELETED, reasons.DELETED)]
     with SilentShareMember(client, used.group, used.topic):
         result = restored(scene, used.group)
         assert (result.kind, result.reason) == (ResultKind.WAITING, reasons.GROUP_ACTIVE)

@@ -12,7 +12,8 @@ from kafka.protocol.metadata import MetadataRequest
 from group_hygiene.kafka.client import Call, Client, Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Claims, OutcomeKind
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import Fault
 from group_hygiene.spec.client_settings import Settings
 from tests.kafka.makers import Maker
@@ -64,11 +65,11 @@ def test_few_requests_a_second_are_enough_to_delete(paced: Client, client: Clien
     scene.memory.close_ledger()
     scene.context = scene.open()
     # On a busy machine some look may be too old by itself; with a pause before each request, every one is.
-    kinds: list[OutcomeKind] = []
-    while kinds[-1:] != [OutcomeKind.DELETED] and len(kinds) < 10:
+    kinds: list[OutcomeType] = []
+    while kinds[-1:] != [OutcomeType.DELETED] and len(kinds) < 10:
         (outcome,) = scene.apply(plan, observation)
         kinds.append(outcome.kind)
-    assert kinds[-1] is OutcomeKind.DELETED
+    assert kinds[-1] is OutcomeType.DELETED
 
 
 def test_a_deadline_ends_the_wait_for_a_turn(paced: Client) -> None:
@@ -93,7 +94,7 @@ def test_claims_that_take_long_leave_the_scan_its_time(client: Client, make: Mak
     scene.context = replace(scene.context, claims=claims, recent_claims=claims)
     observation, plan = scene.plan(tidy)
     assert observation.snapshot.complete, observation.snapshot.incomplete
-    assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED]
+    assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeType.DELETED]
 
 
 def test_a_burst_is_paid_for(paced: Client) -> None:
@@ -118,5 +119,5 @@ def test_what_takes_too_long_is_done_by_fewer_at_a_time(client: Client, make: Ma
     set_clock(scene, slow)
     assert {outcome.reason for outcome in scene.apply(plan, observation)} == {reasons.OFFSETS_UNKNOWN}
     assert scene.memory.batch == 2
-    assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED] * 4
+    assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeType.DELETED] * 4
     assert scene.memory.batch > 2

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from kafka.protocol.consumer import OffsetDeleteRequest
+from msgspec import structs
 
 from group_hygiene import reconcile
 from group_hygiene.evidence.reader import Tables
@@ -20,7 +21,6 @@ from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, HistoryEntry, Intent, KeepRequest, OutcomeType
-from group_hygiene.model.evidence import OutcomeKind
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Executor, open_ledger
@@ -117,7 +117,7 @@ def test_offsets_of_a_topic_that_no_member_reads_go(
     assert (plan.actions, plan.refusal) == ((group,), None)
     assert observation.verdicts[policy.key][group].topics == {left}
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason, outcome.topics) == (OutcomeKind.DELETED, reasons.OFFSETS_DELETED, (left,))
+    assert (outcome.kind, outcome.reason, outcome.topics) == (OutcomeType.DELETED, reasons.OFFSETS_DELETED, (left,))
     assert offsets(client, group) == {Partition(read, 0): 3}
     assert make.groups()[group] == "STABLE"
     (saved,) = entries(scene, Backup)
@@ -236,7 +236,7 @@ def test_what_happens_between_scan_and_deletion_keeps_them(
     producer = meanwhile(client, make, group, read, left)
     before = offsets(client, group)
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reason), outcome.message
+    assert (outcome.kind, outcome.reason) == (OutcomeType.NOT_DELETED, reason), outcome.message
     assert offsets(client, group) == before
     assert entries(scene, Backup) == []
     if producer is not None:
@@ -341,11 +341,11 @@ def test_the_broker_has_the_last_word(
     assert len(asked) == 4
     assert Partition(left, 0) in offsets(client, group)
     if topics_too:
-        assert (outcome.kind, outcome.topics) == (OutcomeKind.DELETED, (other,)), outcome.message
+        assert (outcome.kind, outcome.topics) == (OutcomeType.DELETED, (other,)), outcome.message
         assert Partition(other, 0) not in offsets(client, group)
         assert len(entries(scene, Backup)) == 1
     else:
-        assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.SUBSCRIBED), outcome.message
+        assert (outcome.kind, outcome.reason) == (OutcomeType.NOT_DELETED, reasons.SUBSCRIBED), outcome.message
         assert entries(scene, Backup) == []
     assert entries(scene, Intent) == []
 
@@ -362,7 +362,7 @@ def test_offsets_that_come_back_are_needed(
     verdict = scene.observe(policy).verdicts[policy.key][live]
     assert verdict.refusal is not None
     assert verdict.refusal.reason == reasons.TOO_RECENT
-    chosen = replace(policy, match=stale(live, topics=[left]).match)
+    chosen = structs.replace(policy, match=stale(live, topics=[left]).match)
     assert verdicts(scene.observe(chosen), chosen) == {live: reasons.REAPPEARED}
 
 
@@ -485,7 +485,7 @@ def test_tries_that_fail_leave_two_backups(
     dying.before = lambda _: None
     observation, plan = scene.due(policy)
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.topics) == (OutcomeKind.DELETED, (topics.left,)), outcome.message
+    assert (outcome.kind, outcome.topics) == (OutcomeType.DELETED, (topics.left,)), outcome.message
     assert scene.context.journal.contents.unfinished == {live: {}}
 
 
@@ -527,7 +527,7 @@ def test_limits_and_guards_hold(scene: Scene, pipeline: Pipeline, client: Client
     """More than maxPercent of all groups: none; and whoever stops the run stops this."""
     pipeline.run([living(live, {left: 100})])
     policy = stale(live)
-    limited = replace(policy, limits=replace(policy.limits, max_percent=1))
+    limited = policy.with_deletion(max_percent=1)
     observation, plan = scene.due(policy)
     one = replace(observation, conditions=replace(observation.conditions, total=10))
     assert scene.planned(one, limited).refusal is not None

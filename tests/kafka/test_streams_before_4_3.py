@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from msgspec import structs
 
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.groups import list_groups, list_problems
 from group_hygiene.kafka.offsets_log import decode
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import SavedOffset
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType, SavedOffset
 from group_hygiene.model.groups import GroupType
 from group_hygiene.reconcile import Executor
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
@@ -115,14 +114,14 @@ def test_a_streams_group_is_kept_where_it_could_not_be_brought_back() -> None:
         scene = Scene(client)
         match = {"types": [str(each) for each in (GroupType.CLASSIC, GroupType.STREAMS)], "unprotect": ["Streams"]}
         tidy = policy(f"{make.tag}*", match=match)
-        look = replace(alert(f"{make.tag}*"), match=tidy.match)
+        look = structs.replace(alert(f"{make.tag}*"), match=tidy.match)
         assert verdicts(scene.observe(look), look) == {group: "Match", old: "Match"}
         observation, plan = scene.plan(tidy)
         assert verdicts(observation, tidy) == {group: reasons.NOT_RESTORABLE, old: "Match"}
         refusal = observation.verdicts[tidy.key][group].refusal
         assert refusal is not None
         assert "brokers of Kafka 4.2 may fail to load __consumer_offsets" in refusal.message
-        assert {outcome.group: outcome.kind for outcome in scene.apply(plan, observation)} == {old: OutcomeKind.DELETED}
+        assert {outcome.group: outcome.kind for outcome in scene.apply(plan, observation)} == {old: OutcomeType.DELETED}
         assert verdicts(scene.observe(look), look) == {group: "Match"}
 
         make.delete_group(group)

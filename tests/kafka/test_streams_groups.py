@@ -13,8 +13,7 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.ledger.contents import group_of
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import Backup, OutcomeType
 from group_hygiene.model.groups import Cluster
 from group_hygiene.reconcile import Executor
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
@@ -70,7 +69,7 @@ def kind(client: Client, cluster: Cluster, group: str) -> str | None:
     return None if found is None else f"{found.type} {found.state}"
 
 
-def deleted(scene: Scene, wanted: Policy) -> dict[str, tuple[OutcomeKind, str]]:
+def deleted(scene: Scene, wanted: Policy) -> dict[str, tuple[OutcomeType, str]]:
     """All scans of a policy up to what it deletes."""
     observation, plan = scene.plan(wanted)
     return {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
@@ -95,7 +94,7 @@ def test_an_application_goes_on_where_it_was(
 ) -> None:
     """Deleted and brought back, as a simple group: a member that joins makes it one of Streams, with the offsets."""
     group = application.group
-    assert deleted(scene, streams(group)) == {group: (OutcomeKind.DELETED, reasons.DELETED)}
+    assert deleted(scene, streams(group)) == {group: (OutcomeType.DELETED, reasons.DELETED)}
     assert kind(client, cluster, group) is None
     assert saved(scene, group).type == "Streams"
     result = restored(scene, group)
@@ -140,7 +139,7 @@ def test_a_real_application_goes_on_with_its_state(
     make.produce(topic, [(b"a", b"x")])
     tidy, everything = streams(group), streams(group, unprotect=("Streams", "StreamsState"))
     assert deleted(scene, tidy) == {}
-    assert deleted(scene, everything) == {group: (OutcomeKind.DELETED, reasons.DELETED)}
+    assert deleted(scene, everything) == {group: (OutcomeType.DELETED, reasons.DELETED)}
     assert saved(scene, group).internal_topics.keys() == {f"{group}-{name}" for name in topics}
     assert restored(scene, group).kind is ResultKind.RESTORED
     assert counted(1) == ["a 4"]
@@ -172,9 +171,9 @@ def test_an_application_whose_state_exists_is_kept(
     assert verdicts(observation, tidy) == expected | {without: MATCH}
     assert [outcome.group for outcome in scene.apply(plan, observation)] == [without]
     make.delete_topic(application.changelog)
-    assert deleted(scene, tidy) == {application.group: (OutcomeKind.DELETED, reasons.DELETED)}
+    assert deleted(scene, tidy) == {application.group: (OutcomeType.DELETED, reasons.DELETED)}
     everything = streams(classic, unprotect=("Streams", "StreamsState"))
-    assert deleted(scene, everything) == {classic: (OutcomeKind.DELETED, reasons.DELETED)}
+    assert deleted(scene, everything) == {classic: (OutcomeType.DELETED, reasons.DELETED)}
 
 
 def test_an_application_without_its_state_is_not_brought_back(
@@ -184,7 +183,7 @@ def test_an_application_without_its_state_is_not_brought_back(
     group = application.group
     make.topic(application.changelog)
     everything = streams(group, unprotect=("Streams", "StreamsState"))
-    assert deleted(scene, everything) == {group: (OutcomeKind.DELETED, reasons.DELETED)}
+    assert deleted(scene, everything) == {group: (OutcomeType.DELETED, reasons.DELETED)}
     assert saved(scene, group).internal_topics.keys() == {application.changelog}
     make.delete_topic(application.changelog)
     make.topic(application.changelog)
@@ -202,7 +201,7 @@ def test_a_group_that_only_likely_program_an_application_is_brought_back(
     group = make.abandoned(make.name("orders"), topic)
     other = make.topic(f"{group}-database-changelog")
     everything = streams(group, unprotect=("Streams", "StreamsState"))
-    assert deleted(scene, everything) == {group: (OutcomeKind.DELETED, reasons.DELETED)}
+    assert deleted(scene, everything) == {group: (OutcomeType.DELETED, reasons.DELETED)}
     make.delete_topic(other)
     result = restored(scene, group)
     assert (result.kind, result.restored) == (ResultKind.RESTORED, 1)
@@ -217,7 +216,7 @@ def test_who_joins_in_between_keeps_its_application(
     observation, plan = scene.plan(streams(application.group))
     with application.member(client) as member:
         (outcome,) = scene.apply(plan, observation)
-        assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE)
+        assert (outcome.kind, outcome.reason) == (OutcomeType.NOT_DELETED, reasons.BECAME_ACTIVE)
         assert outcome.message.startswith("its state is ")
         assert member.committed(application.topic, 2) == COMMITTED
     wait_for(lambda: kind(client, cluster, application.group) == "Streams Empty")

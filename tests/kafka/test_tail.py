@@ -22,7 +22,7 @@ from group_hygiene.kafka.offsets import start_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode, partition_of
 from group_hygiene.kafka.offsets_topic import Found, Tail
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Cluster, CommittedOffset, Fault, Partition
 from group_hygiene.reconcile.uses import read_ends
 from group_hygiene.spec.client_settings import Settings
@@ -372,9 +372,9 @@ def test_only_a_group_that_the_log_is_silent_about_is_deleted(  # noqa: PLR0913,
     assert plan.actions == (name,)
     happens(make, name, topic)
     (outcome,) = scene.apply(plan, observation)
-    kind = OutcomeKind.DELETED if reason == reasons.DELETED else OutcomeKind.NOT_DELETED
+    kind = OutcomeType.DELETED if reason == reasons.DELETED else OutcomeType.NOT_DELETED
     assert (outcome.group, outcome.kind, outcome.reason) == (name, kind, reason), outcome.message
-    assert make.groups().get(name) == (None if kind is OutcomeKind.DELETED else "EMPTY")
+    assert make.groups().get(name) == (None if kind is OutcomeType.DELETED else "EMPTY")
 
 
 def test_long_ids_cost_neither_time_nor_memory(client: Client, cluster: Cluster, make: Maker) -> None:

@@ -15,7 +15,7 @@ from group_hygiene.kafka import offsets
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.kafka.offsets import LastRecord, SearchRange, committed_offsets, end_offsets, last_records
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
@@ -206,8 +206,8 @@ def test_it_is_asked_again_before_a_deletion(scene: Scene, make: Maker, client: 
         gone.result()
     outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
     assert outcomes == {
-        still: (OutcomeKind.DELETED, reasons.DELETED),
-        no_more: (OutcomeKind.NOT_DELETED, reasons.CAUGHT_UP),
+        still: (OutcomeType.DELETED, reasons.DELETED),
+        no_more: (OutcomeType.NOT_DELETED, reasons.CAUGHT_UP),
     }
 
 

@@ -16,8 +16,7 @@ from group_hygiene import reconcile
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup, whole
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import Backup, OutcomeType, whole
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
@@ -87,7 +86,7 @@ def test_a_deletion_that_was_carried_out_is_recorded_whatever_the_answer(
     rule.wait("the answer is changed")
     assert not groups.keys() & make.groups().keys()
     assert {code: len(backups(scene, group)) for group, code in groups.items()} == dict.fromkeys(UNCERTAIN, 1)
-    assert outcomes == dict.fromkeys(groups, OutcomeKind.DELETED)
+    assert outcomes == dict.fromkeys(groups, OutcomeType.DELETED)
     assert scene.context.journal.contents.deletions.keys() == groups.keys()
     assert [made.offsets[topic][0].offset for group in groups for made in backups(scene, group)] == [3] * len(groups)
 
@@ -175,5 +174,5 @@ def test_offsets_that_were_deleted_are_not_taken_for_refused(
     (outcome,) = scene.apply(plan, observation)
     make.leave(group)
     assert len(backups(scene, group)) == 1
-    assert (outcome.kind, outcome.topics) == (OutcomeKind.DELETED, (left,)), outcome
+    assert (outcome.kind, outcome.topics) == (OutcomeType.DELETED, (left,)), outcome
     assert set(scene.context.journal.contents.offset_deletions[group]) == {left}

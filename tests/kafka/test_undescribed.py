@@ -8,7 +8,7 @@ import pytest
 
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import GroupState, GroupType
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
 from group_hygiene.spec.fields import Hidden
@@ -66,5 +66,5 @@ def test_a_group_that_may_not_be_described_is_kept_and_spoils_nothing(client: Cl
     assert observation.conditions.total == 3
     plan = scene.planned(observation, tidy)
     assert plan.actions == (other,)
-    assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED]
+    assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeType.DELETED]
     assert make.groups().keys() == {denied, live}

@@ -20,7 +20,7 @@ from group_hygiene.kafka.offsets import (
     start_offsets,
 )
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import CommittedOffset, Description, Fault, Group, GroupState, GroupType, Partition
 from group_hygiene.reconcile import Executor
 from group_hygiene.reconcile.reads import read_offsets
@@ -286,7 +286,7 @@ def test_exactly_the_abandoned_group_is_deleted(client: Client, generation: Gene
     assert plan.refusal is None
     assert plan.actions == (population.abandoned,)
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.group, outcome.kind) == (population.abandoned, OutcomeKind.DELETED)
+    assert (outcome.group, outcome.kind) == (population.abandoned, OutcomeType.DELETED)
     assert make.groups() == {
         population.live: "STABLE",
         population.simple: "EMPTY",
@@ -311,10 +311,10 @@ def test_changes_between_scan_and_deletion_have_their_own_reasons(client: Client
     finally:
         producer.abort_transaction(60)
     assert outcomes == {
-        joined: (OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE),
-        gone: (OutcomeKind.NOT_DELETED, reasons.GONE),
-        transactional: (OutcomeKind.NOT_DELETED, reasons.PENDING_TRANSACTION),
-        left: (OutcomeKind.DELETED, reasons.DELETED),
+        joined: (OutcomeType.NOT_DELETED, reasons.BECAME_ACTIVE),
+        gone: (OutcomeType.NOT_DELETED, reasons.GONE),
+        transactional: (OutcomeType.NOT_DELETED, reasons.PENDING_TRANSACTION),
+        left: (OutcomeType.DELETED, reasons.DELETED),
     }
     assert make.groups() == {joined: "STABLE", transactional: "EMPTY"}
 
@@ -345,7 +345,7 @@ def test_a_deleted_group_is_restored(client: Client, make: Maker) -> None:
     scene = Scene(client)
     observation, plan = scene.plan(policy(f"{make.tag}*"))
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.group, outcome.kind) == (group, OutcomeKind.DELETED)
+    assert (outcome.group, outcome.kind) == (group, OutcomeType.DELETED)
     assert group not in make.groups()
     assert scene.memory.ledger is not None
     restorer = Executor(scene.context, Guard())

@@ -18,8 +18,8 @@ from faults.requests import DELETE_GROUPS, FETCH, PRODUCE, Exchange
 from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import HistoryEntry
-from group_hygiene.model.evidence import Claims, OutcomeKind
+from group_hygiene.model.entries import HistoryEntry, OutcomeType
+from group_hygiene.model.evidence import Claims
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import recheck, uses
 from group_hygiene.spec.client_settings import Settings
@@ -143,7 +143,7 @@ def test_a_commit_before_the_deletion_is_saved(  # noqa: PLR0913, PLR0917
     rule = during(proxy, DELETE_GROUPS, lambda: late(make, group, topic))
     (outcome,) = scene.apply(plan, observation)
     rule.wait("the commit comes before the request")
-    assert outcome.kind is OutcomeKind.DELETED
+    assert outcome.kind is OutcomeType.DELETED
     assert group not in make.groups()
     assert saved(scene, group) == {f"{topic}{rest}": offset for rest, offset in offsets.items()}
     assert says in outcome.message
@@ -156,7 +156,7 @@ def test_a_first_commit_before_the_deletion_is_saved(scene: Scene, proxy: KafkaP
     rule = during(proxy, DELETE_GROUPS, lambda: commits(make, group, topic))
     (outcome,) = scene.apply(plan, observation)
     rule.wait("the commit comes before the request")
-    assert outcome.kind is OutcomeKind.DELETED
+    assert outcome.kind is OutcomeType.DELETED
     assert saved(scene, group) == {topic: LATE}
     assert "right before (1) are saved" in outcome.message
 
@@ -172,7 +172,7 @@ def test_a_fault_while_the_window_is_read_loses_no_commit(
     proxy.rule(lost)
     (outcome,) = scene.apply(plan, observation)
     lost.wait("the answer with the commit is lost")
-    assert outcome.kind is OutcomeKind.DELETED
+    assert outcome.kind is OutcomeType.DELETED
     assert saved(scene, group) == {topic: LATE}
     assert "right before (1) are saved" in outcome.message
 
@@ -194,7 +194,7 @@ def test_the_window_begins_after_the_slow_reads(scene: Scene, make: Maker, topic
 
     scene.context = replace(scene.context, claims=claims)
     (outcome,) = scene.apply(plan, observation, Guard(stop=intent))
-    assert outcome.kind is OutcomeKind.DELETED
+    assert outcome.kind is OutcomeType.DELETED
     assert begun
     assert all(at_least <= begun[0][index] for index, at_least in ends[-1].items())
 
@@ -226,7 +226,7 @@ def test_a_transaction_that_begins_while_the_group_is_read_again(
     assert problem is None
     _LEFT_OPEN.pop().abort_transaction(30)
     (outcome,) = outcomes
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.PENDING_TRANSACTION)
+    assert (outcome.kind, outcome.reason) == (OutcomeType.NOT_DELETED, reasons.PENDING_TRANSACTION)
     assert group in make.groups()
 
 
@@ -237,7 +237,7 @@ def test_a_commit_while_it_is_saved_keeps_the_group(scene: Scene, proxy: KafkaPr
     before = len(proxy.seen(DELETE_GROUPS))
     during(proxy, PRODUCE, lambda: commits(make, group, topic))
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.RECENTLY_ACTIVE)
+    assert (outcome.kind, outcome.reason) == (OutcomeType.NOT_DELETED, reasons.RECENTLY_ACTIVE)
     used, again = map(datetime.fromisoformat, re.findall(r"20[0-9T:-]+Z", outcome.message))
     assert again - used == plan.policy.when.unchanged_for, outcome.message
     assert len(proxy.seen(DELETE_GROUPS)) == before

@@ -28,7 +28,8 @@ from group_hygiene.decide.pattern_notes import PatternNote
 from group_hygiene.decide.plan import FAILURES
 from group_hygiene.errors import Unreachable
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Outcome, OutcomeKind, Protections, Verdict
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import Outcome, Protections, Verdict
 from group_hygiene.model.group_keep import KeptGroup
 from group_hygiene.model.groups import Coverage
 from group_hygiene.model.reasons import Refusal
@@ -111,7 +112,7 @@ def unproven(reason: str, **protections: Any) -> Verdict:
 
 
 def failed(reason: str) -> Outcome:
-    return Outcome("a", OutcomeKind.FAILED, reason, "because")
+    return Outcome("a", OutcomeType.FAILED, reason, "because")
 
 
 MATCH = {"groups": ["team-*"]}
@@ -168,7 +169,7 @@ POLICIES_TABLE = [
         id="dry-run-beyond-its-limit",
     ),
     pytest.param(
-        Run(ENFORCE, [match("a")], outcomes=[Outcome("a", OutcomeKind.DELETED, reasons.DELETED, "deleted")]),
+        Run(ENFORCE, [match("a")], outcomes=[Outcome("a", OutcomeType.DELETED, reasons.DELETED, "deleted")]),
         ready("Succeeded", others=UNBLOCKED, events="Normal GroupsDeleted", blocked=0),
         id="deletes",
     ),

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.alerts.messages import Endpoint
 from group_hygiene.alerts.outbox import Lane, Message, Outbox
@@ -28,7 +29,7 @@ LATER = NOW + timedelta(minutes=10)
 
 
 def policy(number: int = 1, **changes: Any) -> Policy:
-    return replace(alert(), uid=f"uid-{number}", name=f"policy-{number}", **changes)
+    return structs.replace(alert(), uid=f"uid-{number}", name=f"policy-{number}", **changes)
 
 
 def receiver(name: str, kind: ReceiverKind = ReceiverKind.WEBHOOK, digest: str = "here") -> Endpoint:
@@ -338,7 +339,7 @@ def test_each_alert_is_renewed_in_its_own_time() -> None:
 
 def test_a_message_is_about_one_namespace() -> None:
     """A team's many alerts are several messages of its own, and the owner's alert is in none of them."""
-    team = [replace(policy(number), namespace="team") for number in range(2, 152)]
+    team = [structs.replace(policy(number), namespace="team") for number in range(2, 152)]
     scene = Scene(receiver("r"), policies=[policy(1), *team])
     scene.run("a", 1)
     for each in team:
@@ -462,7 +463,7 @@ def test_no_record_grows_with_the_number_of_policies() -> None:
 
 def test_a_message_is_in_order() -> None:
     """By the names of policies; those that are gone by now have nothing in it."""
-    scene = Scene(receiver("r"), policies=[replace(policy(1), name="z"), replace(policy(2), name="a")])
+    scene = Scene(receiver("r"), policies=[structs.replace(policy(1), name="z"), structs.replace(policy(2), name="a")])
     for number in (1, 2, 3):
         scene.run("a", number)
     assert [item.policy for item in scene.message().items] == ["kafka/a", "kafka/z"]

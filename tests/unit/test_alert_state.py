@@ -24,8 +24,8 @@ from group_hygiene.alerts.state import (
 )
 from group_hygiene.ledger.contents import encode_value
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Delivered, Firing, Notice, PolicyAlerts
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import Delivered, Firing, Notice, OutcomeType, PolicyAlerts
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.reasons import Refusal
 from tests.unit.make import NOW, P0, P1, alert, delete, mark, match, plan, refused, snapshot
 
@@ -259,7 +259,7 @@ def test_enforce_finds_what_waits_and_what_went() -> None:
     """Marks with their first date, without those that the run deleted; a new date of the same group is news."""
     policy = delete(enforce=True)
     earlier, later = mark(policy, "a", NOW - timedelta(hours=2)), mark(policy, "a", NOW - timedelta(hours=1))
-    gone = Outcome("b", OutcomeKind.DELETED, reasons.DELETED, "deleted")
+    gone = Outcome("b", OutcomeType.DELETED, reasons.DELETED, "deleted")
     marks = {"a": earlier, "b": mark(policy, "b")}
     found = assess(plan(policy, [match("a"), match("b")], marks), [gone], snapshot())
     (marked,) = found.findings

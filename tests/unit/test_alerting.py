@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.alerts.outbox import Lane, Outbox, Sender
 from group_hygiene.alerts.state import Item
@@ -21,12 +21,12 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change
-from group_hygiene.model.evidence import Outcome, OutcomeKind, Verdict
+from group_hygiene.model.entries import Change, OutcomeType
+from group_hygiene.model.evidence import Outcome, Verdict
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile import Memory
-from group_hygiene.spec.connection import NO_OWNERS, Connection, parse_connection
+from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.fields import SecretRef
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.storage import Allowed
@@ -294,7 +294,7 @@ def test_a_round_after_a_fenced_one_sends_both() -> None:
             if error is not None:
                 raise error
 
-    gone = Outcome("a", OutcomeKind.DELETED, reasons.DELETED, "deleted")
+    gone = Outcome("a", OutcomeType.DELETED, reasons.DELETED, "deleted")
     run(gone, error=LedgerFenced("somebody took over"))
     assert scene.hears() == []
     run()
@@ -304,7 +304,7 @@ def test_a_round_after_a_fenced_one_sends_both() -> None:
 @pytest.mark.parametrize("namespace", ["kafka", "elsewhere"])
 def test_other_namespaces_learn_nothing_of_a_receiver(namespace: str) -> None:
     """Why it can't be told may name hosts and Secrets: beyond the connection's namespace only the reason is said."""
-    scene = Scene(replace(alerts(receiverNames=["gone"]), namespace=namespace), connection())
+    scene = Scene(structs.replace(alerts(receiverNames=["gone"]), namespace=namespace), connection())
     new = scene.alerts.in_status(scene.entry, plan(scene.policy, []), snapshot(), {"observedGeneration": 3})
     (condition,) = (c for c in new["conditions"] if c["type"] == "AlertsDelivered")
     assert condition["reason"] == reasons.RECEIVER_NOT_FOUND
@@ -399,7 +399,7 @@ def test_owners_after_a_restart() -> None:
     "after",
     [
         pytest.param(owned(core=["core-*"]), id="owner-removed"),
-        pytest.param(replace(OWNED, owners=NO_OWNERS), id="all-owners-removed"),
+        pytest.param(structs.replace(OWNED, group_owners=()), id="all-owners-removed"),
         pytest.param(owned(pay=["pay-*"], core=["core-*"]), id="owner-renamed"),
     ],
 )
@@ -444,7 +444,7 @@ def test_a_suspended_policy_ends_the_alerts_of_owners() -> None:
 def test_owners_get_their_deletions() -> None:
     """Once, and only of their groups."""
     scene = Scene(parse_policy(policy_object("Delete", mode="Enforce", notify={"receiverNames": []})), OWNED)
-    gone = [Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted") for name in ("pay-1", "other")]
+    gone = [Outcome(name, OutcomeType.DELETED, reasons.DELETED, "deleted") for name in ("pay-1", "other")]
     with scene.alerts.round(scene.journal):
         scene.alerts.add_result(plan(scene.policy, []), gone, snapshot())
     (notice,) = scene.receives("chat")
@@ -467,7 +467,7 @@ def test_failures_of_owners_receivers(namespace: str) -> None:
     gone = {"name": "s", "type": "Slack", "slack": {"urlSecretRef": {"name": "gone", "key": "url"}}}
     silent = {"name": "core", "groups": ["core-*"]}
     where = connection(gone, owners=[silent, {"name": "payments", "groups": ["pay-*"], "receiver": "s"}])
-    policy = replace(alerts(receiverNames=[]), namespace=namespace)
+    policy = structs.replace(alerts(receiverNames=[]), namespace=namespace)
     scene = Scene(policy, where, SimpleNamespace(read_secret=read_secret))
     new = scene.alerts.in_status(scene.entry, plan(scene.policy, []), snapshot(), {"observedGeneration": 3})
     found = [c["reason"] for c in new["conditions"] if c["type"] == "AlertsDelivered"]

@@ -208,7 +208,7 @@ def test_connection_defaults() -> None:
     connection = parse_connection(_object())
     assert (connection.key, connection.uid, connection.generation) == ("kafka/main", "uid-9", 2)
     assert (connection.limits, connection.protect.sources) == (None, ())
-    assert (connection.requests_per_second, connection.access, connection.activity) == (None, (), None)
+    assert (connection.given_limits.requests_per_second, connection.access, connection.activity) == (None, (), None)
     assert connection.ledger == LedgerSpec("__group_hygiene", 3, None)
     settings = connection.settings(_SECRETS.__getitem__)
     assert (settings.tls, settings.sasl, settings.timeout) == (None, None, timedelta(seconds=30))
@@ -321,7 +321,7 @@ def test_ledger_and_rate() -> None:
     ledger = {"topic": "hygiene.a_b-c", "replicationFactor": 1, "id": "id-1"}
     connection = parse_connection(_object(ledger=ledger, limits={"requestsPerSecond": 20, "maxPerRun": 1}))
     assert connection.ledger == LedgerSpec("hygiene.a_b-c", 1, "id-1")
-    assert (connection.requests_per_second, connection.limits) == (20, Limits(1, 100))
+    assert (connection.given_limits.requests_per_second, connection.limits) == (20, Limits(1, 100))
 
 
 def test_connection_without_spec_refused() -> None:

@@ -227,7 +227,7 @@ def _case(
             reasons.NOT_EMPTY,
             _in_use(),
             _ORDERS,
-            policy=replace(_soon(), action=Action.DELETE),
+            policy=structs.replace(_soon(), action=Action.DELETE),
         ),
         _case("empty-without-offsets", reasons.NO_OFFSETS, activity(160, oldest_commit=None), of=group()),
         _case(
@@ -411,7 +411,7 @@ def test_warns_late(
 def test_late_warnings_are_reported_beside_limited_access() -> None:
     """One of them is the reason; both are in the message."""
     granted = structs.replace(_policy("5m", "1h").match, within=Patterns(["a-*"], "access"))
-    policy = replace(_policy("5m", "1h"), match=granted)
+    policy = structs.replace(_policy("5m", "1h"), match=granted)
     ready = build_status(policy, {}, plan(policy, []), [], snapshot())["conditions"][0]
     assert ready["reason"] == reasons.ACCESS_LIMITED
     assert "reaches beyond what" in ready["message"]

@@ -60,7 +60,9 @@ def test_an_unknown_field_of_a_part_that_decides_is_refused(kind: str, field: st
         parse(obj)
 
 
-@pytest.mark.parametrize(("kind", "spec"), [("GroupPolicy", policy._Spec), ("KafkaConnection", connection._Spec)])
+@pytest.mark.parametrize(
+    ("kind", "spec"), [("GroupPolicy", policy.PolicySpec), ("KafkaConnection", connection.ConnectionSpec)]
+)
 def test_each_field_of_the_crd_is_known(kind: str, spec: type) -> None:
     """And no other: both have the same fields in each part that the program converts."""
     schema = load_crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]

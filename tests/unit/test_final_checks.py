@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -15,8 +14,8 @@ from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Intent, Removal, ScanClock
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import Change, Intent, OutcomeType, Removal, ScanClock
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import Executor, deletion
 from group_hygiene.reconcile.context import Context, Memory
@@ -108,7 +107,7 @@ def _run(ledger: _Ledger, guard: _Guard) -> Any:
     journal = Journal(cast("Any", ledger), ledger.contents, {}, writable=True)
     journal.stamp = NOW
     context = Context(cast("Any", _Client()), _CONNECTION, Memory(), cast("Any", _Clock()), journal)
-    plan = make_plan(replace(delete(), uid=_OURS.policy_uid), Verdicts(), {}, RunConditions(), NOW)
+    plan = make_plan(structs.replace(delete(), uid=_OURS.policy_uid), Verdicts(), {}, RunConditions(), NOW)
     return deletion._Run(Executor(context, guard), plan, cast("Any", None), {}, cast("Any", None))
 
 
@@ -141,7 +140,7 @@ def test_a_contested_group_is_not_deleted_and_its_intent_stays(
     before = dict(ledger.contents.intents)
     refused = {"g": stops.get("g") or _EDITED}
     (outcome,) = deletion._record_outcomes(run, _SAVED, refused, {}, {}, _WINDOW).outcomes
-    assert outcome.kind is OutcomeKind.NOT_DELETED
+    assert outcome.kind is OutcomeType.NOT_DELETED
     assert (ledger.written == [], ledger.contents.intents == before) == ((True, True) if reason else (False, False))
 
 
@@ -149,7 +148,7 @@ def test_a_deletion_that_was_carried_out_leaves_the_other_intent() -> None:
     """A later run resolves that one."""
     ledger = _Ledger([_THEIRS])
     ledger.read_on(None)
-    done = Answer(RequestState.CONFIRMED, Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted"))
+    done = Answer(RequestState.CONFIRMED, Outcome("g", OutcomeType.DELETED, reasons.DELETED, "deleted"))
     deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, {}, _WINDOW)
     assert ledger.contents.deletions.keys() == {"g"}
     assert ledger.contents.intents == {"g": _THEIRS}

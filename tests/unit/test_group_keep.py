@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.decide.checks import needed
 from group_hygiene.ledger.contents import Contents, encode_key, encode_value, group_of
@@ -15,6 +16,7 @@ from group_hygiene.model.entries import KeepRequest
 from group_hygiene.model.group_keep import KeptGroup
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import keepers
+from group_hygiene.spec.fields import ObjectRef
 from group_hygiene.status.of_connections import build_keep_status
 from tests.unit.make import NOW, delete, evidence, group
 
@@ -91,7 +93,7 @@ def test_requests_of_missing_objects_are_found(uids: set[str], expected: bool) -
 )
 def test_a_third_namespace_learns_no_name(namespace: str, connection: str, named: bool) -> None:
     """Nor the reason; and that a user asked, with the name."""
-    policy = replace(delete(), namespace=namespace, connection_namespace=connection)
+    policy = structs.replace(delete(), namespace=namespace, connection_ref=ObjectRef("main", connection))
     refusal = needed.keep_requested(policy, group("g"), evidence(keep_request=request()), NOW)
     assert refusal is not None
     assert refusal.reason == reasons.KEEP_REQUESTED

@@ -10,7 +10,7 @@ import pytest
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.offsets_log import BrokenRecord, decode
 from group_hygiene.kafka.offsets_topic import Found, LateCommits, Tail
-from group_hygiene.kafka.partition import SKIPPED, Fetched, Record, Row, read_rows
+from group_hygiene.kafka.partition import SKIPPED, Fetched, LargeBatchRow, Record, read_rows
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.memory import TooMuch
 from tests.packing import Pairs, body_of
@@ -18,7 +18,7 @@ from tests.packing import Pairs, body_of
 _LARGE, _KiB = bytes(100_000), 1 << 10
 
 
-def read(body: bytes, count: int, most: int = 1 << 20, size: int = 7, seconds: float = 60) -> list[Row]:
+def read(body: bytes, count: int, most: int = 1 << 20, size: int = 7, seconds: float = 60) -> list[LargeBatchRow]:
     """In parts of so many bytes."""
     parts = iter([body[at : at + size] for at in range(0, len(body), size)])
     return list(read_rows(parts, count, most, Deadline(seconds)))

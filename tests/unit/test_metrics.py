@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from kubernetes.client import ApiClient
+from msgspec import structs
 from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
@@ -21,12 +22,14 @@ from group_hygiene.controller.statuses import Recorder, StatusWriter
 from group_hygiene.decide.pattern_notes import FIELDS, PatternNote
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Coverage, GroupState, GroupType
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.fields import ObjectRef
 from group_hygiene.spec.policy import Action, Policy
 from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts
 from group_hygiene.status.of_policies import build_status
@@ -51,8 +54,8 @@ def _plan(halted: bool = False) -> Plan:
 
 def _outcomes() -> list[Outcome]:
     return [
-        Outcome("secret-a", OutcomeKind.DELETED, reasons.DELETED, "deleted"),
-        Outcome("secret-b", OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, "secret-b is in use"),
+        Outcome("secret-a", OutcomeType.DELETED, reasons.DELETED, "deleted"),
+        Outcome("secret-b", OutcomeType.NOT_DELETED, reasons.BECAME_ACTIVE, "secret-b is in use"),
     ]
 
 
@@ -127,7 +130,7 @@ def test_names_follow_the_conventions(metrics: Metrics) -> None:
 
 def test_every_metric_is_documented(metrics: Metrics) -> None:
     """docs/runbook.md has each once, with its type and its labels, what it means and a query that names it."""
-    metrics.policy_ran(plan(replace(delete(), name="dry"), []), [], 1.0, evidenced=True)
+    metrics.policy_ran(plan(structs.replace(delete(), name="dry"), []), [], 1.0, evidenced=True)
     there = {
         (family.name + ("_total" if family.type == "counter" else ""), family.type): frozenset().union(
             *(sample.labels for sample in family.samples)
@@ -169,7 +172,9 @@ def test_matches_by_owner(metrics: Metrics) -> None:
     metrics.policy_ran(plan(delete(), many), [], 2.0)
     found = _by_owner(metrics)
     assert (len(found), found["o009"], found["(others)"]) == (65, 10, 27)
-    metrics.policy_ran(plan(replace(delete(), connection_namespace="elsewhere"), [match("c")]), [], 3.0)
+    metrics.policy_ran(
+        plan(structs.replace(delete(), connection_ref=ObjectRef("main", "elsewhere")), [match("c")]), [], 3.0
+    )
     assert _by_owner(metrics) == {}
 
 
@@ -320,12 +325,14 @@ def test_follow(metrics: Metrics) -> None:
     assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="DryRun") == 1
     assert _value(metrics, "policy_interval_seconds", **_POLICY) == 600
     assert _value(metrics, "scan_interval_seconds", **_MAIN) == 600
-    other = replace(alert(), name="report", interval=timedelta(hours=1))
-    metrics.follow("kafka", "main", [other, replace(delete(enforce=True), generation=4, interval=timedelta(hours=2))])
+    other = structs.replace(alert(), name="report", interval=timedelta(hours=1))
+    metrics.follow(
+        "kafka", "main", [other, structs.replace(delete(enforce=True), generation=4, interval=timedelta(hours=2))]
+    )
     assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="DryRun") is None
     assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="Enforce") == 1
     assert _value(metrics, "scan_interval_seconds", **_MAIN) == 3600
-    metrics.follow("kafka", "main", [replace(delete(), generation=5, suspend=True)])
+    metrics.follow("kafka", "main", [structs.replace(delete(), generation=5, suspend=True)])
     assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="DryRun") is None
     assert _value(metrics, "policy_interval_seconds", **_POLICY) is None
     assert _value(metrics, "scan_interval_seconds", **_MAIN) is None
@@ -340,9 +347,9 @@ def test_a_suspended_policy_found_nothing(metrics: Metrics) -> None:
     meant = {"group_hygiene_policy_info", "group_hygiene_policy_interval_seconds"}
     before = _of_policies(metrics)
     assert found < before
-    metrics.follow("kafka", "main", [replace(delete(), generation=4, suspend=True)])
+    metrics.follow("kafka", "main", [structs.replace(delete(), generation=4, suspend=True)])
     assert _of_policies(metrics) == before - found - meant
-    metrics.follow("kafka", "main", [replace(delete(), generation=5)])
+    metrics.follow("kafka", "main", [structs.replace(delete(), generation=5)])
     assert _of_policies(metrics) == before - found, "until its next run"
 
 
@@ -375,7 +382,7 @@ def test_alerting_is_of_those_that_alert() -> None:
         return _value(metrics, "alerting", **_POLICY)
 
     assert (bind(alert()), run(alert()), bind(alert())) == (None, 1, 1)
-    assert bind(replace(alert(), generation=4, suspend=True)) is None
+    assert bind(structs.replace(alert(), generation=4, suspend=True)) is None
     assert (bind(alert()), run(alert()), bind()) == (None, 1, None)
     assert (bind(alert()), run(alert()), run(delete())) == (None, 1, None)
 
@@ -384,10 +391,10 @@ def test_alerting_is_of_those_that_alert() -> None:
 def test_outcomes_start_at_zero(action: Action) -> None:
     """What is counted is there before it happens: `increase` does not see a counter's first value."""
     metrics = Metrics()
-    metrics.follow("kafka", "main", [replace(delete(), action=action)])
+    metrics.follow("kafka", "main", [structs.replace(delete(), action=action)])
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Deleted", reason="") == 0
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Failed", reason="DeleteFailed") == 0
-    metrics.follow("kafka", "main", [replace(alert(), name="changes-nothing")])
+    metrics.follow("kafka", "main", [structs.replace(alert(), name="changes-nothing")])
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Deleted", reason="") is None
     shown = [sample for sample in _samples(metrics) if sample.labels.get("policy") == "changes-nothing"]
     assert {sample.name for sample in shown} == {

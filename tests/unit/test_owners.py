@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.alerts.messages import body, fitting, keep_command, keep_link, summary
 from group_hygiene.alerts.state import AlertType, Item, Situation, Status, assess, by_owner, of_owner, owner_in
@@ -22,7 +23,8 @@ from group_hygiene.cli.plans import judged
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Outcome, OutcomeKind, Verdict
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import Outcome, Verdict
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.reconcile.context import Context, Facts, Memory, evidence_of
@@ -122,7 +124,7 @@ def test_marks_and_deletions_by_owner() -> None:
     policy = delete(enforce=True)
     late, early = mark(policy, "pay-1", NOW), mark(policy, "core-1", NOW - timedelta(hours=1))
     marks = {"pay-1": late, "core-1": early, "core-hidden": mark(policy, "core-hidden", NOW)}
-    gone = [Outcome("other", OutcomeKind.DELETED, reasons.DELETED, "deleted")]
+    gone = [Outcome("other", OutcomeType.DELETED, reasons.DELETED, "deleted")]
     verdicts = [match("pay-1"), match("core-1"), match("other")]
     found = situations(policy, verdicts, gone, marks=marks | {"other": mark(policy, "other")}, complete=False)
     assert {name: groups_of(each) for name, each in found.items()} == {
@@ -338,9 +340,11 @@ def test_messages_to_owners_are_bounded(kind: ReceiverKind) -> None:
 def test_evidence_has_the_owner(name: str) -> None:
     """By the patterns of the connection, for every policy."""
     nothing: Any = None
-    connection = replace(parse_connection({"spec": {"bootstrapServers": ["a:1"]}}), owners=owners("payments"))
+    connection = structs.replace(
+        parse_connection({"spec": {"bootstrapServers": ["a:1"]}}), group_owners=owners("payments").entries
+    )
     context = Context(nothing, connection, Memory(), SystemClock(), Journal(None, Contents(), {}))
-    for policy in (alert(), replace(alert(), namespace="elsewhere")):
+    for policy in (alert(), structs.replace(alert(), namespace="elsewhere")):
         assert evidence_of(context, policy, group(name), Facts()).owner == {"pay-1": "payments", "other": "rest"}[name]
 
 

@@ -1,9 +1,9 @@
 """Patterns that select no group, and those that a dot makes narrower: what plan, doctor and a condition say of them."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.decide import pattern_notes as module
 from group_hygiene.decide.pattern_notes import pattern_notes, unused_by_field, unused_refusal
@@ -80,7 +80,7 @@ def _access(*groups: str) -> dict[str, Any]:
 def test_what_is_said(spec: dict[str, Any], match: dict[str, Any], expected: list[str]) -> None:
     """Each pattern by its place, and only those that there is something to say about."""
     policy = parse_policy(policy_object(match={"groups": ["*"], **match}))
-    found = pattern_notes(_connection(**spec), [replace(policy, namespace="kafka", name="unused")], GROUPS)
+    found = pattern_notes(_connection(**spec), [structs.replace(policy, namespace="kafka", name="unused")], GROUPS)
     assert [str(note) for note in found] == expected
 
 

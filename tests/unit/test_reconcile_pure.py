@@ -9,7 +9,8 @@ import pytest
 
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Cluster, Fault, GroupState, GroupType, Listing, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import deletion, reads, scan
@@ -119,12 +120,12 @@ def test_incomplete_where_groups_have_no_topic() -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "reason"),
     [
-        pytest.param("NON_EMPTY_GROUP", OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, id="joined-at-the-last-moment"),
-        pytest.param("GROUP_AUTHORIZATION_FAILED", OutcomeKind.FAILED, reasons.DENIED, id="denied"),
-        pytest.param("INVALID_GROUP_ID", OutcomeKind.FAILED, reasons.DELETE_FAILED, id="refused"),
+        pytest.param("NON_EMPTY_GROUP", OutcomeType.NOT_DELETED, reasons.BECAME_ACTIVE, id="joined-at-the-last-moment"),
+        pytest.param("GROUP_AUTHORIZATION_FAILED", OutcomeType.FAILED, reasons.DENIED, id="denied"),
+        pytest.param("INVALID_GROUP_ID", OutcomeType.FAILED, reasons.DELETE_FAILED, id="refused"),
     ],
 )
-def test_answer_that_proves_a_refusal(code: str, kind: OutcomeKind, reason: str) -> None:
+def test_answer_that_proves_a_refusal(code: str, kind: OutcomeType, reason: str) -> None:
     """The coordinator wrote nothing: the deletion is over, and its backup can go."""
     request, outcome = deletion.result_of_group("a", Fault(code, ""))
     assert request is RequestState.REFUSED
@@ -157,21 +158,21 @@ def test_deletion_without_fault() -> None:
     """No fault means deleted."""
     request, outcome = deletion.result_of_group("a", None)
     assert request is RequestState.CONFIRMED
-    assert outcome.kind is OutcomeKind.DELETED
+    assert outcome.kind is OutcomeType.DELETED
 
 
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
-        pytest.param(reasons.DENIED, OutcomeKind.FAILED, id="denied"),
-        pytest.param(reasons.OFFSETS_UNKNOWN, OutcomeKind.FAILED, id="unreadable"),
-        pytest.param(reasons.DELETE_FAILED, OutcomeKind.FAILED, id="refused"),
-        pytest.param(reasons.CHANGED, OutcomeKind.NOT_DELETED, id="used"),
-        pytest.param(reasons.POLICY_CHANGED, OutcomeKind.NOT_DELETED, id="edited"),
-        pytest.param(reasons.INTERRUPTED, OutcomeKind.NOT_DELETED, id="interrupted"),
+        pytest.param(reasons.DENIED, OutcomeType.FAILED, id="denied"),
+        pytest.param(reasons.OFFSETS_UNKNOWN, OutcomeType.FAILED, id="unreadable"),
+        pytest.param(reasons.DELETE_FAILED, OutcomeType.FAILED, id="refused"),
+        pytest.param(reasons.CHANGED, OutcomeType.NOT_DELETED, id="used"),
+        pytest.param(reasons.POLICY_CHANGED, OutcomeType.NOT_DELETED, id="edited"),
+        pytest.param(reasons.INTERRUPTED, OutcomeType.NOT_DELETED, id="interrupted"),
     ],
 )
-def test_what_counts_as_failed(reason: str, kind: OutcomeKind) -> None:
+def test_what_counts_as_failed(reason: str, kind: OutcomeType) -> None:
     """One list for groups that are deleted by one request and by several, before and after it is sent."""
     assert deletion.not_deleted("a", Refusal(reason, "why")) == Outcome("a", kind, reason, "why")
 
@@ -182,17 +183,17 @@ _SUBSCRIBED = Fault("GROUP_SUBSCRIBED_TO_TOPIC", "")
 @pytest.mark.parametrize(
     ("answers", "kind", "reason", "topics"),
     [
-        pytest.param([None, None, None], OutcomeKind.DELETED, reasons.OFFSETS_DELETED, ("a", "b"), id="all"),
-        pytest.param([_SUBSCRIBED, _SUBSCRIBED, None], OutcomeKind.DELETED, reasons.OFFSETS_DELETED, ("b",), id="one"),
-        pytest.param([DENIED, None, DENIED], OutcomeKind.DELETED, reasons.OFFSETS_DELETED, ("a",), id="part-of-one"),
+        pytest.param([None, None, None], OutcomeType.DELETED, reasons.OFFSETS_DELETED, ("a", "b"), id="all"),
+        pytest.param([_SUBSCRIBED, _SUBSCRIBED, None], OutcomeType.DELETED, reasons.OFFSETS_DELETED, ("b",), id="one"),
+        pytest.param([DENIED, None, DENIED], OutcomeType.DELETED, reasons.OFFSETS_DELETED, ("a",), id="part-of-one"),
         pytest.param(
-            [_SUBSCRIBED] * 3, OutcomeKind.NOT_DELETED, reasons.SUBSCRIBED, (), id="subscribed-at-the-last-moment"
+            [_SUBSCRIBED] * 3, OutcomeType.NOT_DELETED, reasons.SUBSCRIBED, (), id="subscribed-at-the-last-moment"
         ),
-        pytest.param([DENIED] * 3, OutcomeKind.FAILED, reasons.DENIED, (), id="denied"),
+        pytest.param([DENIED] * 3, OutcomeType.FAILED, reasons.DENIED, (), id="denied"),
     ],
 )
 def test_answer_to_a_deletion_of_offsets(
-    answers: list[Fault | None], kind: OutcomeKind, reason: str, topics: tuple[str, ...]
+    answers: list[Fault | None], kind: OutcomeType, reason: str, topics: tuple[str, ...]
 ) -> None:
     """One outcome a group; what is gone counts as deleted, since only then its backup stays."""
     places = (Partition("a", 0), Partition("a", 1), Partition("b", 0))

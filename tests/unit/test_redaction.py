@@ -11,7 +11,8 @@ from msgspec import structs
 from group_hygiene.decide.checks.needed import protected
 from group_hygiene.errors import SecretProblem
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import CommittedOffset, Coverage, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.restorable import (
@@ -120,9 +121,9 @@ def test_no_message_but_of_the_groups_own_checks(reason: str) -> None:
     made = plan(policy, [match("a"), match("b"), refused("c", reason, _FOREIGN)], refusals=refusals)
     made = replace(made, unmarking={"d": Refusal(reason, _FOREIGN)})
     look = snapshot(incomplete=(_FOREIGN,), coverage=Coverage(Refusal(reason, _FOREIGN), 0, 50, NOW))
-    outcomes = [Outcome("a", OutcomeKind.FAILED, reason, _FOREIGN)]
+    outcomes = [Outcome("a", OutcomeType.FAILED, reason, _FOREIGN)]
     shown, done, seen = redact_run(made, outcomes, look, _CONNECTION)
-    asks = replace(policy, when=structs.replace(policy.when, idle_for=policy.when.unchanged_for))
+    asks = structs.replace(policy, when=structs.replace(policy.when, idle_for=policy.when.unchanged_for))
     for of in (look, snapshot()):
         incomplete = of is look
         text = json.dumps(build_status(asks, {}, shown, done, seen if incomplete else of))

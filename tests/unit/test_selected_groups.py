@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.decide.plan import Verdicts
 from group_hygiene.errors import MemoryExhausted
@@ -74,7 +74,7 @@ def test_more_groups_than_there_is_memory_for_are_not_judged(
 
 
 def _of(namespace: str, name: str) -> Policy:
-    return replace(delete(), namespace=namespace, name=name)
+    return structs.replace(delete(), namespace=namespace, name=name)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Intent, Mark, OutcomeType, Removal
 from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.reconcile import recovery
 from group_hygiene.reconcile.settle import (
     ROWS,
@@ -70,9 +70,9 @@ def facts(state: DeletionState, target: Target, request: RequestState, found: Pr
     deletion: Intent | OutcomeEntry = structs.replace(INTENT, **TARGETS[target])
     if state in _DOUBT:
         deletion = in_doubt(cast("Intent", deletion))
-    answer = Outcome("g", OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, "answered")
+    answer = Outcome("g", OutcomeType.NOT_DELETED, reasons.BECAME_ACTIVE, "answered")
     if request is RequestState.CONFIRMED:
-        answer = Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted", deletion.topics)
+        answer = Outcome("g", OutcomeType.DELETED, reasons.DELETED, "deleted", deletion.topics)
     topics = {Presence.GONE: deletion.topics, Presence.SOME_TOPICS: deletion.topics[:1]}.get(found, ())
     now = NOW + timedelta(minutes=1)
     remains = Remains(found, frozenset(topics), 4)
@@ -128,7 +128,7 @@ def test_a_deletion_says_what_waited_for_the_group(waiting: int) -> None:
         result = settle(given)
         if isinstance(result, Done):
             says = "1,500 records waited for it" in result.outcome.message
-            deleted = result.outcome.kind is OutcomeKind.DELETED and isinstance(given.deletion, Intent)
+            deleted = result.outcome.kind is OutcomeType.DELETED and isinstance(given.deletion, Intent)
             assert says is bool(waiting and deleted and "restored since" not in result.outcome.message)
             assert result.entry.message == result.outcome.message
             said.add(says)
@@ -150,7 +150,7 @@ def _claims_no_more_than_is_known(case: DeletionFacts, result: Done | Open) -> N
         assert isinstance(result, Open)
     if isinstance(result, Open) or proven:
         return
-    if result.outcome.kind is OutcomeKind.DELETED:
+    if result.outcome.kind is OutcomeType.DELETED:
         assert case.remains.found in (Presence.GONE, Presence.SOME_TOPICS, Presence.RESTORED)
         assert set(result.entry.topics) == case.remains.topics
     elif case.state not in _DOUBT:
@@ -296,7 +296,7 @@ def test_any_part_of_the_log_gives_the_same_answer_or_none(
                 continue
             for over in (False, True):
                 result = resolved(world.log[:length], left, over)
-                if isinstance(result, Done) and result.outcome.kind is OutcomeKind.DELETED:
+                if isinstance(result, Done) and result.outcome.kind is OutcomeType.DELETED:
                     assert is_deleted
         deleted = [each for each in recorded if isinstance(each, OutcomeEntry) and each.what is OutcomeType.DELETED]
         assert not deleted or world.is_deleted

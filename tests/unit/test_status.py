@@ -16,12 +16,13 @@ from group_hygiene.decide.pattern_notes import PatternNote
 from group_hygiene.decide.plan import EVIDENCE, SHOWN, Verdicts, make_plan
 from group_hygiene.decide.plan import RunConditions as PlanConditions
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER, LastClient, Outcome, OutcomeKind, Protections, Verdict
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import NEVER, LastClient, Outcome, Protections, Verdict
 from group_hygiene.model.groups import Bounds, CommittedOffset, Coverage, GroupState, GroupType, Partition
 from group_hygiene.model.naming import json_bytes
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.restore.restorable import GroupResult, ResultKind, build_restore_status
-from group_hygiene.spec.fields import timestamp
+from group_hygiene.spec.fields import ObjectRef, timestamp
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.status.conditions import (
@@ -88,15 +89,15 @@ def _kinds(status: Mapping[str, Any]) -> set[str]:
 
 
 def _deleted(name: str) -> Outcome:
-    return Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted")
+    return Outcome(name, OutcomeType.DELETED, reasons.DELETED, "deleted")
 
 
 def _kept(name: str) -> Outcome:
-    return Outcome(name, OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, "its state is Stable now")
+    return Outcome(name, OutcomeType.NOT_DELETED, reasons.BECAME_ACTIVE, "its state is Stable now")
 
 
 def _failed(name: str, reason: str = reasons.DELETE_FAILED) -> Outcome:
-    return Outcome(name, OutcomeKind.FAILED, reason, "no")
+    return Outcome(name, OutcomeType.FAILED, reason, "no")
 
 
 def _unprotected(reason: str, protections: Protections, **changes: Any) -> Verdict:
@@ -268,7 +269,7 @@ def test_failures_are_not_ready(verdicts: list[Verdict], outcomes: list[Outcome]
         pytest.param([match("evil"), match("a")], [_failed("evil", reasons.DENIED), _kept("a")], id="deletion"),
         pytest.param(
             [match("evil"), match("a")],
-            [_failed("evil"), Outcome("a", OutcomeKind.DELETED, reasons.DELETED, "deleted")],
+            [_failed("evil"), Outcome("a", OutcomeType.DELETED, reasons.DELETED, "deleted")],
             id="one-deleted",
         ),
     ],
@@ -314,7 +315,7 @@ _HIDDEN = Refusal(reasons.DENIED, "may not list")
         ),
         pytest.param(
             [match("a")],
-            [Outcome("a", OutcomeKind.NOT_DELETED, reasons.EVIDENCE_UNREADABLE, "no Read on __consumer_offsets")],
+            [Outcome("a", OutcomeType.NOT_DELETED, reasons.EVIDENCE_UNREADABLE, "no Read on __consumer_offsets")],
             reasons.EVIDENCE_UNREADABLE,
             "Reconciling",
             id="offsets-log",
@@ -680,7 +681,7 @@ def test_the_newest_mark_is_shown() -> None:
     assert _status(_ENFORCE, [match("old")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
     assert _status(_ENFORCE, [refused("a")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
     assert last_marked(_status(_ENFORCE, [refused("a")]), _ENFORCE) is None
-    assert last_marked(first, replace(_ENFORCE, connection_name="another")) is None
+    assert last_marked(first, structs.replace(_ENFORCE, connection_ref=ObjectRef("another", "kafka"))) is None
     assert last_marked(build_suspended_status(3, first, NOW), _ENFORCE) is None
     assert last_marked(without_announcements(first), _ENFORCE) is None
     assert needs_write(first, {**first, "lastMarkedTime": "2030-01-31T12:00:01Z"}, NOW)
@@ -711,11 +712,11 @@ def test_a_date_of_another_writer(date: Any, expected: datetime | None) -> None:
 
 def test_access_limited() -> None:
     """A pattern that reaches beyond the grant keeps the policy Ready, with a reason and the patterns in words."""
-    policy = replace(_ENFORCE, match=structs.replace(_ENFORCE.match, within=Patterns(["team-a-*"])))
+    policy = structs.replace(_ENFORCE, match=structs.replace(_ENFORCE.match, within=Patterns(["team-a-*"])))
     ready = _condition(_status(policy, [match("team-a-1")]), "Ready")
     assert (ready["status"], ready["reason"]) == ("True", reasons.ACCESS_LIMITED)
     assert "'*' reaches beyond what the KafkaConnection grants to namespace kafka ('team-a-*')" in ready["message"]
-    inside = replace(_ENFORCE, match=structs.replace(_ENFORCE.match, within=Patterns(["*"])))
+    inside = structs.replace(_ENFORCE, match=structs.replace(_ENFORCE.match, within=Patterns(["*"])))
     assert _condition(_status(inside, [match("a")]), "Ready")["reason"] == reasons.SUCCEEDED
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import read_settings
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.connection import Connection
-from group_hygiene.spec.patterns import Patterns
 
-_FILE = Connection("kafka", "main", "uid", 1, Patterns([]), None, timedelta(seconds=30), ("from-the-file:9092",))
+_FILE = Connection(bootstrap_servers=("from-the-file:9092",), namespace="kafka", name="main", uid="uid", generation=1)
 _SCRAM = (
     "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n"
     'sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";\n'

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from group_hygiene.pipeline.backtest.replay import (
     COMMIT,
@@ -156,7 +156,7 @@ def test_spans() -> None:
 def test_windows() -> None:
     """A group that is due waits for the next window; if it is used meanwhile, it stays. The first day is a Sunday."""
     windows = (convert({"days": ["Wednesday"], "from": "00:00", "to": "06:00"}, Window, "window"),)
-    of = replace(policy(), windows=windows)
+    of = policy().with_deletion(windows=windows)
     assert removed(simulate(ONCE, of)) == [(6, 10, None, None)]
     assert removed(simulate([*ONCE, commit(9.5)], of)) == [(15, 17, None, None)]
 
@@ -215,7 +215,7 @@ def test_records_were_lost() -> None:
 def test_it_looks_as_often_as_the_operator() -> None:
     """However coarse the slices are: a group that is deleted on Sunday evening is missed on Monday morning."""
     weekend = [joined(4.3), commit(4.5), left(4.7), joined(7.4)]
-    regretted = simulate(weekend, replace(policy(idleFor="24h"), interval=timedelta(minutes=10)))
+    regretted = simulate(weekend, structs.replace(policy(idleFor="24h"), interval=timedelta(minutes=10)))
     (one,) = regretted
     assert one.deleted is not None
     assert START + 6.7 * DAY <= one.deleted <= START + 6.7 * DAY + timedelta(minutes=20)

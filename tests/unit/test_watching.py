@@ -1,6 +1,6 @@
 """Watched time: what counts as a look, when the count starts anew, and that it never exceeds what really passed."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -220,12 +220,12 @@ def test_unread_look(world: World) -> None:
 
 def _granted(*groups: str) -> Policy:
     """The policy, of a namespace that is granted these groups."""
-    return replace(_POLICY, match=structs.replace(_POLICY.match, within=Patterns(groups)))
+    return structs.replace(_POLICY, match=structs.replace(_POLICY.match, within=Patterns(groups)))
 
 
 @pytest.mark.parametrize(
     "edited",
-    [pytest.param(replace(_POLICY, digest="other"), id="digest"), pytest.param(_granted("a", "b"), id="grant")],
+    [pytest.param(structs.replace(_POLICY, digest="other"), id="digest"), pytest.param(_granted("a", "b"), id="grant")],
 )
 def test_edited_policy(world: World, edited: Policy) -> None:
     """What was seen for another policy counts nothing, and does not come back when the edit is undone."""
@@ -279,8 +279,8 @@ def test_unchanged_of_nothing(world: World) -> None:
 
 
 # Of another policy that scans the same groups: more often, and less often.
-_OFTEN = replace(_POLICY, uid="often", interval=_POLICY.interval / 10)
-_SELDOM = replace(_POLICY, uid="seldom", interval=_POLICY.interval * 10)
+_OFTEN = structs.replace(_POLICY, uid="often", interval=_POLICY.interval / 10)
+_SELDOM = structs.replace(_POLICY, uid="seldom", interval=_POLICY.interval * 10)
 
 
 @pytest.mark.parametrize("other", [pytest.param(_OFTEN, id="often"), pytest.param(_SELDOM, id="seldom")])
@@ -290,7 +290,7 @@ def test_another_policys_misses_are_its_own(world: World, other: Policy) -> None
     for number in range(1, 50):
         world.real += _INTERVAL
         # It scans for a while, pauses for longer than it tolerates, and is edited.
-        late = () if 10 < number < 40 else (replace(other, digest=str(number // 45)),)
+        late = () if 10 < number < 40 else (structs.replace(other, digest=str(number // 45)),)
         world.look(("a", _SAME), due=(_POLICY, *late))
     assert world.observed() == pytest.approx(50 * _INTERVAL)
     assert (world.observed(policy=other) or 0) < 11 * _INTERVAL
@@ -316,7 +316,7 @@ def test_a_gap_counts_for_those_that_do_not_tolerate_it(world: World) -> None:
 def _seconds(uid: str, interval: int, *groups: str) -> Policy:
     """A policy with an interval of so many seconds, that selects groups by these patterns."""
     match = delete({"groups": list(groups)}).match
-    return replace(_POLICY, uid=uid, interval=timedelta(seconds=interval), match=match)
+    return structs.replace(_POLICY, uid=uid, interval=timedelta(seconds=interval), match=match)
 
 
 # They select the group `a`, every 10 minutes and every hour; and other groups, every minute.
@@ -467,7 +467,7 @@ def test_observed_never_exceeds_what_passed(steps: list[tuple[str, object, set[i
     And in that time no two reads of the group were further apart than the policy tolerates, nor two of its scans, as
     far as one process can know.
     """
-    world, policies = World(), [replace(policy, digest=str(index)) for index, policy in enumerate(_POLICIES)]
+    world, policies = World(), [structs.replace(policy, digest=str(index)) for index, policy in enumerate(_POLICIES)]
     began: dict[int, float | None] = dict.fromkeys(range(3))
     last: tuple[float, bytes] | None = None
     # As this process knows it: the last read of the group is in `last`, if `sure`.
@@ -482,7 +482,7 @@ def test_observed_never_exceeds_what_passed(steps: list[tuple[str, object, set[i
                 # Without the grant, it does not select the group.
                 edited = _granted("b").match if value == "grant" else _POLICY.match
                 digest = f"{'' if value == 'grant' else value}{index}"
-                policies[index] = replace(_POLICIES[index], digest=digest, match=edited)
+                policies[index] = structs.replace(_POLICIES[index], digest=digest, match=edited)
                 edits[index] = str(value)
         _pass(world, what, value)
         if what == "restart":

@@ -21,8 +21,8 @@ from msgspec import structs
 from group_hygiene.decide.checks.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Delivered, Firing, Notice
-from group_hygiene.model.evidence import Activity, Outcome, OutcomeKind
+from group_hygiene.model.entries import Delivered, Firing, Notice, OutcomeType
+from group_hygiene.model.evidence import Activity, Outcome
 from group_hygiene.model.groups import Snapshot
 from group_hygiene.spec.connection import GroupOwner, Owners
 from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
@@ -113,7 +113,7 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
         return str(activity.last_client or "") if isinstance(activity, Activity) else ""
 
     policy = plan.policy
-    deleted = tuple(outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED)
+    deleted = tuple(outcome.group for outcome in outcomes if outcome.kind is OutcomeType.DELETED)
     findings: list[AlertFinding] = []
     if policy.action is Action.ALERT or policy.mode is not Mode.ENFORCE:
         matched = {digest_of(group): group for group in plan.due or plan.matched}
@@ -161,7 +161,7 @@ def cut(text: str) -> str:
 def of_owner(policy: Policy, owner: GroupOwner) -> Policy:
     """The policy as it alerts this owner, who has a receiver."""
     alert = structs.replace(policy.alert, receiver_names=(owner.receiver,))
-    return replace(policy, uid=f"{policy.uid}{_SEPARATOR}{owner.name}", alert=alert)
+    return structs.replace(policy, uid=f"{policy.uid}{_SEPARATOR}{owner.name}", alert=alert)
 
 
 def owner_in(uid: str) -> str:

@@ -11,7 +11,7 @@ from group_hygiene.cli.output import Column, Report, Table, note, printable, wor
 from group_hygiene.cli.plans import protection_errors
 from group_hygiene.cli.target import Session, open_session, read_connection_file
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import OutcomeKind
+from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import DeletionRequest, Judged, LedgerNeed, delete_requested, judge_requested
 
@@ -57,7 +57,7 @@ def delete(
             partly = {each.group for each in outcomes if each.topics and set(each.topics) != set(request.topics)}
         if stop is not None:
             results |= {name: _refused(name, stop) for name in matching}
-    done = _WOULD_DELETE if preview else OutcomeKind.DELETED
+    done = _WOULD_DELETE if preview else OutcomeType.DELETED
     refused = [
         f"group {printable(name)}: {each['reason']}: {each['message']}"
         for name, each in results.items()
@@ -90,11 +90,11 @@ def _result(judged: Judged, name: str) -> dict[str, str | None]:
 
 
 def _refused(name: str, why: Refusal) -> dict[str, str | None]:
-    return _document(name, str(OutcomeKind.NOT_DELETED), str(why.reason), why.message)
+    return _document(name, str(OutcomeType.NOT_DELETED), str(why.reason), why.message)
 
 
 def _document(name: str, result: str, reason: str | None, message: str | None) -> dict[str, str | None]:
-    """result: as OutcomeKind, or WouldDelete."""
+    """result: as OutcomeType, or WouldDelete."""
     return {"group": name, "result": result, "reason": reason, "message": message}
 
 

@@ -87,7 +87,7 @@ class CheckedCluster:
 def connect_and_examine(cluster: CheckedCluster, timeout: timedelta | None, namespace: str) -> list[Finding]:
     """All findings on a cluster. timeout: instead of the connection's. namespace: of the operator, for advice."""
     if timeout is not None:
-        cluster.connection = replace(cluster.connection, timeout=timeout)
+        cluster.connection = cluster.connection.with_timeout(timeout)
         cluster.settings = replace(cluster.settings, timeout=timeout)
     return list(run_check(_KAFKA, "Kafka", lambda: _connected(cluster, namespace)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -63,7 +63,7 @@ def explain(
     def only(policy: Policy) -> Policy:
         # So that no data of other groups is read.
         groups = Patterns.of_names([name] if policy.match.groups.matches(name) else [])
-        return replace(policy, match=structs.replace(policy.match, groups=groups))
+        return structs.replace(policy, match=structs.replace(policy.match, groups=groups))
 
     scans = scan_clusters(target, files, activity, only, full=True)
     notes, errors = list(scans.notes), list(scans.errors)

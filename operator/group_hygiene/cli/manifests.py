@@ -6,11 +6,12 @@ import itertools
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import structs
 
 from group_hygiene.controller.objects import connection_of
 from group_hygiene.errors import UsageError
@@ -246,7 +247,7 @@ def _add(kind: str, title: str, obj: dict[str, Any], manifests: Manifests) -> No
         manifests.named.add(connection_of(obj))
     if isinstance(parsed, Policy):
         # Observations of a policy are stored by its uid, and an unapplied policy has none.
-        manifests.policies.append(replace(parsed, uid=parsed.uid or parsed.key))
+        manifests.policies.append(structs.replace(parsed, uid=parsed.uid or parsed.key))
     elif isinstance(parsed, Connection):
         manifests.connections[parsed.namespace, parsed.name] = parsed
     else:

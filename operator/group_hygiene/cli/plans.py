@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgspec import structs
+
 from group_hygiene.cli.manifests import Manifests, read_manifests
 from group_hygiene.cli.options import ChosenCluster, PlanOptions
 from group_hygiene.cli.output import Column, Document, Report, Table, printable, working
@@ -212,7 +214,7 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     verdicts = Verdicts.of(found[name] for name in sorted(found))
     conditions = scan.observation.conditions
     # In a dry run, each match is due, as if the grace period had elapsed.
-    dry = replace(policy, mode=Mode.DRY_RUN)
+    dry = structs.replace(policy, mode=Mode.DRY_RUN)
     made = make_plan(dry, verdicts, {}, conditions, datetime.now(UTC))
     first = made.due[: max_deletions(dry.limits, conditions)] if made.refusal is None else ()
     patterns = by_pattern(made, scan.snapshot.taken_at)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -37,14 +36,12 @@ from group_hygiene.spec.client_settings import (
 )
 from group_hygiene.spec.connection import ActivitySpec, Connection, Right, cluster_of, missing_entry, parse_connection
 from group_hygiene.spec.fields import SecretRef
-from group_hygiene.spec.patterns import Patterns
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api
 
 API_ADVICE = "check the kubeconfig, and whether the server can be reached: kubectl cluster-info"
 _SHOWN = 3
-_TIMEOUT = timedelta(seconds=30)
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DEFAULT = "default"
 
@@ -123,21 +120,20 @@ def open_session(target: ChosenCluster, document: Connection | None = None, clai
         with working("reading the KafkaConnection"):
             api, obj, connection, settings = _from_kubernetes(target, target.connection)
         if document is not None:
-            connection = replace(
+            connection = structs.replace(
                 connection,
                 protect=document.protect,
-                limits=document.limits,
-                floors=document.floors,
+                given_limits=document.given_limits,
                 activity=document.activity,
                 role=document.role,
-                owners=document.owners,
-                topics_attested=document.topics_attested,
+                group_owners=document.group_owners,
+                topic_visibility=document.topic_visibility,
                 cluster_id=document.cluster_id,
             )
     else:
         connection, settings = read_settings(target, document)
     if target.timeout is not None:
-        connection = replace(connection, timeout=target.timeout)
+        connection = connection.with_timeout(target.timeout)
         settings = replace(settings, timeout=target.timeout)
     with working(f"connecting to {', '.join(settings.bootstrap_servers)}"):
         client = connect(settings)
@@ -215,7 +211,7 @@ def read_settings(target: ChosenCluster, document: Connection | None) -> tuple[C
             "or --connection NAME"
         )
     if document is None:
-        document = Connection("", "", "", 0, Patterns([]), None, _TIMEOUT, ())
+        document = Connection()
     tls, sasl = (properties.tls, properties.sasl) if properties else (None, None)
     if sasl is not None and sasl.msk is not None:
         region = _region(servers)

@@ -29,8 +29,8 @@ from group_hygiene.decide.plan import Plan, RunConditions, due_groups, make_plan
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
-from group_hygiene.model.entries import Change, Mark
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import Change, Mark, OutcomeType
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Snapshot
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import runs
@@ -280,7 +280,7 @@ class Executed:
 
     @property
     def deleted(self) -> int:
-        return sum(outcome.kind is OutcomeKind.DELETED for outcome in self.outcomes)
+        return sum(outcome.kind is OutcomeType.DELETED for outcome in self.outcomes)
 
 
 def decide(

@@ -39,7 +39,8 @@ from group_hygiene.decide.checks.lag import skipped_by_latest
 from group_hygiene.decide.plan import Plan
 from group_hygiene.errors import ApiError, Conflict, HygieneError, NotFound, Refused, SpecError
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.naming import message_shown, truncated_list
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import runs
@@ -259,7 +260,7 @@ class StatusWriter:
             skipped = skipped_by_latest(plan.verdicts[group] for group in marked)
             message += f"; {skipped}" if skipped else ""
             shows_marks = record(POLICIES, obj, reasons.GROUPS_MARKED, message, True)
-        deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
+        deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeType.DELETED]
         if deleted:
             message = f"deleted {_counted(plan.policy, deleted)}: {_names(plan, deleted)}"
             record(POLICIES, obj, reasons.GROUPS_DELETED, message)

@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta
 from msgspec import structs
 
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Mark
-from group_hygiene.model.evidence import Activity, Outcome, OutcomeKind, Verdict
+from group_hygiene.model.entries import Mark, OutcomeType
+from group_hygiene.model.evidence import Activity, Outcome, Verdict
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.fields import timestamp
@@ -192,7 +192,7 @@ class Plan:
 
         due: groups that may be deleted now; in a dry run they are wouldDelete, which mode Enforce would mark.
         """
-        deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+        deleted = sum(outcome.kind is OutcomeType.DELETED for outcome in outcomes)
         due = {"due" if self.policy.enforced else "wouldDelete": len(self.due)} if self.policy.action.changes else {}
         return {"matched": len(self.matched), "marked": len(self.marked) - deleted, **due, "deleted": deleted}
 

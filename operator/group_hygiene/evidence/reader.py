@@ -97,7 +97,7 @@ _ACTIVITY = (
 )
 
 
-class _Unreadable(Exception):
+class _TablesUnreadable(Exception):
     """Its arguments are the reason and the message of a Refusal."""
 
 
@@ -240,25 +240,27 @@ def work(content: bytes) -> Iterator[bytes]:
 
 
 def _read(request: _Request) -> Iterator[_Line]:
-    """Raises _Unreadable, and the library's errors."""
+    """Raises _TablesUnreadable, and the library's errors."""
     from deltalake.exceptions import TableNotFoundError
 
     table = _open(request, "coverage")
     newest = max((row["version"] for row in _coverage(table, ("version",))), default=TABLES_VERSION)
     if newest > TABLES_VERSION:
-        raise _Unreadable(
+        raise _TablesUnreadable(
             reasons.EVIDENCE_UNREADABLE,
             f"the tables have version {newest}, and this operator reads version {TABLES_VERSION}: "
             "a newer pipeline wrote them; upgrade the operator",
         )
     coverage = _coverage(table, _COVERAGE)
     if not coverage:
-        raise _Unreadable(
+        raise _TablesUnreadable(
             reasons.EVIDENCE_MISSING, "the tables cover nothing yet: no run of the pipeline has completed"
         )
     clusters, tables = {row["cluster_id"] for row in coverage}, {row["activity_id"] for row in coverage}
     if len(clusters) > 1 or len(tables) > 1:
-        raise _Unreadable(reasons.EVIDENCE_UNREADABLE, "coverage names several clusters or several activity tables")
+        raise _TablesUnreadable(
+            reasons.EVIDENCE_UNREADABLE, "coverage names several clusters or several activity tables"
+        )
     covered = _covered(coverage)
     (cluster,), (activity_id,) = clusters, tables
     version = max(row["activity_version"] for row in coverage)
@@ -268,13 +270,13 @@ def _read(request: _Request) -> Iterator[_Line]:
         try:
             activity.load_as_version(version)
         except TableNotFoundError as error:
-            raise _Unreadable(
+            raise _TablesUnreadable(
                 reasons.EVIDENCE_UNREADABLE,
                 f"coverage names version {version} of activity, which was removed from the table's log: "
                 "the next complete run of the pipeline corrects that",
             ) from error
     if not known or activity.transaction_version(ACTIVITY_WRITER) != coverage[0]["batch"]:
-        raise _Unreadable(
+        raise _TablesUnreadable(
             reasons.EVIDENCE_WENT_BACK,
             f"coverage names version {version} of an activity table that does not exist: an older or another "
             "table replaced it; the next run of the pipeline corrects that",
@@ -294,7 +296,7 @@ def _open(request: _Request, name: str) -> DeltaTable:
 def _refusal(request: _Request, error: BaseException) -> Refusal:
     from deltalake.exceptions import TableNotFoundError
 
-    if isinstance(error, _Unreadable):
+    if isinstance(error, _TablesUnreadable):
         return Refusal(*error.args)
     if isinstance(error, MemoryError):
         return _too_much("out of memory")
@@ -344,13 +346,13 @@ def _check_files(table: DeltaTable) -> None:
 def _groups(
     activity: DeltaTable, reading: Reading, groups: AbstractSet[str], older: datetime | None
 ) -> Iterator[_Line]:
-    """Raises _Unreadable if a group has two rows: neither can be trusted, and other rows may be wrong, too."""
+    """Raises _TablesUnreadable if a group has two rows: neither can be trusted, and other rows may be wrong, too."""
     _check_files(activity)
     seen, aged = set[str](), set[str]()
     for row in _rows(activity, reading.cluster, _ACTIVITY, groups):
         name = row["group"]
         if name in seen:
-            raise _Unreadable(
+            raise _TablesUnreadable(
                 reasons.EVIDENCE_UNREADABLE,
                 f"activity has two rows of the group {name[:_NAME_LENGTH]!r}: several pipelines wrote it at once. Run "
                 "one pipeline only, and delete the folder activity: the next run recreates it",

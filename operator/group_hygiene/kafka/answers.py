@@ -89,7 +89,7 @@ def _row(reader: Reader, version: int, coordinator: int) -> Listed:
     return Listed(kind, protocol_type, state, coordinator)
 
 
-class _Topic(dict[int, Partition]):
+class _PartitionsOfTopic(dict[int, Partition]):
     """The partitions of a topic, created on first use: one object for all groups that commit there."""
 
     def __init__(self, name: str) -> None:
@@ -107,7 +107,7 @@ def committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
     """
     with _reading(data):
         reader = Reader(data, 4, flexible=True)
-        topics: dict[bytes, _Topic] = {}
+        topics: dict[bytes, _PartitionsOfTopic] = {}
         groups: dict[str, Offsets | Fault] = {}
         for _ in _each(reader, rows):
             name = reader.text()
@@ -118,7 +118,7 @@ def committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
                 topic = topics.get(key)
                 if topic is None:
                     rows.take(1)
-                    topic = topics[key] = _Topic(key.decode())
+                    topic = topics[key] = _PartitionsOfTopic(key.decode())
                 found = _partitions(reader, topic, rows)
                 if isinstance(found, Fault):
                     fault = fault or found
@@ -133,7 +133,7 @@ def committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
         return groups
 
 
-def _partitions(reader: Reader, topic: _Topic, rows: Rows) -> dict[Partition, CommittedOffset] | Fault:
+def _partitions(reader: Reader, topic: _PartitionsOfTopic, rows: Rows) -> dict[Partition, CommittedOffset] | Fault:
     count = len(_each(reader, rows))
     end = reader.at + count * _PARTITION.size
     new = tuple.__new__

@@ -34,6 +34,7 @@ Request = Any
 Response = Any
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
+T = TypeVar("T")
 
 CLIENT_ID = "group-hygiene"
 _IN_FLIGHT_PER_BROKER = 4
@@ -291,6 +292,18 @@ class Results(dict[K, R | Fault]):
     @property
     def faults(self) -> dict[K, Fault]:
         return {key: result for key, result in self.items() if isinstance(result, Fault)}
+
+    def converted(self, convert: Callable[[R], T]) -> Results[K, T]:
+        """With each result in another form."""
+        found = {key: result if isinstance(result, Fault) else convert(result) for key, result in self.items()}
+        return Results[K, T](found)
+
+
+def send_checked(client: Client, call: Call, code: Callable[[Response], int], deadline: Deadline) -> Response | Fault:
+    """One request. code: returns the error in its answer, 0 = none, which becomes a Fault."""
+    answer = client.send(call, deadline)
+    error = 0 if isinstance(answer, Fault) else code(answer)
+    return fault_of_code(error) if error else answer
 
 
 def retrying(

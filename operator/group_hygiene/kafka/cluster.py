@@ -117,7 +117,7 @@ def lost_brokers(client: Client, deadline: Deadline) -> frozenset[int] | Fault:
     return answer.replica_nodes - {broker.node_id for broker in answer.brokers}
 
 
-def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Topic | Fault]:
+def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> Results[str, Topic]:
     """One Metadata request by name, sent once: an answer about all topics omits those that the user may not DESCRIBE.
 
     For each topic its row of the answer, or its own Fault, by Kafka's code. The Fault of a topic that does not exist is
@@ -126,8 +126,8 @@ def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dic
     wanted = sorted(set(topics))
     answer = _ask_metadata(client, wanted, deadline)
     if isinstance(answer, Fault):
-        return dict.fromkeys(wanted, answer)
-    rows: dict[str, Topic | Fault] = {}
+        return Results(dict.fromkeys(wanted, answer))
+    rows = Results[str, Topic]()
     for row in answer.topics:
         fault = fault_of_code(row.error_code) if row.error_code else None
         absent = row.error_code == _UNKNOWN_TOPIC
@@ -144,14 +144,12 @@ def topics_exist(client: Client, topics: Iterable[str], deadline: Deadline) -> d
 
 def partition_counts(client: Client, topics: Iterable[str], deadline: Deadline) -> Results[str, int]:
     """The number of partitions of each topic, or the Fault."""
-    rows = _topic_rows(client, topics, deadline)
-    return Results({topic: row if isinstance(row, Fault) else len(row.partitions) for topic, row in rows.items()})
+    return _topic_rows(client, topics, deadline).converted(lambda row: len(row.partitions))
 
 
 def topic_ids(client: Client, topics: Iterable[str], deadline: Deadline) -> Results[str, str]:
     """Each topic -> its id (KIP-516), or its Fault. A recreated topic has another id; below 2.8 ids are empty."""
-    rows = _topic_rows(client, topics, deadline)
-    return Results({topic: row if isinstance(row, Fault) else str(row.topic_id or "") for topic, row in rows.items()})
+    return _topic_rows(client, topics, deadline).converted(lambda row: str(row.topic_id or ""))
 
 
 def by_leader(
@@ -177,8 +175,7 @@ def _leaders_of(client: Client, partitions: Collection[Partition], deadline: Dea
     rows = ask_topics(client, {partition.topic for partition in partitions}, deadline)
     known = {
         Partition(topic, entry.partition_index): entry.leader_id
-        for topic, row in rows.items()
-        if not isinstance(row, Fault)
+        for topic, row in rows.ok.items()
         for entry in row.partitions
     }
 

@@ -238,7 +238,14 @@ def _described(kind: GroupType, row: Any) -> Description | Fault:
         group = Group(row.group_id, GroupType.CLASSIC, row.protocol_type, state, -1)
         members = tuple(_classic_member(row.protocol_type, member) for member in row.members)
         return Description(group, row.protocol_data, None, members)
-    sources = _sources(row.topology) if kind is GroupType.STREAMS else None
+    sources: dict[str, list[str]] | None = None
+    if kind is GroupType.STREAMS:
+        # What each subtopology reads: its source topics, and the application's own repartition topics.
+        parts = row.topology.subtopologies if row.topology is not None else None
+        sources = {
+            part.subtopology_id: [*part.source_topics, *(topic.name for topic in part.repartition_source_topics)]
+            for part in parts or ()
+        }
     # Kafka's protocol types of these groups: consumer, share and streams.
     group = Group(row.group_id, kind, kind.lower(), state, -1)
     members = tuple(_new_member(member, sources) for member in row.members)
@@ -267,15 +274,6 @@ def _classic_member(protocol_type: str, member: Any) -> Member:
         topics=topics,
         assignment=tuple(sorted(assignment)),
     )
-
-
-def _sources(topology: Any) -> dict[str, list[str]]:
-    """The topics that each subtopology reads: its source topics, and the application's own repartition topics."""
-    parts = topology.subtopologies if topology is not None else None
-    return {
-        part.subtopology_id: [*part.source_topics, *(topic.name for topic in part.repartition_source_topics)]
-        for part in parts or ()
-    }
 
 
 def _new_member(member: Any, sources: Mapping[str, Sequence[str]] | None) -> Member:

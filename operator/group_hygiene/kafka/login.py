@@ -114,7 +114,7 @@ _ANSWER_BYTES = 64_000
 _LIFETIME_MAX_S = 24 * 3600.0
 
 
-class _Answer(msgspec.Struct):
+class _TokenAnswer(msgspec.Struct):
     """The fields of the answer (RFC 6749, section 5.1) that are used. expires_in: seconds."""
 
     access_token: str
@@ -122,7 +122,7 @@ class _Answer(msgspec.Struct):
 
 
 # Created at import, as msgspec crashes if two threads read a type's annotations at once.
-_DECODER = msgspec.json.Decoder(_Answer, strict=False)
+_DECODER = msgspec.json.Decoder(_TokenAnswer, strict=False)
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]

@@ -391,7 +391,12 @@ def complete_offsets(
     starts = start_offsets(client, unsure, deadline)
     ends = end_offsets(client, unsure, deadline)
     read_nothing = any(answer.unsure and not answer.started for answer in found.ok.values())
-    readable = again and read_nothing and _state_is_led(client, deadline)
+    readable = False
+    if again and read_nothing:
+        # Whether the leader of each partition of that topic answers: only these can read a start offset.
+        count = partition_counts(client, [_STATE_TOPIC], deadline)[_STATE_TOPIC]
+        places = [] if isinstance(count, Fault) else [Partition(_STATE_TOPIC, index) for index in range(count)]
+        readable = bool(places) and not end_offsets(client, places, deadline).faults
 
     def judged(answer: ShareOffsets | Fault) -> Offsets | Fault:
         if isinstance(answer, Fault):
@@ -406,13 +411,6 @@ def complete_offsets(
         return answer.started
 
     return {name: judged(answer) for name, answer in found.items()}
-
-
-def _state_is_led(client: Client, deadline: Deadline) -> bool:
-    """Whether the leader of each partition of `__share_group_state` answers: only these can read a start offset."""
-    count = partition_counts(client, [_STATE_TOPIC], deadline)[_STATE_TOPIC]
-    places = [] if isinstance(count, Fault) else [Partition(_STATE_TOPIC, index) for index in range(count)]
-    return bool(places) and not end_offsets(client, places, deadline).faults
 
 
 def wait_until_shown(

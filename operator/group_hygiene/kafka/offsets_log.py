@@ -168,7 +168,11 @@ def _commit_value(value: bytes) -> tuple[int, int, str, int, int | None]:
     """OffsetCommitValue: offset, leader epoch, metadata, commit time, time of expiry."""
     version = _INT16.unpack_from(value)[0]
     if version == 4:
-        return _commit_value_v4(value)
+        reader = Reader(value, 2, flexible=True)
+        offset, epoch, metadata, time = reader.number(8), reader.number(4), reader.text(), reader.number(8)
+        reader.tagged()
+        reader.end()
+        return offset, epoch, metadata, time, None
     if version == 3:
         _, offset, epoch, size = _HEAD_V3.unpack_from(value)
         at = 16
@@ -184,14 +188,6 @@ def _commit_value(value: bytes) -> tuple[int, int, str, int, int | None]:
         return offset, epoch, value[at:ends].decode(), _INT64.unpack_from(value, ends)[0], None
     time, expiry = _TAIL_V1.unpack_from(value, ends)
     return offset, epoch, value[at:ends].decode(), time, None if expiry == -1 else expiry
-
-
-def _commit_value_v4(value: bytes) -> tuple[int, int, str, int, None]:
-    reader = Reader(value, 2, flexible=True)
-    offset, epoch, metadata, time = reader.number(8), reader.number(4), reader.text(), reader.number(8)
-    reader.tagged()
-    reader.end()
-    return offset, epoch, metadata, time, None
 
 
 _TOPIC = (16, [4])

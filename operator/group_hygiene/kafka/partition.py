@@ -30,6 +30,7 @@ from group_hygiene.kafka.client import (
     Results,
     fault_of_code,
     retrying_one,
+    send_checked,
 )
 from group_hygiene.kafka.cluster import Question, ask_brokers, ask_topics
 from group_hygiene.kafka.codecs import unpack, unpack_parts, window_bytes
@@ -156,9 +157,7 @@ class PartitionLeader:
             broker = self._look_up(deadline) if known is None else known
             if isinstance(broker, Fault):
                 return broker
-            answer = self.client.send(Call(broker, request()), deadline)
-            if not isinstance(answer, Fault) and (error := code(answer)):
-                answer = fault_of_code(error)
+            answer = send_checked(self.client, Call(broker, request()), code, deadline)
             if isinstance(answer, Fault):
                 # Also without an answer: a broker that does not answer may not lead any more.
                 self._known.pop(self.partition.partition, None)
@@ -470,8 +469,11 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
                 why = str(error)
             if is_large:
                 # Only here: until then the error holds memory for the unpacked bytes.
-                why, more = _large(batch, start, unpacking)
-                records += more
+                why = ""
+                try:
+                    records += [row for row in unpacking.large_records(batch) if row.offset >= start]
+                except (TooMuch, ValueError, IndexError, OSError) as error:
+                    why = str(error)
                 # The rest is read by a later request.
                 size = sys.maxsize
         if why:
@@ -484,14 +486,6 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
         *(records, position, data.last_stable_offset, data.high_watermark, hidden, markers),
         *(data.log_start_offset, last),
     )
-
-
-def _large(batch: Any, start: int, unpacking: _Unpacking) -> tuple[str, list[Record]]:
-    """Why a large batch can't be read (empty = it can), and its records from `start` on."""
-    try:
-        return "", [row for row in unpacking.large_records(batch) if row.offset >= start]
-    except (TooMuch, ValueError, IndexError, OSError) as error:
-        return str(error), []
 
 
 def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
@@ -604,7 +598,7 @@ SKIPPED = b""
 _KEY_BYTES, _VALUE_BYTES = 128 << 10, 64 << 10
 
 
-class Row(NamedTuple):
+class LargeBatchRow(NamedTuple):
     """A record of a batch (KIP-98). later_ms, delta: after the batch's first time and offset. value: may be SKIPPED."""
 
     later_ms: int
@@ -613,7 +607,9 @@ class Row(NamedTuple):
     value: bytes | None
 
 
-def read_rows(parts: Iterator[bytes | memoryview], count: int, most: int, deadline: Deadline) -> Iterator[Row]:
+def read_rows(
+    parts: Iterator[bytes | memoryview], count: int, most: int, deadline: Deadline
+) -> Iterator[LargeBatchRow]:
     """The records of a batch from its unpacked bytes, without their headers.
 
     count: the number of records. most: bytes of all keys, and of all values that are not skipped. Raises TooMuch for
@@ -639,7 +635,7 @@ def read_rows(parts: Iterator[bytes | memoryview], count: int, most: int, deadli
             value = stream.take(value_size)
         keys_left -= len(key or b"")
         values_left -= len(value or b"")
-        yield Row(later, delta, key, value)
+        yield LargeBatchRow(later, delta, key, value)
         stream.skip(end - stream.at)
     if not stream.is_at_end():
         raise ValueError("bytes behind its records")

@@ -61,7 +61,9 @@ def parse(answer: RawFetched) -> Iterator[Records]:
         if old[first]:
             found = _old_records([memoryview(data)[at:end] for at, end in places[:, first:stop].T.tolist()])
             first += len(found)
-            yield _of_old([record for batch in found for record in batch])
+            offsets, keys, values, _, times, _ = zip(*(record for batch in found for record in batch), strict=True)
+            numbers = np.array(offsets, np.int64), np.array(times, np.int64), np.zeros(len(offsets), np.bool_)
+            yield Records(*numbers, Slices.of(keys), Slices.of(values), offsets[-1] + 1)
         else:
             body, at, ends = _bodies(data, places[:, first:stop], heads[first:stop])
             part = slice(first, first := first + len(at))
@@ -192,12 +194,6 @@ def _old_records(batches: list[memoryview]) -> list[list[Record]]:
             break
         found.append(records)
     return found
-
-
-def _of_old(records: list[Record]) -> Records:
-    offsets, keys, values, _, times, _ = (list(column) for column in zip(*records, strict=True))
-    numbers = np.array(offsets, np.int64), np.array(times, np.int64), np.zeros(len(records), np.bool_)
-    return Records(*numbers, Slices.of(keys), Slices.of(values), offsets[-1] + 1)
 
 
 def _batch_starts(data: bytes) -> list[int]:

@@ -1,4 +1,7 @@
-"""The current state of a ledger, computed from its log of entries. Pure: no I/O, no Kafka."""
+"""The owner of a ledger, the JSON of its entries, and its current state, computed from its log of them.
+
+Pure: no I/O, no Kafka.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from msgspec import inspect
@@ -35,7 +38,6 @@ from group_hygiene.model.entries import (
 from group_hygiene.model.evidence import Deletion
 
 # The owner and the topic of a ledger, and the names of its writers.
-
 
 TOPIC = "__group_hygiene"
 # Begins the transactional.id of a command; it has a new one each time, so it fences no other process.
@@ -180,6 +182,10 @@ _PLACES = {
     "used-by": ("used_by", 1),
     "intent": ("intents", 1),
 }
+
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass
@@ -334,20 +340,26 @@ class Contents:
         This process never reads dropped entries again. A clock that jumped ahead must not drop a request to keep a
         group, so callers that use an entry compare its date themselves.
         """
-        self.unresolved = {group: outcome for group, outcome in self.unresolved.items() if outcome.expires > now}
-        of_unfinished = self.unfinished.items()
-        going_on = {group: {uid: o for uid, o in by_uid.items() if o.expires > now} for group, by_uid in of_unfinished}
-        self.unfinished = {group: by_uid for group, by_uid in going_on.items() if by_uid}
-        self.deletions = {group: d for group, d in self.deletions.items() if d.until > now}
-        of_groups = self.offset_deletions.items()
-        current = {group: {topic: d for topic, d in topics.items() if d.until > now} for group, topics in of_groups}
-        self.offset_deletions = {group: topics for group, topics in current.items() if topics}
-        self.restored = {id_: until for id_, until in self.restored.items() if until > now}
-        self.keeps = {group: request for group, request in self.keeps.items() if request.until > now}
-        of_objects = self.object_keeps.items()
-        valid = {group: {s: r for s, r in by_source.items() if r.until > now} for group, by_source in of_objects}
-        self.object_keeps = {group: by_source for group, by_source in valid.items() if by_source}
-        self.alerts = {key: entry for key, entry in self.alerts.items() if entry.expires > now}
+
+        def current(entries: dict[K, V]) -> dict[K, V]:
+            return {key: entry for key, entry in entries.items() if _until(entry) > now}
+
+        def nested(entries: dict[str, dict[str, V]]) -> dict[str, dict[str, V]]:
+            left = {group: current(of_group) for group, of_group in entries.items()}
+            return {group: of_group for group, of_group in left.items() if of_group}
+
+        self.unresolved, self.unfinished = current(self.unresolved), nested(self.unfinished)
+        self.deletions, self.offset_deletions = current(self.deletions), nested(self.offset_deletions)
+        self.keeps, self.object_keeps = current(self.keeps), nested(self.object_keeps)
+        self.restored, self.alerts = current(self.restored), current(self.alerts)
+
+
+def _until(entry: object) -> datetime:
+    """When an entry of `Contents` ends."""
+    if isinstance(entry, datetime):
+        return entry
+    until = entry.until if isinstance(entry, Deletion) else expires(entry)
+    return datetime.max.replace(tzinfo=UTC) if until is None else until
 
 
 def _put(entries: dict[Any, Any], path: Sequence[object], entry: Entry | None) -> None:

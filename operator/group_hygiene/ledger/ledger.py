@@ -248,7 +248,7 @@ class Ledger:
 
         try:
             self.read_on(deadline, until, check)
-        except _Hidden as hidden:
+        except _OpenTransaction as hidden:
             if written.start is not None and written.start <= hidden.stable < written.end:
                 raise LedgerProblem(
                     "saving took too long: the transaction has not ended yet", reasons.OFFSETS_UNKNOWN
@@ -428,7 +428,7 @@ class Ledger:
                 # Leave time for one more answer, so that the error names the transaction and not the deadline.
                 stuck = stuck or Deadline(min(_OPEN_SECONDS, deadline.left - _ANSWER_SECONDS))
                 if stuck.left <= 0 and position < end:
-                    raise _Hidden(
+                    raise _OpenTransaction(
                         f"a transaction has been open in the topic {self._settings.topic} since offset "
                         f"{fetched.stable}: later records can't be read before it ends; if it does not within minutes, "
                         "end it by kafka-transactions.sh abort",
@@ -503,7 +503,7 @@ class _OutOfRange(LedgerProblem):
     """The log begins after the requested position, or ends before it."""
 
 
-class _Hidden(LedgerProblem):
+class _OpenTransaction(LedgerProblem):
     """An open transaction hides later records. stable: its first offset."""
 
     def __init__(self, message: str, reason: str | None = None, stable: int = -1) -> None:

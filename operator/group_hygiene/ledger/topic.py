@@ -17,7 +17,16 @@ from kafka.protocol.metadata import CoordinatorType, MetadataRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
-from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
+from group_hygiene.kafka.client import (
+    Call,
+    Client,
+    Deadline,
+    Request,
+    Response,
+    fault_of_code,
+    retrying_one,
+    send_checked,
+)
 from group_hygiene.kafka.cluster import look_up, lost_brokers, topic_settings, whole_number
 from group_hygiene.kafka.partition import PartitionLeader
 from group_hygiene.model.groups import Fault
@@ -414,23 +423,15 @@ class Writer:
                 broker = look_up(self._client, [self._id], deadline, kind=CoordinatorType.TRANSACTION)[self._id]
             if isinstance(broker, Fault):
                 return broker
-            answer = self._send_to(broker, request(), code, deadline)
+            answer = send_checked(self._client, Call(broker, request()), code, deadline)
             while isinstance(answer, Fault) and answer.code == "CONCURRENT_TRANSACTIONS" and deadline.left > 0:
                 time.sleep(_SETTLING_SECONDS)
-                answer = self._send_to(broker, request(), code, deadline)
+                answer = send_checked(self._client, Call(broker, request()), code, deadline)
             self._coordinator = None if isinstance(answer, Fault) else broker
             return answer
 
         answer = retrying_one(attempt, deadline)
         return self._advised(answer) if isinstance(answer, Fault) else answer
-
-    def _send_to(
-        self, broker: int, request: Request, code: Callable[[Response], int], deadline: Deadline
-    ) -> Any | Fault:
-        answer = self._client.send(Call(broker, request), deadline)
-        if not isinstance(answer, Fault) and (error := code(answer)):
-            return fault_of_code(error)
-        return answer
 
     def _advised(self, fault: Fault) -> Fault:
         """The Fault with the permission or setting that is needed."""

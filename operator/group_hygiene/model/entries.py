@@ -25,7 +25,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class OutcomeType(StrEnum):
-    """The type of an Outcome."""
+    """The outcome of a group in a run, and the type of an entry of the history."""
 
     DELETED = "Deleted"
     OFFSETS_DELETED = "OffsetsDeleted"

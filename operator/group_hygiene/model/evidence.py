@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Any, NamedTuple
 
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import KeepRequest, UsedBy
+from group_hygiene.model.entries import KeepRequest, OutcomeType, UsedBy
 from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition
 from group_hygiene.model.naming import printable, truncated
 from group_hygiene.model.reasons import Refusal
 
 # The last client of a group in words: tenants choose these texts, so they are quoted, on one line and truncated.
-
 
 # In bytes of JSON: of one text, and of all texts on a client.
 _TEXT_MAX, LAST_CLIENT_MAX = 100, 500
@@ -419,21 +418,15 @@ class Verdict:
         return activity.expiry_in_use(subscribed, retention)
 
 
-class OutcomeKind(StrEnum):
-    DELETED = "Deleted"
-    NOT_DELETED = "NotDeleted"
-    FAILED = "Failed"
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one group in one run; for `NotDeleted` and `Failed` with the reason.
+    """The outcome of one group in one run: Deleted, NotDeleted or Failed; for the last two with the reason.
 
     topics: those whose offsets were deleted, if the group stays.
     """
 
     group: str
-    kind: OutcomeKind
+    kind: OutcomeType
     reason: str
     message: str
     topics: tuple[str, ...] = ()

@@ -30,8 +30,19 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.offsets import WRITE_BYTES
 from group_hygiene.ledger.journal import NOT_READ_BACK
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup, Change, Intent, Key, Removal, SavedOffset, in_parts, whole, with_earlier
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import (
+    Backup,
+    Change,
+    Intent,
+    Key,
+    OutcomeType,
+    Removal,
+    SavedOffset,
+    in_parts,
+    whole,
+    with_earlier,
+)
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Cluster, Fault, GroupState, GroupType, Offsets, Partition
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.reasons import Refusal
@@ -231,9 +242,9 @@ def _deleted(
     places: dict[str, Collection[Partition]] = {}
     for name, (_, outcome) in answers.items():
         ready, left = read.ready[name], remains.get(name, Remains(Presence.THERE))
-        topics = outcome.topics if outcome.kind is OutcomeKind.DELETED else left.topics
+        topics = outcome.topics if outcome.kind is OutcomeType.DELETED else left.topics
         gone = [place for place in ready.offsets if not topics or place.topic in topics]
-        is_gone = outcome.kind is OutcomeKind.DELETED or left.found in (Presence.GONE, Presence.SOME_TOPICS)
+        is_gone = outcome.kind is OutcomeType.DELETED or left.found in (Presence.GONE, Presence.SOME_TOPICS)
         if is_gone and ready.group.type is not GroupType.SHARE:
             places[name] = gone
     return places
@@ -272,7 +283,7 @@ def _record_outcomes(
         if name not in answers:
             context.memory.unsent[intent.id] = answer.outcome, facts.backup
         result = settle(facts)
-        if isinstance(result, Done) and result.outcome.kind is OutcomeKind.DELETED:
+        if isinstance(result, Done) and result.outcome.kind is OutcomeType.DELETED:
             result = window.completed(result, partial(whole, parts))
         if isinstance(result, Done):
             done.append(result)
@@ -282,7 +293,7 @@ def _record_outcomes(
             is_stuck |= name in answers and answer.outcome.reason == reasons.INTERRUPTED
     if not record_ends(run.executor, done):
         # No loss: the intents are in the ledger. The run that resolves them counts them, and no other run.
-        gone_now = {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
+        gone_now = {each.entry.group for each in done if each.outcome.kind is OutcomeType.DELETED}
         why = Refusal(reasons.INTERRUPTED, "deleted, but that could not be written: a later run writes it")
         outcomes = [not_deleted(each.group, why) if each.group in gone_now else each for each in outcomes]
         is_stuck |= bool(gone_now)
@@ -408,7 +419,7 @@ def _stop(run: _Run, name: str) -> Refusal | None:
 
 def not_deleted(name: str, refusal: Refusal) -> Outcome:
     """`Failed` if an administrator must fix something, else `NotDeleted`."""
-    kind = OutcomeKind.FAILED if refusal.reason in FAILURES else OutcomeKind.NOT_DELETED
+    kind = OutcomeType.FAILED if refusal.reason in FAILURES else OutcomeType.NOT_DELETED
     return Outcome(name, kind, refusal.reason, refusal.message)
 
 
@@ -471,15 +482,15 @@ def _unclear(name: str, fault: Fault) -> Answer:
     """The result of a request that the broker may have carried out, or may yet carry out."""
     if fault.code in _UNANSWERED:
         unknown = "no answer: a later run finds out whether it was deleted"
-        return Answer(RequestState.UNCLEAR, Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, unknown))
+        return Answer(RequestState.UNCLEAR, Outcome(name, OutcomeType.NOT_DELETED, reasons.INTERRUPTED, unknown))
     message = f"{fault}: it may still be carried out, so its backup stays; a later run finds out"
-    return Answer(RequestState.UNCLEAR, Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, message))
+    return Answer(RequestState.UNCLEAR, Outcome(name, OutcomeType.FAILED, reasons.DELETE_FAILED, message))
 
 
 def result_of_group(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC) -> Answer:
     """The result that the answer to DeleteGroups proves. fault: None = no error."""
     if fault is None:
-        return Answer(RequestState.CONFIRMED, Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted"))
+        return Answer(RequestState.CONFIRMED, Outcome(name, OutcomeType.DELETED, reasons.DELETED, "deleted"))
     if not _refuses(fault):
         return _unclear(name, fault)
     if fault.code == "NON_EMPTY_GROUP":
@@ -504,7 +515,7 @@ def result_of_offsets(name: str, answers: Mapping[Partition, Fault | None]) -> A
     if done:
         failed = "; ".join(f"{place}: {fault}" for place, fault in list(left.items())[:_NAMES])
         message = f"offsets of {truncated_list(sorted(done), _NAMES)} deleted" + (f"; not of {failed}" if left else "")
-        outcome = Outcome(name, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(done)))
+        outcome = Outcome(name, OutcomeType.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(done)))
         return Answer(RequestState.CONFIRMED, outcome)
     place, fault = next(iter(left.items()))
     if fault.code == "GROUP_SUBSCRIBED_TO_TOPIC":

@@ -23,8 +23,8 @@ from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.ledger.contents import COMMAND_WRITER, Contents, LedgerSettings, group_of
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup, HistoryEntry, Intent, Key, saved_offsets, whole
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.entries import Backup, HistoryEntry, Intent, Key, OutcomeType, saved_offsets, whole
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Offsets, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.context import Context, Memory
@@ -239,7 +239,7 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
     results = [settle(_facts(context, each, remains[each.group], each.id in over)) for each in deletions]
     done = [result for result in results if isinstance(result, Done)]
     lost = {name for name, each in remains.items() if each.found in (Presence.PART, Presence.PART_IN_USE)}
-    lost |= {each.entry.group for each in done if each.outcome.kind is OutcomeKind.DELETED}
+    lost |= {each.entry.group for each in done if each.outcome.kind is OutcomeType.DELETED}
     lost &= {each.entry.group for each in done}
     if lost:
         # What these groups committed right before.
@@ -253,7 +253,7 @@ def _settle(context: Context, old: Collection[str], over: Collection[str]) -> Co
         ]
     if not done or not record_ends(Executor(context), done):
         return Counter()
-    return Counter(result.entry.policy_uid for result in done if result.outcome.kind is OutcomeKind.DELETED)
+    return Counter(result.entry.policy_uid for result in done if result.outcome.kind is OutcomeType.DELETED)
 
 
 def record_ends(executor: Executor, done: Sequence[Done]) -> bool:
@@ -262,7 +262,7 @@ def record_ends(executor: Executor, done: Sequence[Done]) -> bool:
     """
     memory = executor.context.memory
     problem = executor.record([change for each in done for change in each.changes])
-    deleted = {each.entry.id: each.entry for each in done if each.outcome.kind is OutcomeKind.DELETED}
+    deleted = {each.entry.id: each.entry for each in done if each.outcome.kind is OutcomeType.DELETED}
     if problem is not None:
         memory.unrecorded |= deleted
         return False
@@ -279,7 +279,7 @@ def _facts(context: Context, deletion: Deletion, remains: Remains, is_over: bool
     answer: Answer | None = None
     backup: Sequence[Key] = ()
     if known is not None:
-        outcome = Outcome(known.group, OutcomeKind.DELETED, known.reason, _UNWRITTEN, known.topics)
+        outcome = Outcome(known.group, OutcomeType.DELETED, known.reason, _UNWRITTEN, known.topics)
         answer = Answer(RequestState.CONFIRMED, outcome)
     elif unsent is not None and deletion.group not in contents.contested:
         outcome, backup = unsent

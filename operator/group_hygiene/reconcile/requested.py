@@ -32,9 +32,9 @@ from group_hygiene.reconcile.executor import Executor, Moment
 from group_hygiene.reconcile.marks import note_marks
 from group_hygiene.reconcile.scan import observe
 from group_hygiene.reconcile.uses import Since, Uses, read_ends
-from group_hygiene.spec.fields import format_duration
+from group_hygiene.spec.fields import Duration, ObjectRef, format_duration
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Action, AlertSpec, Limits, Match, Mode, Policy, When
+from group_hygiene.spec.policy import Action, AlertSpec, DeleteOffsetsSpec, Match, Mode, Policy, When
 
 # All of them, so that a group in use is refused with a reason.
 _STATES = frozenset(GroupState)
@@ -83,7 +83,7 @@ def judge_requested(context: Context, request: DeletionRequest) -> Judged:
     verdicts |= {name: replace(each, refusal=begun) for name, each in verdicts.items() if name in contents.intents}
     verdicts |= {name: _of_all_topics(each, policy, request, context) for name, each in verdicts.items()}
     # As if the marks were due.
-    dry = replace(policy, mode=Mode.DRY_RUN)
+    dry = structs.replace(policy, mode=Mode.DRY_RUN)
     trial = make_plan(dry, Verdicts.of(verdicts.values()), {}, observation.conditions, context.clock.now())
     since = None
     if request.unused_for is not None and trial.due:
@@ -130,7 +130,7 @@ def _of_all_topics(verdict: Verdict, policy: Policy, request: DeletionRequest, c
         return verdict
     now = context.clock.now()
     for topic in sorted(set(request.topics) - verdict.topics):
-        alone = replace(policy, match=structs.replace(policy.match, topics=Patterns.of_names([topic])))
+        alone = structs.replace(policy, match=structs.replace(policy.match, topics=Patterns.of_names([topic])))
         refusal = judge(alone, verdict.group, verdict.evidence, now).refusal
         if refusal is not None:
             return replace(verdict, refusal=Refusal(refusal.reason, f"{topic}: {refusal.message}"))
@@ -139,14 +139,20 @@ def _of_all_topics(verdict: Verdict, policy: Policy, request: DeletionRequest, c
 
 def _policy(request: DeletionRequest) -> Policy:
     """A policy of exactly these groups. Without conditions on time: the user decides, and the offsets log is read."""
+    deletion = DeleteOffsetsSpec(
+        # The limits of a policy protect from patterns that match too much.
+        max_per_run=len(request.groups),
+        max_percent=100,
+        grace_period=Duration(),
+        backup_retention=Duration(seconds=request.backup_retention.total_seconds()),
+    )
     return Policy(
         namespace="command-line",
         name=request.by,
         uid=f"{REQUESTED}{secrets.token_hex(8)}",
         generation=0,
-        connection_namespace="command-line",
-        connection_name="",
-        interval=timedelta(),
+        connection_ref=ObjectRef("", "command-line"),
+        interval=Duration(),
         suspend=False,
         mode=Mode.ENFORCE,
         match=Match(
@@ -157,10 +163,8 @@ def _policy(request: DeletionRequest) -> Policy:
         ),
         when=When(),
         action=Action.DELETE_OFFSETS if request.topics else Action.DELETE,
-        # The limits of a policy protect from patterns that match too much.
-        limits=Limits(max_per_run=len(request.groups), max_percent=100),
-        grace_period=timedelta(),
-        backup_retention=request.backup_retention,
+        delete=deletion,
+        delete_offsets=deletion,
         digest="command-line",
         alert=AlertSpec(),
     )

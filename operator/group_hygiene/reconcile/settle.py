@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, HistoryEntry, Intent, Key, Mark, OutcomeType, Removal
-from group_hygiene.model.evidence import Outcome, OutcomeKind
+from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.naming import truncated_list
 
@@ -155,7 +155,7 @@ class End(NamedTuple):
     before a restore.
     """
 
-    kind: OutcomeKind | None
+    kind: OutcomeType | None
     reason: str = ""
     message: str = ""
     removes_backup: bool = False
@@ -190,13 +190,13 @@ _NOT_GONE = tuple(each for each in Presence if each not in (Presence.GONE, Prese
 
 _AS_ANSWERED = End(None)
 _NOTHING_DELETED = End(None, removes_backup=True)
-_DELETED = End(OutcomeKind.DELETED, reasons.DELETED, "deleted; the process that did it was interrupted")
+_DELETED = End(OutcomeType.DELETED, reasons.DELETED, "deleted; the process that did it was interrupted")
 _LATE = _DELETED._replace(message="gone: deleted by a request without an answer, or by another client since")
 _BEFORE_RESTORE = _DELETED._replace(
     message="deleted, and restored since; the process that deleted it was interrupted", keeps_time=True
 )
 _IN_DOUBT = End(
-    OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, "not deleted: its deletion was interrupted", in_doubt=True
+    OutcomeType.NOT_DELETED, reasons.INTERRUPTED, "not deleted: its deletion was interrupted", in_doubt=True
 )
 _PART = "not deleted as a whole: its deletion was interrupted, and "
 _LEFT = _PART + "{left} of its {whole} committed offsets are left; "
@@ -207,7 +207,7 @@ _LATE_PART_RESTORED = _PART_RESTORED._replace(in_doubt=False)
 _OTHERS = Open("another process may delete it")
 _NOT_YET = Open("its request may still be carried out")
 _UNREAD = Open("what Kafka has of it could not be read")
-_NOT_LATE = End(OutcomeKind.NOT_DELETED, keeps_time=True)
+_NOT_LATE = End(OutcomeType.NOT_DELETED, keeps_time=True)
 
 ROWS = (
     # With the answer, right after the request.
@@ -248,7 +248,7 @@ def settle(facts: DeletionFacts) -> Done | Open:
     outcome = _outcome(facts, then)
     waiting = facts.deletion.waiting if isinstance(facts.deletion, Intent) else 0
     # Not after a restore: its consumers skip nothing.
-    if waiting and outcome.kind is OutcomeKind.DELETED and not then.keeps_time:
+    if waiting and outcome.kind is OutcomeType.DELETED and not then.keeps_time:
         message = f"{outcome.message}; {_SKIPPED.format(waiting=waiting)}"
         outcome = Outcome(outcome.group, outcome.kind, outcome.reason, message, outcome.topics)
     entry = _entry(facts, then, outcome)
@@ -264,7 +264,7 @@ def _outcome(facts: DeletionFacts, then: End) -> Outcome:
     if isinstance(deletion, HistoryEntry) and not then.reason:
         return Outcome(deletion.group, then.kind, deletion.reason, deletion.message)
     message = then.message.format(left=facts.remains.left, whole=deletion.partitions)
-    if then.kind is not OutcomeKind.DELETED or not deletion.topics:
+    if then.kind is not OutcomeType.DELETED or not deletion.topics:
         return Outcome(deletion.group, then.kind, then.reason, message)
     topics = sorted(facts.remains.topics)
     message = f"offsets of {truncated_list(topics, _NAMES)} {message}"
@@ -272,7 +272,7 @@ def _outcome(facts: DeletionFacts, then: End) -> Outcome:
 
 
 def _entry(facts: DeletionFacts, then: End, outcome: Outcome) -> HistoryEntry:
-    deletion, deleted = facts.deletion, outcome.kind is OutcomeKind.DELETED
+    deletion, deleted = facts.deletion, outcome.kind is OutcomeType.DELETED
     return HistoryEntry(
         group=deletion.group,
         id=deletion.id,
@@ -299,7 +299,7 @@ def _endings(facts: DeletionFacts, then: End, outcome: Outcome) -> list[Change]:
     """
     deletion = facts.deletion
     ended: list[Change] = [Removal(("intent", deletion.group))] if facts.state is DeletionState.INTENT else []
-    if outcome.kind is not OutcomeKind.DELETED:
+    if outcome.kind is not OutcomeType.DELETED:
         return ended + [Removal(key) for key in facts.backup if then.removes_backup]
     mark, topics = facts.mark, outcome.topics
     left = {t: at for t, at in mark.topics.items() if t not in topics} if mark and topics else {}

@@ -1,4 +1,4 @@
-"""The settings of a Kafka client: its brokers, TLS and SASL. No I/O."""
+"""The settings of a Kafka client: its brokers, TLS, SASL and Amazon MSK, and Kafka's client properties. No I/O."""
 
 from __future__ import annotations
 
@@ -254,12 +254,9 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
 
 def _text(token: re.Match[str]) -> str | None:
     quoted = token["quoted"] if token["single"] is None else token["single"]
-    return token["word"] if quoted is None else _ESCAPE.sub(_unescaped, quoted)
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    character = escape[1]
-    return chr(int(character, 8)) if character[0] in "01234567" else _ESCAPED.get(character, character)
+    if quoted is None:
+        return token["word"]
+    return _ESCAPE.sub(lambda e: chr(int(e[1], 8)) if e[1][0] in "01234567" else _ESCAPED.get(e[1], e[1]), quoted)
 
 
 # Parses Kafka's client properties (`--command-config` of its tools) into Tls and Sasl.

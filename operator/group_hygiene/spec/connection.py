@@ -1,4 +1,4 @@
-"""Parses the spec of a `KafkaConnection` into frozen records.
+"""Parses a `KafkaConnection` into frozen records: access of namespaces, owners of groups, receivers of alerts.
 
 No I/O: the caller passes the function that reads Secrets.
 """
@@ -9,9 +9,10 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from msgspec import field, structs
@@ -22,11 +23,10 @@ from group_hygiene.spec.client_settings import Mechanism, MskIamSpec, OAuth, Sas
 from group_hygiene.spec.crds import judged, judged_part, verdict, with_defaults
 from group_hygiene.spec.fields import Decisive, Duration, Hidden, SecretRef, SpecPart, convert
 from group_hygiene.spec.patterns import NO_PATTERNS, Patterns, TenantPatterns, of_namespace
-from group_hygiene.spec.policy import FLOORS_OF_TENANTS, NO_FLOORS, Floors, Lifted, Limits, Policy, Unprotect
+from group_hygiene.spec.policy import FLOORS_OF_TENANTS, Floors, Lifted, Limits, Policy, Unprotect
 from group_hygiene.spec.storage import STORAGE_OPTIONS, Store, is_path, read_store
 
 # The namespaces that may use a `KafkaConnection`, for which groups and actions. No I/O.
-
 
 # Of the groups in the text of an entry, which is in messages of at most 1,000 bytes.
 _LISTED_MAX = 300
@@ -212,29 +212,6 @@ class ReceiverKind(StrEnum):
     WEBHOOK = "webhook"
 
 
-@dataclass(frozen=True, slots=True)
-class Receiver:
-    """One receiver without its Secrets. Either `address` or `url` is given.
-
-    address: a plain URL. url: the Secret with the URL. token: for `Authorization: Bearer`. hmac: the signing key. ca:
-    the authorities (PEM) to trust instead of the system's.
-    """
-
-    name: str
-    kind: ReceiverKind
-    address: str | None = None
-    url: SecretRef | None = None
-    token: SecretRef | None = None
-    hmac: SecretRef | None = None
-    ca: SecretRef | None = None
-
-    @property
-    def digest(self) -> str:
-        """A hash of its address: with another one, it counts as a new receiver without earlier alerts."""
-        where = f"{self.kind} {self.address} {self.url}"
-        return hashlib.sha256(where.encode()).hexdigest()[:16]
-
-
 class _Slack(Decisive, frozen=True):
     url_secret_ref: SecretRef
 
@@ -246,27 +223,63 @@ class _Alertmanager(Decisive, frozen=True, kw_only=True):
     ca_secret_ref: SecretRef | None = None
 
 
-class _Webhook(_Alertmanager, frozen=True, kw_only=True):
+class Webhook(_Alertmanager, frozen=True, kw_only=True):
+    """`webhook` of a receiver."""
+
     hmac_secret_ref: SecretRef | None = None
 
 
-class ReceiverEntry(Decisive, frozen=True):
-    """One entry of `receivers`."""
+class Receiver(Decisive, frozen=True):
+    """One entry of `receivers`, with the field of its type. It has either `address` or `url`."""
 
     name: str
     type: str
     alertmanager: _Alertmanager | None = None
     slack: _Slack | None = None
-    webhook: _Webhook | None = None
+    webhook: Webhook | None = None
 
     @property
-    def receiver(self) -> Receiver:
-        kind = ReceiverKind(self.type.lower())
-        spec = structs.asdict(getattr(self, kind))
-        address = spec.pop("address", None)
-        return Receiver(
-            self.name, kind, address, **{name.removesuffix("_secret_ref"): ref for name, ref in spec.items()}
-        )
+    def kind(self) -> ReceiverKind:
+        return ReceiverKind(self.type.lower())
+
+    @property
+    def _settings(self) -> _Alertmanager | _Slack | None:
+        return {"alertmanager": self.alertmanager, "slack": self.slack, "webhook": self.webhook}[self.kind]
+
+    @property
+    def address(self) -> str | None:
+        """A plain URL."""
+        return self._settings.address if isinstance(self._settings, _Alertmanager) else None
+
+    @property
+    def url(self) -> SecretRef | None:
+        """The Secret with the URL."""
+        return self._secret("url")
+
+    @property
+    def token(self) -> SecretRef | None:
+        """For `Authorization: Bearer`."""
+        return self._secret("token")
+
+    @property
+    def hmac(self) -> SecretRef | None:
+        """The signing key."""
+        return self._secret("hmac")
+
+    @property
+    def ca(self) -> SecretRef | None:
+        """The authorities (PEM) to trust instead of the system's."""
+        return self._secret("ca")
+
+    @property
+    def digest(self) -> str:
+        """A hash of its address: with another one, it counts as a new receiver without earlier alerts."""
+        where = f"{self.kind} {self.address} {self.url}"
+        return hashlib.sha256(where.encode()).hexdigest()[:16]
+
+    def _secret(self, of: str) -> SecretRef | None:
+        found: SecretRef | None = getattr(self._settings, f"{of}_secret_ref", None)
+        return found
 
 
 class Role(StrEnum):
@@ -347,7 +360,9 @@ class TlsSpec(SpecPart, frozen=True, kw_only=True):
         )
 
 
-class _OAuth(SpecPart, frozen=True, kw_only=True):
+class OAuthSpec(SpecPart, frozen=True, kw_only=True):
+    """`spec.sasl.oauth` with references to its Secrets."""
+
     token_endpoint: str
     client_id: str = field(name="clientID")
     client_secret_ref: SecretRef
@@ -361,7 +376,7 @@ class SaslSpec(SpecPart, frozen=True, kw_only=True):
     mechanism: Mechanism
     username: str | None = None
     password_secret_ref: SecretRef | None = None
-    oauth: _OAuth | None = None
+    oauth: OAuthSpec | None = None
     aws_msk_iam: MskIamSpec | None = None
 
     def read(self, read_secret: ReadSecret) -> Sasl:
@@ -385,65 +400,15 @@ def _hidden(ref: SecretRef | None, read_secret: ReadSecret) -> Hidden | None:
     return None if ref is None else Hidden.trimmed(read_secret(ref))
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """A `KafkaConnection` object without its Secrets, which `settings` reads.
+class ScanSpec(SpecPart, frozen=True):
+    """timeout: of one whole scan, and of connecting."""
 
-    requests_per_second: the limit of requests to the cluster; None = no limit. activity: None = there is no pipeline.
-    checkpoint_topics: of MirrorMaker 2; None = all topics with such a name. role: None = not given. keep_link: a URL
-    with {group}; "" = none.
-    topics_attested: the owner states that the user may DESCRIBE all topics (`TopicVisibility`). floors: as given.
-    cluster_id: of the Kafka cluster that it must lead to; None = that of the first answer.
-    """
-
-    namespace: str
-    name: str
-    uid: str
-    generation: int
-    protect: Patterns
-    limits: Limits | None
-    timeout: timedelta
-    bootstrap_servers: tuple[str, ...]
-    tls: TlsSpec | None = None
-    sasl: SaslSpec | None = None
-    ledger: LedgerSpec = LedgerSpec()
-    requests_per_second: int | None = None
-    access: tuple[Access, ...] = ()
-    activity: ActivitySpec | None = None
-    receivers: tuple[Receiver, ...] = ()
-    checkpoint_topics: frozenset[str] | None = None
-    role: Role | None = None
-    owners: Owners = NO_OWNERS
-    keep_link: str = ""
-    topics_attested: bool = False
-    floors: Floors = NO_FLOORS
-    cluster_id: str | None = None
-
-    @property
-    def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-    @property
-    def selects_by_label(self) -> bool:
-        """Whether its access depends on labels of namespaces."""
-        return any(entry.by_label for entry in self.access)
-
-    def settings(self, read_secret: ReadSecret) -> Settings:
-        """The settings, with each Secret that the spec names read by `read_secret` (which raises SecretProblem)."""
-        return Settings(
-            bootstrap_servers=self.bootstrap_servers,
-            tls=None if self.tls is None else self.tls.read(read_secret),
-            sasl=None if self.sasl is None else self.sasl.read(read_secret),
-            timeout=self.timeout,
-            requests_per_second=self.requests_per_second,
-        )
+    timeout: Duration = Duration(seconds=30)
 
 
-class _Scan(SpecPart, frozen=True):
-    timeout: Duration
+class LimitsSpec(Decisive, frozen=True, kw_only=True):
+    """`spec.limits`. requests_per_second: to the cluster; None = no limit."""
 
-
-class _Limits(Decisive, frozen=True):
     max_per_run: int | None = None
     max_percent: int | None = None
     min_groups: int | None = None
@@ -453,38 +418,99 @@ class _Limits(Decisive, frozen=True):
     min_idle_for: Duration | None = None
     min_backup_retention: Duration | None = None
 
-    @property
-    def floors(self) -> Floors:
-        return Floors(self.min_grace_period, self.min_unchanged_for, self.min_idle_for, self.min_backup_retention)
 
-    def of_deletions(self) -> Limits | None:
-        """None = none is given. A limit that is not given restricts no policy."""
-        if self.max_per_run is None and self.max_percent is None and self.min_groups is None:
-            return None
-        return Limits(self.max_per_run or 10_000, self.max_percent or 100, self.min_groups or 0)
+class MirrorMakerSpec(Decisive, frozen=True):
+    """`spec.mirrorMaker`."""
 
-
-class _MirrorMaker(Decisive, frozen=True):
     checkpoint_topics: frozenset[str]
 
 
-class _Spec(Decisive, frozen=True, kw_only=True):
-    bootstrap_servers: tuple[str, ...]
+class ConnectionSpec(Decisive, frozen=True, kw_only=True):
+    """Without its Secrets, which `Connection.settings` reads.
+
+    cluster_id: of the Kafka cluster that it must lead to; None = that of the first answer. role: None = not given.
+    activity: None = there is no pipeline. keep_link: a URL with {group}; "" = none.
+    """
+
+    bootstrap_servers: tuple[str, ...] = ()
     cluster_id: str | None = field(name="clusterID", default=None)
     tls: TlsSpec | None = None
     sasl: SaslSpec | None = None
     role: Role | None = None
     topic_visibility: TopicVisibility = TopicVisibility.VERIFIED
-    scan: _Scan
+    scan: ScanSpec = ScanSpec()
     protect: Patterns = NO_PATTERNS
-    limits: _Limits = _Limits()
-    ledger: LedgerSpec
-    mirror_maker: _MirrorMaker | None = None
+    given_limits: LimitsSpec = field(name="limits", default=LimitsSpec())
+    ledger: LedgerSpec = LedgerSpec()
+    mirror_maker: MirrorMakerSpec | None = None
     activity: ActivitySpec | None = None
     access: tuple[Access, ...] = ()
-    receivers: tuple[ReceiverEntry, ...] = ()
-    owners: tuple[GroupOwner, ...] = ()
+    receivers: tuple[Receiver, ...] = ()
+    group_owners: tuple[GroupOwner, ...] = field(name="owners", default=())
     keep_link: str = ""
+
+
+class Connection(ConnectionSpec, frozen=True, kw_only=True, dict=True):
+    """A `KafkaConnection` object; without arguments, that of a command that has none."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    generation: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def timeout(self) -> timedelta:
+        return self.scan.timeout
+
+    @property
+    def limits(self) -> Limits | None:
+        """Of deletions; None = none is given. A limit that is not given restricts no policy."""
+        given = self.given_limits
+        if given.max_per_run is None and given.max_percent is None and given.min_groups is None:
+            return None
+        return Limits(given.max_per_run or 10_000, given.max_percent or 100, given.min_groups or 0)
+
+    @property
+    def floors(self) -> Floors:
+        """As given."""
+        given = self.given_limits
+        return Floors(given.min_grace_period, given.min_unchanged_for, given.min_idle_for, given.min_backup_retention)
+
+    @property
+    def checkpoint_topics(self) -> frozenset[str] | None:
+        """Of MirrorMaker 2; None = all topics with such a name."""
+        return None if self.mirror_maker is None else self.mirror_maker.checkpoint_topics
+
+    @property
+    def topics_attested(self) -> bool:
+        """Whether the owner states that the user may DESCRIBE all topics."""
+        return self.topic_visibility is TopicVisibility.ATTESTED
+
+    @cached_property
+    def owners(self) -> Owners:
+        return Owners(self.group_owners)
+
+    @property
+    def selects_by_label(self) -> bool:
+        """Whether its access depends on labels of namespaces."""
+        return any(entry.by_label for entry in self.access)
+
+    def with_timeout(self, timeout: timedelta) -> Connection:
+        return structs.replace(self, scan=ScanSpec(Duration(seconds=timeout.total_seconds())))
+
+    def settings(self, read_secret: ReadSecret) -> Settings:
+        """The settings, with each Secret that the spec names read by `read_secret` (which raises SecretProblem)."""
+        return Settings(
+            bootstrap_servers=self.bootstrap_servers,
+            tls=None if self.tls is None else self.tls.read(read_secret),
+            sasl=None if self.sasl is None else self.sasl.read(read_secret),
+            timeout=self.timeout,
+            requests_per_second=self.given_limits.requests_per_second,
+        )
 
 
 # They have defaults, also if they are left out.
@@ -501,30 +527,13 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
 
 def _connection(obj: Mapping[str, Any], given: Mapping[str, Any]) -> Connection:
     """given: a valid spec with defaults."""
-    metadata, spec = obj.get("metadata") or {}, convert(given, _Spec, "spec")
+    metadata = obj.get("metadata") or {}
     return Connection(
+        **structs.asdict(convert(given, ConnectionSpec, "spec")),
         namespace=metadata.get("namespace") or "default",
         name=metadata.get("name") or "",
         uid=metadata.get("uid") or "",
         generation=int(metadata.get("generation") or 0),
-        protect=spec.protect,
-        limits=spec.limits.of_deletions(),
-        floors=spec.limits.floors,
-        timeout=spec.scan.timeout,
-        bootstrap_servers=spec.bootstrap_servers,
-        tls=spec.tls,
-        sasl=spec.sasl,
-        ledger=spec.ledger,
-        requests_per_second=spec.limits.requests_per_second,
-        access=spec.access,
-        activity=spec.activity,
-        receivers=tuple(entry.receiver for entry in spec.receivers),
-        checkpoint_topics=None if spec.mirror_maker is None else spec.mirror_maker.checkpoint_topics,
-        role=spec.role,
-        owners=Owners(spec.owners),
-        keep_link=spec.keep_link,
-        topics_attested=spec.topic_visibility is TopicVisibility.ATTESTED,
-        cluster_id=spec.cluster_id,
     )
 
 
@@ -595,7 +604,7 @@ def admit(connection: Connection, policy: Policy, given: Grant | None) -> Policy
         if policy.action.changes and lifted != match.unprotect:
             match = structs.replace(match, unprotect=lifted)
             stricter = (f"match.unprotect is without {', '.join(sorted(policy.match.unprotect - lifted))}",)
-    return floors.apply(replace(policy, match=match, stricter=stricter))
+    return floors.apply(structs.replace(policy, match=match, stricter=stricter))
 
 
 def admit_right(key: str, namespace: str, given: Grant | None, right: Right, groups: Sequence[str] = ()) -> Grant:

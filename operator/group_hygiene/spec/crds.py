@@ -1,4 +1,4 @@
-"""The CRDs of this program, and the fields of their schemas."""
+"""The CRDs of this program, the fields of their schemas, and the one judge of objects by them."""
 
 from __future__ import annotations
 
@@ -162,10 +162,6 @@ _METADATA: Mapping[str, Any] = {
 }
 
 
-def _is_int64(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
-
-
 def _hour(moment: datetime, zone: str) -> int:
     """-1 = an unknown zone. The library logs what a function raises, with the value."""
     return moment.astimezone(ZoneInfo(zone)).hour if zone in _zones() else -1
@@ -179,7 +175,7 @@ def _substring(text: str, begin: int, end: int) -> str:
 
 _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "string": ("a text", lambda value: isinstance(value, str)),
-    "integer": ("a whole number", _is_int64),
+    "integer": ("a whole number", lambda n: isinstance(n, int) and not isinstance(n, bool) and -(2**63) <= n < 2**63),
     "boolean": ("true or false", lambda value: isinstance(value, bool)),
     "array": ("a list", lambda value: isinstance(value, list)),
     "object": ("a mapping", lambda value: isinstance(value, Mapping)),
@@ -214,7 +210,7 @@ class Violation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SpecVerdict:
     """What is wrong with a spec, as a text; "" = nothing. fields: those right below the spec that are wrong."""
 
     problem: str = ""
@@ -233,11 +229,11 @@ def violations(obj: Mapping[str, Any]) -> list[Violation]:
     judging = _Judging(schema, is_strict=True)
     judging.judge(_filled(obj, schema), schema, ())
     if not judging.found:
-        _remember(kind, obj, _form(obj), Verdict())
+        _remember(kind, obj, _form(obj), SpecVerdict())
     return sorted(set(judging.found), key=lambda violation: (violation.field, violation.message))
 
 
-def verdict(kind: str, obj: Mapping[str, Any]) -> Verdict:
+def verdict(kind: str, obj: Mapping[str, Any]) -> SpecVerdict:
     """The verdict on the spec of an object of any shape; unknown fields, which the API server drops, are none.
 
     Raises SpecError if it can't be judged.
@@ -248,11 +244,11 @@ def verdict(kind: str, obj: Mapping[str, Any]) -> Verdict:
         return known[1]
     spec, schema = obj.get("spec"), schema_of(kind)["properties"]["spec"]
     if spec is None or is_deep(spec):
-        return Verdict(f"spec: must {'be given' if spec is None else f'have at most {_LEVELS} levels'}")
+        return SpecVerdict(f"spec: must {'be given' if spec is None else f'have at most {_LEVELS} levels'}")
     judging = _Judging(schema)
     judging.judge(_filled(spec, schema), schema, ("spec",))
     fields = frozenset(str(each.path[1]) for each in judging.found if len(each.path) > 1)
-    found = Verdict(_text(judging.found), fields)
+    found = SpecVerdict(_text(judging.found), fields)
     if not judging.has_failed:
         _remember(kind, obj, form, found)
     return found
@@ -473,7 +469,7 @@ def is_deep(value: Any) -> bool:
 
 
 # Kind and uid -> the last form of the object that was judged, and the verdict on it.
-_verdicts: dict[tuple[str, str], tuple[_Form, Verdict]] = {}
+_verdicts: dict[tuple[str, str], tuple[_Form, SpecVerdict]] = {}
 _LOCK = threading.Lock()
 
 
@@ -486,7 +482,7 @@ def _form(obj: Mapping[str, Any]) -> _Form:
     return int((obj.get("metadata") or {}).get("generation") or 0), digest
 
 
-def _remember(kind: str, obj: Mapping[str, Any], form: _Form, found: Verdict) -> None:
+def _remember(kind: str, obj: Mapping[str, Any], form: _Form, found: SpecVerdict) -> None:
     if form is not None:
         with _LOCK:
             _verdicts.pop(_identity(kind, obj), None)

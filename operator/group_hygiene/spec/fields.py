@@ -1,4 +1,7 @@
-"""Converts a judged spec into records, and refuses fields that this version does not know. No I/O."""
+"""Converts a judged spec into records: durations, references to Secrets, and no field that this version does not know.
+
+No I/O.
+"""
 
 from __future__ import annotations
 

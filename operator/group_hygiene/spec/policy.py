@@ -1,11 +1,14 @@
-"""Parses the spec of a `GroupPolicy` into frozen records, with the CRD's defaults. No I/O, no decisions."""
+"""Parses a `GroupPolicy`, with its windows, and a `GroupKeep` into frozen records, with the CRD's defaults.
+
+No I/O, no decisions.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -76,7 +79,9 @@ class Unprotect(StrEnum):
 Lifted = tuple[frozenset[Unprotect], Patterns]
 
 
-class _Match(Decisive, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MatchSpec(Decisive, frozen=True, kw_only=True):
+    """`match`, as it is given."""
+
     groups: Patterns
     exclude: Patterns = NO_PATTERNS
     states: frozenset[GroupState] = frozenset()
@@ -84,7 +89,7 @@ class _Match(Decisive, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unprotect: frozenset[Unprotect] = frozenset()
 
 
-class Match(_Match, frozen=True, kw_only=True):
+class Match(MatchSpec, frozen=True, kw_only=True):
     """The groups that a policy selects. within: those granted to its namespace by the connection; None = all.
 
     topics, exclude_topics: for DeleteOffsets, the topics whose offsets may be deleted.
@@ -244,17 +249,17 @@ class Floors:
         )
         decisive = {name: floor for name, floor in least.items() if name != retention}
         text = f"{policy.digest} {sorted((field, format_duration(floor)) for field, floor in decisive.items())}"
-        return replace(
-            policy,
+        return structs.replace(
+            policy.with_deletion(
+                grace_period=least.get(grace, policy.grace_period),
+                backup_retention=least.get(retention, policy.backup_retention),
+            ),
             when=when,
-            grace_period=least.get(grace, policy.grace_period),
-            backup_retention=least.get(retention, policy.backup_retention),
             digest=hashlib.sha256(text.encode()).hexdigest()[:16] if decisive else policy.digest,
             stricter=(*policy.stricter, *notes),
         )
 
 
-NO_FLOORS = Floors()
 # For policies of other namespaces than the connection's, where it sets no floor of its own.
 FLOORS_OF_TENANTS = Floors(timedelta(hours=24), timedelta(hours=24), timedelta(hours=24), timedelta(days=7))
 
@@ -269,34 +274,62 @@ class AlertSpec(SpecPart, frozen=True, kw_only=True):
     receiver_names: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """grace_period: from a group's mark to its deletion. backup_retention: how long a deleted group can be restored.
+class DeleteSpec(Decisive, frozen=True, kw_only=True):
+    """`delete`. grace_period: from a group's mark to its deletion.
 
-    windows: when it may delete; empty = always. stricter: what its connection makes stricter than its spec.
+    backup_retention: how long a deleted group can be restored. windows: when it may delete; empty = always.
+    """
+
+    max_per_run: int
+    max_percent: int
+    grace_period: Duration
+    backup_retention: Duration
+    windows: tuple[Window, ...] = ()
+
+
+class DeleteOffsetsSpec(DeleteSpec, frozen=True, forbid_unknown_fields=True):
+    """`deleteOffsets`. topics, exclude_topics: whose offsets may be deleted; without patterns in `topics`, of all."""
+
+    topics: Patterns = NO_PATTERNS
+    exclude_topics: Patterns = NO_PATTERNS
+
+
+class PolicySpec(Decisive, frozen=True, kw_only=True):
+    """`action` is the discriminator of a union, `delete` and `deleteOffsets` are its members."""
+
+    connection_ref: ObjectRef
+    match: MatchSpec
+    when: When = When()
+    action: Action
+    mode: Mode
+    interval: Duration
+    suspend: bool
+    delete: DeleteSpec
+    delete_offsets: DeleteOffsetsSpec
+    alert: AlertSpec = field(name="notify")
+
+
+class Policy(PolicySpec, frozen=True, kw_only=True):
+    """A GroupPolicy with the CRD's defaults. stricter: what its connection makes stricter than its spec.
 
     digest: of the fields that decide which groups are deleted and when; a change starts counts and marks again.
     """
 
+    match: Match
     namespace: str
     name: str
     uid: str
     generation: int
-    connection_namespace: str
-    connection_name: str
-    interval: timedelta
-    suspend: bool
-    mode: Mode
-    match: Match
-    when: When
-    action: Action
-    limits: Limits
-    grace_period: timedelta
-    backup_retention: timedelta
     digest: str
-    alert: AlertSpec
-    windows: tuple[Window, ...] = ()
     stricter: tuple[str, ...] = ()
+
+    @property
+    def connection_namespace(self) -> str:
+        return self.connection_ref.namespace or self.namespace
+
+    @property
+    def connection_name(self) -> str:
+        return self.connection_ref.name
 
     @property
     def connection_key(self) -> str:
@@ -306,6 +339,32 @@ class Policy:
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def _deletion(self) -> DeleteSpec:
+        """The member for its action; Alert has none, and needs none of these fields."""
+        return self.delete_offsets if self.by_topic else self.delete
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self._deletion.max_per_run, self._deletion.max_percent)
+
+    @property
+    def grace_period(self) -> timedelta:
+        return self._deletion.grace_period
+
+    @property
+    def backup_retention(self) -> timedelta:
+        return self._deletion.backup_retention
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        return self._deletion.windows
+
+    def with_deletion(self, **changes: Any) -> Policy:
+        """With these fields of the member for its action."""
+        member = "delete_offsets" if self.by_topic else "delete"
+        return structs.replace(self, **{member: structs.replace(self._deletion, **changes)})
 
     @property
     def stricter_note(self) -> str:
@@ -333,34 +392,6 @@ class Policy:
         return self.connection_namespace != self.namespace
 
 
-class _Delete(Decisive, frozen=True, kw_only=True):
-    max_per_run: int
-    max_percent: int
-    grace_period: Duration
-    backup_retention: Duration
-    windows: tuple[Window, ...] = ()
-
-
-class _DeleteOffsets(_Delete, frozen=True, forbid_unknown_fields=True):
-    topics: Patterns = NO_PATTERNS
-    exclude_topics: Patterns = NO_PATTERNS
-
-
-class _Spec(Decisive, frozen=True, kw_only=True):
-    """`action` is the discriminator of a union, `delete` and `deleteOffsets` are its members."""
-
-    connection_ref: ObjectRef
-    match: _Match
-    when: When = When()
-    action: Action
-    mode: Mode
-    interval: Duration
-    suspend: bool
-    delete: _Delete
-    delete_offsets: _DeleteOffsets
-    notify: AlertSpec
-
-
 # The states for Delete: groups in any other state have members.
 _DELETABLE = frozenset({GroupState.EMPTY, GroupState.DEAD})
 _DEFAULT_TYPES = {
@@ -377,32 +408,20 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
     Raises SpecError, which states the requirement, for a spec that the CRD refuses, or that can't be judged.
     """
     metadata = obj.get("metadata") or {}
-    spec = convert(judged("GroupPolicy", obj, ("delete", "deleteOffsets", "notify")), _Spec, "spec")
-    namespace = metadata.get("namespace") or "default"
-    deletion = spec.delete_offsets if spec.action is Action.DELETE_OFFSETS else spec.delete
+    spec = convert(judged("GroupPolicy", obj, ("delete", "deleteOffsets", "notify")), PolicySpec, "spec")
+    namespace, ref = metadata.get("namespace") or "default", spec.connection_ref
     return Policy(
+        **structs.asdict(spec)
+        | {"match": _match(spec), "connection_ref": ObjectRef(ref.name, ref.namespace or namespace)},
         namespace=namespace,
         name=metadata.get("name") or "",
         uid=metadata.get("uid") or "",
         generation=int(metadata.get("generation") or 0),
-        connection_namespace=spec.connection_ref.namespace or namespace,
-        connection_name=spec.connection_ref.name,
-        interval=spec.interval,
-        suspend=spec.suspend,
-        mode=spec.mode,
-        match=_match(spec),
-        when=spec.when,
-        action=spec.action,
-        limits=Limits(deletion.max_per_run, deletion.max_percent),
-        grace_period=deletion.grace_period,
-        backup_retention=deletion.backup_retention,
-        digest=_digest(spec, namespace, deletion if spec.action.changes else None),
-        alert=spec.notify,
-        windows=deletion.windows,
+        digest=_digest(spec, namespace),
     )
 
 
-def _match(spec: _Spec) -> Match:
+def _match(spec: PolicySpec) -> Match:
     """With defaults, which depend on the action. DeleteOffsets also observes groups that rebalance."""
     given, offsets = spec.match, spec.delete_offsets
     states = {Action.ALERT: frozenset(GroupState), Action.DELETE: _DELETABLE, Action.DELETE_OFFSETS: _IN_USE}
@@ -417,13 +436,13 @@ def _match(spec: _Spec) -> Match:
     )
 
 
-def _digest(spec: _Spec, namespace: str, deletion: _Delete | None) -> str:
+def _digest(spec: PolicySpec, namespace: str) -> str:
     """A hash of the fields that decide which groups match and when they are deleted; not of mode and limits.
 
     The same for each spelling of a spec, like 3d and 72h, and for a default that is given. Omitted fields without a
     default are not part of it: a later version with more fields must not restart marks.
     """
-    ref, given = spec.connection_ref, spec.match
+    ref, given, offsets = spec.connection_ref, spec.match, spec.delete_offsets
     states = given.states or (_DELETABLE if spec.action is Action.DELETE else frozenset())
     match = structs.replace(given, states=states, types=given.types or _DEFAULT_TYPES[spec.action])
     decisive: dict[str, Any] = {
@@ -432,10 +451,11 @@ def _digest(spec: _Spec, namespace: str, deletion: _Delete | None) -> str:
         "match": _in_one_form(match),
         "when": _in_one_form(spec.when),
     }
-    if deletion is not None:
-        decisive["gracePeriod"] = format_duration(deletion.grace_period)
-    if isinstance(deletion, _DeleteOffsets):
-        decisive["topics"] = [_in_one_form(deletion.topics) or ["*"], _in_one_form(deletion.exclude_topics)]
+    if spec.action is Action.DELETE:
+        decisive["gracePeriod"] = format_duration(spec.delete.grace_period)
+    if spec.action is Action.DELETE_OFFSETS:
+        decisive["gracePeriod"] = format_duration(offsets.grace_period)
+        decisive["topics"] = [_in_one_form(offsets.topics) or ["*"], _in_one_form(offsets.exclude_topics)]
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 

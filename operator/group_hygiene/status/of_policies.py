@@ -12,7 +12,8 @@ from group_hygiene.decide.checks.lag import lag_summary_of
 from group_hygiene.decide.checks.used import latest
 from group_hygiene.decide.plan import EVIDENCE, FAILURES, SHOWN, Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER, Activity, Outcome, OutcomeKind, Verdict
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import NEVER, Activity, Outcome, Verdict
 from group_hygiene.model.groups import Bounds, GroupState, GroupType, Snapshot
 from group_hygiene.model.naming import id_shown, message_shown
 from group_hygiene.model.reasons import Refusal
@@ -62,7 +63,7 @@ def build_status(
     by_group = {outcome.group: outcome for outcome in outcomes}
     counts = plan.counts(outcomes)
     failed = sum(count for reason, count in plan.verdicts.by_reason.items() if reason in FAILURES)
-    failed_outcomes = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.FAILED]
+    failed_outcomes = [outcome for outcome in outcomes if outcome.kind is OutcomeType.FAILED]
     unjudged = {name: v.refusal for name, v in plan.verdicts.items() if v.refusal and v.refusal.reason in FAILURES}
     failure = _first({**unjudged, **_whys(failed_outcomes)}, failed + len(failed_outcomes))
     inability = _inability(plan, unjudged, failed, outcomes)
@@ -339,7 +340,7 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
     if verdict.expires is not None:
         entry["expiresTime"] = timestamp(verdict.expires)
     due_time, mark = plan.due_time(verdict.group.id), plan.marks.get(verdict.group.id)
-    deleted = outcome is not None and outcome.kind is OutcomeKind.DELETED
+    deleted = outcome is not None and outcome.kind is OutcomeType.DELETED
     if due_time is not None and not deleted:
         entry |= {"markedSince": timestamp(mark.since if mark else plan.at), "dueTime": timestamp(due_time)}
     return entry

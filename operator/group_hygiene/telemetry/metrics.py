@@ -18,7 +18,8 @@ from group_hygiene import __version__
 from group_hygiene.decide.pattern_notes import unused_by_field
 from group_hygiene.decide.plan import FAILURES, Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import NEVER, Outcome, OutcomeKind
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.evidence import NEVER, Outcome
 from group_hygiene.model.groups import Snapshot
 from group_hygiene.spec.policy import Policy
 from group_hygiene.status.of_connections import ConnectionFacts
@@ -231,9 +232,9 @@ class Metrics:
             return
         self._set("policy_info", (*labels, *connection, str(policy.action), str(policy.mode)), 1)
         if policy.action.changes:
-            self._count("outcomes", *labels, str(OutcomeKind.DELETED), "", by=0)
+            self._count("outcomes", *labels, str(OutcomeType.DELETED), "", by=0)
             for reason in FAILURES:
-                self._count("outcomes", *labels, str(OutcomeKind.FAILED), reason, by=0)
+                self._count("outcomes", *labels, str(OutcomeType.FAILED), reason, by=0)
 
     def policy_ran(
         self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float, evidenced: bool | None = None
@@ -262,7 +263,7 @@ class Metrics:
         for reason, count in plan.verdicts.by_reason.items():
             self._set("groups_skipped", (*labels, reason), count)
         for outcome in outcomes:
-            reason = "" if outcome.kind is OutcomeKind.DELETED else outcome.reason
+            reason = "" if outcome.kind is OutcomeType.DELETED else outcome.reason
             self._count("outcomes", *labels, str(outcome.kind), reason)
         if plan.marking:
             self._count("marks", *labels, "marked", "", by=len(plan.marking))

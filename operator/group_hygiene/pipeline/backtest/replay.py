@@ -296,10 +296,10 @@ class Trial:
         """The same with another `idleFor`, or with another `unchangedFor` if the policy has only that."""
         when = self.policy.when
         field = "unchanged_for" if when.idle_for is None else "idle_for"
-        return replace(self, policy=replace(self.policy, when=structs.replace(when, **{field: period})))
+        return replace(self, policy=structs.replace(self.policy, when=structs.replace(when, **{field: period})))
 
     def with_grace(self, period: timedelta) -> Trial:
-        return replace(self, policy=replace(self.policy, grace_period=period))
+        return replace(self, policy=self.policy.with_deletion(grace_period=period))
 
     def reason(self, history: History) -> str | None:
         """For the group at the end, Match or the reason of the refusal; None = not selected, or it does not exist."""
