@@ -18,7 +18,7 @@ from group_hygiene.model.groups import CommittedOffset, Fault, Group, GroupState
 from group_hygiene.model.snapshot import Description
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Executor
-from group_hygiene.reconcile.reads import read_offsets
+from group_hygiene.reconcile.context import read_offsets
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from sandbox.kafka import KafkaCluster

@@ -15,7 +15,7 @@ import yaml
 from group_hygiene.decide.plan import EVIDENCE
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
-from group_hygiene.status.of_policies import PASSING, build_status
+from group_hygiene.status.of_objects import PASSING, build_status
 from sandbox import crds, flux
 from sandbox.helm import helm
 from sandbox.kubernetes import ApiServer

@@ -38,8 +38,14 @@ from group_hygiene.status.conditions import (
     signed,
     without_announcements,
 )
-from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
-from group_hygiene.status.of_policies import build_status, has_evidence, last_marked
+from group_hygiene.status.of_objects import (
+    ConnectionFacts,
+    LedgerFacts,
+    build_connection_status,
+    build_status,
+    has_evidence,
+    last_marked,
+)
 from tests.unit.make import (
     FAULT,
     NO_TOPIC,

@@ -95,7 +95,18 @@ def body(kind: ReceiverKind, items: Sequence[Item], now: datetime) -> bytes:
     elif kind is ReceiverKind.SLACK:
         content = {"text": "\n".join(map(_slack, items))}
     else:
-        content = _webhook(items, now)
+        alerts = [_webhook_alert(item) for item in items]
+        # A hash of the content: a message that is sent again after a lost response has the same id. Without the
+        # clients, which the next run may know.
+        hashed = [{name: value for name, value in alert.items() if name != "lastClients"} for alert in alerts]
+        content = {
+            "version": 1,
+            "id": hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:32],
+            "time": timestamp(now),
+            "sender": f"group-hygiene/{__version__}",
+            "test": any(item.type is AlertType.TEST for item in items),
+            "alerts": alerts,
+        }
     return json.dumps(content).encode()
 
 
@@ -196,18 +207,6 @@ def _slack(item: Item) -> str:
     if creation:
         lines += [creation[0], "```", *map(_escaped, creation[1:]), "```"]
     return "\n".join(lines)
-
-
-def _webhook(items: Sequence[Item], now: datetime) -> dict[str, Any]:
-    alerts = [_webhook_alert(item) for item in items]
-    # A hash of the content: a message that is sent again after a lost response has the same id. Without the clients,
-    # which the next run may know.
-    content = [{name: value for name, value in alert.items() if name != "lastClients"} for alert in alerts]
-    id_ = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
-    test = any(item.type is AlertType.TEST for item in items)
-    return {"version": 1, "id": id_, "time": timestamp(now), "sender": f"group-hygiene/{__version__}", "test": test} | {
-        "alerts": alerts
-    }
 
 
 def _webhook_alert(item: Item) -> dict[str, Any]:

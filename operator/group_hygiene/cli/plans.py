@@ -31,7 +31,7 @@ from group_hygiene.spec.connection import ActivitySpec, Connection, admit, grant
 from group_hygiene.spec.crds import API_VERSION, PLURALS
 from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Action, Mode, Policy
-from group_hygiene.status.of_policies import lag_entry, warns_late
+from group_hygiene.status.of_objects import lag_entry, warns_late
 
 # More matches are also counted by pattern and owner.
 _MANY = 20

@@ -43,8 +43,8 @@ from group_hygiene.spec.policy import Action, Mode, Policy, Unprotect
 from group_hygiene.spec.secret import SecretRef
 from group_hygiene.spec.windows import next_open
 from group_hygiene.status.conditions import Status, redact_run
-from group_hygiene.status.of_connections import build_connection_status
-from group_hygiene.status.of_policies import (
+from group_hygiene.status.of_objects import (
+    build_connection_status,
     build_status,
     has_evidence,
     is_alerting,
@@ -446,7 +446,10 @@ class Policies:
         if deleted:
             # The counts in the connection's status include the groups that were deleted now.
             self._schedule.forget(connection.uid)
-        self._sweep(context, observation)
+        if not observation.conditions.refusals and self._clock.monotonic() >= self._sweep_at:
+            # Expired entries of the ledger.
+            swept = context.journal.sweep(self._clock.now())
+            self._sweep_at = self._clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)
         if any(_needs_programs(entry.spec) for entry in due.active):
             isolated(f"connection {connection.key}", reconcile.note_programs, context, observation)
         if unwritten is not None:
@@ -520,10 +523,3 @@ class Policies:
         self._writer.write(CONNECTIONS, due.connection, new)
         if due.full:
             self._schedule.ran(connection.uid, connection.generation, _FULL_LIST_INTERVAL)
-
-    def _sweep(self, context: reconcile.Context, observation: reconcile.Observation) -> None:
-        """Remove expired entries from the ledger once a day, unless something forbids deletions in this run."""
-        if observation.conditions.refusals or self._clock.monotonic() < self._sweep_at:
-            return
-        swept = context.journal.sweep(self._clock.now())
-        self._sweep_at = self._clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)

@@ -35,7 +35,7 @@ from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import Connection, ledger_of
 from group_hygiene.spec.keep import parse_keep
 from group_hygiene.status.conditions import connection_not_ready, redact_problem
-from group_hygiene.status.of_connections import build_keep_status
+from group_hygiene.status.of_objects import build_keep_status
 
 _NEVER = float("-inf")
 # The pause before objects that had no turn in a round.

@@ -37,17 +37,20 @@ from group_hygiene.model.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.model.verdicts import Need
 from group_hygiene.process import memory as process_memory
 from group_hygiene.process.clock import TURNS, elapsed
-from group_hygiene.reconcile.context import Context, Facts, Observation, evidence_of
-from group_hygiene.reconcile.executor import Executor, Moment
-from group_hygiene.reconcile.reads import (
+from group_hygiene.reconcile.context import (
+    Context,
+    Facts,
+    Observation,
+    evidence_of,
+    known_offsets,
     read_bounds,
     read_evidence,
     read_missing_topics,
     read_offsets,
     read_protections,
     read_records,
-    readable,
 )
+from group_hygiene.reconcile.executor import Executor, Moment
 from group_hygiene.reconcile.selection import Budget, Selection, most_costly
 from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow, new_notes
 from group_hygiene.spec.policy import Policy
@@ -298,7 +301,7 @@ class _Scan(Facts):
         client = self.context.client
         types = {name: group.type for name, group in groups.items()}
         coordinators = {name: group.coordinator for name, group in groups.items()}
-        offsets = {name: readable(self.offsets.get(name)) for name in groups}
+        offsets = {name: known_offsets(self.offsets.get(name)) for name in groups}
         match need:
             case Need.ACTIVITY:
                 self.read_activity(groups, deadline)
