@@ -96,58 +96,53 @@ class Allowance:
 
 @dataclass
 class Memory:
-    """The state of one connection between runs. A restart loses it, which only causes delays.
+    """The state of one connection between runs. A restart loses it, which only causes delays."""
 
-    contents: of the ledger, or what it would contain if there were one. unwritten: changes still to be written.
-    ledger: the open one, or None. ledger_topic, ledger_id: of the first one that was opened, and claimed. claimed:
-    whether this process writes it.
-    scan_histories: policy uid -> this process's history of its scans. last_scan: monotonic seconds of the last one that
-    counted groups; None = none did. first_seconds: `ScanClock.seconds` of the first one. reads: group with a Seen ->
-    `ScanClock.seconds` of the last scan that read it.
-    intents: id of an unresolved deletion -> monotonic time at which this process first read of it.
-    unrecorded: id of a deletion that certainly happened -> its outcome, which may not be in the ledger.
-    unsent: id of an intent that this process could not read back, so that it sent nothing -> the outcome, and the keys
-    of its backup.
-    cluster_id: of the first answer; another one later means that the address now leads to another cluster.
-    described: groups with members that were described since they had none before.
-    last_records: the last known record of partitions that had unread records.
-    answered_last: the id of the cluster that answered the last scan.
-    due_before: whether the last scan found matches of a policy that deletes.
-    retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether it was requested.
-    tail: reads the offsets log for the policies with `unchangedFor`; None = the last scan could not read it.
-    grown: as of the last scan, see `kafka.growth`; grown_among: the leaders among which records were looked at for it.
-    slice: how many groups a scan judges at a time, at most.
-    batch: how many groups can be read again and saved at once within FRESH_S.
-    write_bytes: the most bytes of records that one request may make a coordinator write.
-    """
-
+    # Of the ledger, or what it would contain if there were one; and changes still to be written.
     contents: Contents = field(default_factory=Contents)
     unwritten: dict[Key, Change] = field(default_factory=dict)
+    # The open one, or None; topic and id of the first one that was opened; whether this process writes it.
     ledger: Ledger | None = None
     ledger_topic: str | None = None
     ledger_id: str | None = None
     claimed: bool = False
+    # Policy uid -> this process's history of its scans.
     scan_histories: dict[str, ScanHistory] = field(default_factory=dict)
+    # Monotonic seconds of the last scan that counted groups, None = none did; and `ScanClock.seconds` of the first one.
     last_scan: float | None = None
     first_seconds: float = 0.0
+    # Group with a Seen -> `ScanClock.seconds` of the last scan that read it.
     reads: dict[str, float] = field(default_factory=dict)
+    # Id of an unresolved deletion -> monotonic time at which this process first read of it.
     intents: dict[str, float] = field(default_factory=dict)
+    # Id of a deletion that certainly happened -> its outcome, which may not be in the ledger.
     unrecorded: dict[str, HistoryEntry] = field(default_factory=dict)
+    # Id of an intent that this process could not read back, so that it sent nothing -> the outcome, and the keys of its
+    # backup.
     unsent: dict[str, tuple[Outcome, Sequence[Key]]] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    # The last known record of partitions that had unread records.
     last_records: dict[Partition, LastRecord] = field(default_factory=dict)
+    # Groups with members that were described since they had none before.
     described: set[str] = field(default_factory=set)
+    # Of the first answer: another one later means that the address now leads to another cluster.
     cluster_id: str | None = None
+    # Whether the last scan found matches of a policy that deletes; the id of the cluster that answered it.
     due_before: bool = False
     answered_last: str | None = None
+    # The brokers' offsets.retention.minutes, None = not known; and whether it was requested.
     retention: timedelta | None = None
     retention_asked: bool = False
+    # Reads the offsets log for the policies with `unchangedFor`; None = the last scan could not read it.
     tail: Tail | None = None
+    # As of the last scan, see `kafka.growth`; and the leaders among which records were looked at for it.
     grown: dict[int, str] = field(default_factory=dict)
     grown_among: Mapping[int, tuple[int, int]] | None = None
     allowance: Allowance = field(default_factory=Allowance)
+    # How many groups a scan judges at a time, at most; and how many can be read again and saved at once within FRESH_S.
     slice: int = SLICE
     batch: int = BATCH
+    # The most bytes of records that one request may make a coordinator write.
     write_bytes: int = kafka_offsets.WRITE_BYTES
 
     def note_cluster(self, cluster_id: str) -> None:
