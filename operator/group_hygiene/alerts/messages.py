@@ -47,10 +47,11 @@ _SEVERITY = {AlertType.GROUPS_DELETED: "info", AlertType.TEST: "info"}
 _KEEP_PERIOD = timedelta(days=30)
 _LINK_MAX = 1_500
 
+# Of one request, and the most that an answer may ask to wait.
 SECONDS = 10.0
 _RETRY_AFTER_MAX = 600.0
 _CROWDED = "its host name was not resolved: too many slow DNS queries are in progress"
-_PATH = "/api/v2/alerts"
+_ALERTMANAGER_PATH = "/api/v2/alerts"
 # Of a URL, a token or a key.
 _LENGTH_MAX = 8_000
 # The characters of a header's value (RFC 9110).
@@ -378,8 +379,8 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
             trusting(ca.reveal(), "ca")
         except SecretProblem:
             raise _invalid(receiver.ca, "has no certificate in PEM, or too many") from None
-    if receiver.kind is ReceiverKind.ALERTMANAGER and not parts.path.rstrip("/").endswith(_PATH):
-        text = urlunsplit(parts._replace(path=parts.path.rstrip("/") + _PATH))
+    if receiver.kind is ReceiverKind.ALERTMANAGER and not parts.path.rstrip("/").endswith(_ALERTMANAGER_PATH):
+        text = urlunsplit(parts._replace(path=parts.path.rstrip("/") + _ALERTMANAGER_PATH))
     trusted = None if ca is None else ca.reveal()
     return Endpoint(receiver.name, receiver.kind, Hidden(text), token, key, trusted, receiver.digest)
 

@@ -54,10 +54,10 @@ from group_hygiene.status.of_objects import (
 )
 from group_hygiene.telemetry.metrics import Metrics
 
+log = logging.getLogger(__name__)
+
 # A policy may run every five seconds: its Secrets are not read each time.
 _SECRET_CACHE_S = 30.0
-
-log = logging.getLogger(__name__)
 
 _FULL_LIST_INTERVAL = timedelta(minutes=10)
 # A policy of another namespace that is edited all the time runs no more often, and notifies no more often.

@@ -63,8 +63,8 @@ RESTORABLE = COMMITTING | {GroupType.SHARE}
 # Entries of one namespace at once, and again in an hour. What has begun is finished, even if it is more.
 ENTRIES, _HOUR_S = 10_000, 3600.0
 
-# One record is enough, and most partitions have one: the search begins with one partition of a topic, and multiplies
-# the number each round.
+# One unread record is enough, and most partitions have one: the search begins with one partition of a topic, and
+# multiplies the number each round.
 _FACTOR = 4
 
 

@@ -47,6 +47,7 @@ Ends = Mapping[str, Collection[OutcomeType]]
 _NO_ENDS: Ends = MappingProxyType({})
 _DELETIONS = frozenset({OutcomeType.DELETED, OutcomeType.OFFSETS_DELETED})
 
+# Groups in a status.
 RESULTS_MAX = 100
 # Reasons whose messages concern only the group, its backup and its partitions.
 OWN_RESULTS = OWN | {
