@@ -1000,6 +1000,9 @@ def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[S
         pytest.param(
             *_again([match("a"), refused("b")], timedelta(seconds=30), totals={"deleted": 1}), True, id="totals"
         ),
+        pytest.param(
+            *_again([match("a"), refused("b")], timedelta(seconds=30), another=1), True, id="field-of-a-later-version"
+        ),
     ],
 )
 def test_needs_write(new: Status, now: datetime, write: bool) -> None:
