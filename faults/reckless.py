@@ -85,7 +85,7 @@ def re_read() -> None:
         ready = {}
         for name in batch:
             verdict = decided.verdicts[name]
-            offsets = reconcile.reads.readable(verdict.evidence.offsets)
+            offsets = reconcile.context.known_offsets(verdict.evidence.offsets)
             group = verdict.group
             ready[name] = recheck.Ready(
                 group=group, coordinator=group.coordinator, offsets=offsets, lag={}, topic_ids={}, why=""

@@ -9,9 +9,9 @@ from typing import Any
 from group_hygiene.cli import main
 from group_hygiene.controller import policies
 from group_hygiene.decide import plan
-from group_hygiene.status import of_policies
+from group_hygiene.status import of_objects
 
-build, decide = of_policies.build_status, plan.make_plan
+build, decide = of_objects.build_status, plan.make_plan
 
 
 def build_status(policy: Any, *arguments: Any) -> Any:

@@ -38,7 +38,7 @@ from group_hygiene.kafka.login import client_context
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model.groups import Fault, GroupType, Partition
-from group_hygiene.reconcile.reads import read_missing_topics
+from group_hygiene.reconcile.context import read_missing_topics
 from group_hygiene.spec.client_settings import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.fields import Hidden
 from sandbox.kafka import KafkaCluster, Security

@@ -14,7 +14,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, OutcomeType
 from group_hygiene.reconcile import Observation
 from group_hygiene.spec.policy import Policy
-from group_hygiene.status.of_policies import build_status
+from group_hygiene.status.of_objects import build_status
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
 from tests.kafka.makers import Maker, at, soon

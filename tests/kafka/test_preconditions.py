@@ -1,4 +1,4 @@
-"""What must hold before Kafka is changed, proved again for every run: `reconcile.preconditions`, on real brokers."""
+"""What must hold before Kafka is changed, proved again for every run: `reconcile.executor`, on real brokers."""
 
 from __future__ import annotations
 

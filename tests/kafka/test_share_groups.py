@@ -25,13 +25,13 @@ from group_hygiene.model.entries import Backup, OutcomeType
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Cluster, CommittedOffset, Fault, GroupType, Partition
 from group_hygiene.reconcile import Executor
-from group_hygiene.reconcile.reads import read_offsets
+from group_hygiene.reconcile.context import read_offsets
 from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
-from group_hygiene.status.of_policies import build_status
+from group_hygiene.status.of_objects import build_status
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK

@@ -23,7 +23,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import CommittedOffset, Description, Fault, Group, GroupState, GroupType, Partition
 from group_hygiene.reconcile import Executor
-from group_hygiene.reconcile.reads import read_offsets
+from group_hygiene.reconcile.context import read_offsets
 from group_hygiene.restore.restorable import RestoreRequest, ResultKind
 from group_hygiene.restore.restoration import restore
 from sandbox.kafka import KafkaCluster

@@ -15,7 +15,7 @@ import yaml
 from group_hygiene.decide.plan import EVIDENCE
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.status.of_policies import LIMITS, PASSING, build_status
+from group_hygiene.status.of_objects import LIMITS, PASSING, build_status
 from sandbox import crds, flux
 from sandbox.helm import helm
 from sandbox.kubernetes import ApiServer

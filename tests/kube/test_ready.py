@@ -39,7 +39,7 @@ from group_hygiene.restore.restorable import GroupResult, ResultKind, build_rest
 from group_hygiene.spec.connection import admit, grant, parse_connection
 from group_hygiene.spec.policy import Limits, parse_policy
 from group_hygiene.status.conditions import connection_not_ready
-from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status, build_keep_status
+from group_hygiene.status.of_objects import ConnectionFacts, LedgerFacts, build_connection_status, build_keep_status
 from group_hygiene.telemetry.metrics import Metrics
 from sandbox import flux
 from sandbox.kubernetes import ApiServer

@@ -31,7 +31,7 @@ from group_hygiene.spec.fields import SecretRef
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.storage import Allowed
 from group_hygiene.status.conditions import Status
-from group_hygiene.status.of_policies import build_status, is_alerting
+from group_hygiene.status.of_objects import build_status, is_alerting
 from group_hygiene.telemetry.metrics import Metrics
 from tests.unit.make import NOW, delete, match, plan, policy_object, refused, snapshot
 

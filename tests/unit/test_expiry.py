@@ -18,7 +18,7 @@ from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile.scan import _old_enough
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, Policy, parse_policy
-from group_hygiene.status.of_policies import build_status, warns_late
+from group_hygiene.status.of_objects import build_status, warns_late
 from group_hygiene.telemetry.metrics import Metrics
 from tests.unit.make import (
     DENIED,

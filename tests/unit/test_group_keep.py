@@ -17,7 +17,7 @@ from group_hygiene.model.group_keep import KeptGroup
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.reconcile import keepers
 from group_hygiene.spec.fields import ObjectRef
-from group_hygiene.status.of_connections import build_keep_status
+from group_hygiene.status.of_objects import build_keep_status
 from tests.unit.make import NOW, delete, evidence, group
 
 OBJECT = {"metadata": {"name": "k", "namespace": "team-a", "generation": 3}, "spec": {}, "status": {}}

@@ -31,8 +31,7 @@ from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.fields import ObjectRef
 from group_hygiene.spec.policy import Action, Policy
-from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts
-from group_hygiene.status.of_policies import build_status
+from group_hygiene.status.of_objects import ConnectionFacts, LedgerFacts, build_status
 from group_hygiene.telemetry.metrics import Metrics
 from tests.metrics_table import documented
 from tests.unit.make import NOW, activity, alert, delete, group, mark, match, plan, refused, snapshot

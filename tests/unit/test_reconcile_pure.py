@@ -13,7 +13,7 @@ from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Cluster, Fault, GroupState, GroupType, Listing, Partition
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import deletion, reads, scan
+from group_hygiene.reconcile import context, deletion, scan
 from group_hygiene.reconcile.settle import RequestState
 from group_hygiene.spec.policy import Policy
 from tests.unit.make import DENIED, FAULT, alert, cluster, delete, group
@@ -62,14 +62,14 @@ def test_applications(topic: str, ids: set[str]) -> None:
     """Every id that a Streams topic may belong to is taken: too many protects too much, too few deletes."""
     others = ["ap", "app-s", "app-store", "my-app-KSTREAM-1", "m", "zoo", ""]
     topics = [topic, "apa-store-changelog", "b-changelog"]
-    assert reads._applications(topics, [*others, "app", "my", "my-app", "my-app-KSTREAM"]) == ids
+    assert context._applications(topics, [*others, "app", "my", "my-app", "my-app-KSTREAM"]) == ids
 
 
 def test_applications_of_a_long_name_take_little() -> None:
     """A name of 45 KB in a broker's answer has as many dashes; its beginnings would be a gigabyte."""
     tracemalloc.start()
     try:
-        assert reads._applications(["-" * 45_000 + "x-changelog"], ["-", "x"]) == {"-"}
+        assert context._applications(["-" * 45_000 + "x-changelog"], ["-", "x"]) == {"-"}
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()

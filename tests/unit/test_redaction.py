@@ -24,7 +24,7 @@ from group_hygiene.restore.restorable import (
     redact_results,
 )
 from group_hygiene.status.conditions import OWN, connection_not_ready, redact_problem, redact_run
-from group_hygiene.status.of_policies import build_status
+from group_hygiene.status.of_objects import build_status
 from tests.messages import insertions
 from tests.unit.make import NOW, delete, match, plan, refused, snapshot
 

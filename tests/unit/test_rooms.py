@@ -18,7 +18,7 @@ ROOMS = sorted(
 )
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 # The same subject in several rooms: requests, records, commands or checks of it.
-SHARED = {"groups", "offsets", "unread", "evidence", "restores", "__init__", "__main__"}
+SHARED = {"groups", "offsets", "__init__", "__main__"}
 RULES = configparser.ConfigParser()
 RULES.read(ROOT / ".importlinter")
 # For each contract of `.importlinter`: a module, and what it must not import.

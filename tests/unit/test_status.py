@@ -36,8 +36,14 @@ from group_hygiene.status.conditions import (
     signed,
     without_announcements,
 )
-from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
-from group_hygiene.status.of_policies import build_status, has_evidence, last_marked
+from group_hygiene.status.of_objects import (
+    ConnectionFacts,
+    LedgerFacts,
+    build_connection_status,
+    build_status,
+    has_evidence,
+    last_marked,
+)
 from tests.unit.make import (
     FAULT,
     NO_TOPIC,
@@ -996,6 +1002,9 @@ def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[S
         ),
         pytest.param(
             *_again([match("a"), refused("b")], timedelta(seconds=30), totals={"deleted": 1}), True, id="totals"
+        ),
+        pytest.param(
+            *_again([match("a"), refused("b")], timedelta(seconds=30), another=1), True, id="field-of-a-later-version"
         ),
     ],
 )

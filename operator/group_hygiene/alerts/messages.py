@@ -46,10 +46,11 @@ _SEVERITY = {AlertType.GROUPS_DELETED: "info", AlertType.TEST: "info"}
 _KEEP_PERIOD = timedelta(days=30)
 _LINK_MAX = 1_500
 
+# Of one request, and the most that an answer may ask to wait.
 SECONDS = 10.0
 _RETRY_AFTER_MAX = 600.0
 _CROWDED = "its host name was not resolved: too many slow DNS queries are in progress"
-_PATH = "/api/v2/alerts"
+_ALERTMANAGER_PATH = "/api/v2/alerts"
 # Of a URL, a token or a key.
 _LENGTH_MAX = 8_000
 # The characters of a header's value (RFC 9110).
@@ -94,7 +95,18 @@ def body(kind: ReceiverKind, items: Sequence[Item], now: datetime) -> bytes:
     elif kind is ReceiverKind.SLACK:
         content = {"text": "\n".join(map(_slack, items))}
     else:
-        content = _webhook(items, now)
+        alerts = [_webhook_alert(item) for item in items]
+        # A hash of the content: a message that is sent again after a lost response has the same id. Without the
+        # clients, which the next run may know.
+        hashed = [{name: value for name, value in alert.items() if name != "lastClients"} for alert in alerts]
+        content = {
+            "version": 1,
+            "id": hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:32],
+            "time": timestamp(now),
+            "sender": f"group-hygiene/{__version__}",
+            "test": any(item.type is AlertType.TEST for item in items),
+            "alerts": alerts,
+        }
     return json.dumps(content).encode()
 
 
@@ -195,18 +207,6 @@ def _slack(item: Item) -> str:
     if creation:
         lines += [creation[0], "```", *map(_escaped, creation[1:]), "```"]
     return "\n".join(lines)
-
-
-def _webhook(items: Sequence[Item], now: datetime) -> dict[str, Any]:
-    alerts = [_webhook_alert(item) for item in items]
-    # A hash of the content: a message that is sent again after a lost response has the same id. Without the clients,
-    # which the next run may know.
-    content = [{name: value for name, value in alert.items() if name != "lastClients"} for alert in alerts]
-    id_ = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
-    test = any(item.type is AlertType.TEST for item in items)
-    return {"version": 1, "id": id_, "time": timestamp(now), "sender": f"group-hygiene/{__version__}", "test": test} | {
-        "alerts": alerts
-    }
 
 
 def _webhook_alert(item: Item) -> dict[str, Any]:
@@ -378,8 +378,8 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
             trusting(ca.reveal(), "ca")
         except SecretProblem:
             raise _invalid(receiver.ca, "has no certificate in PEM, or too many") from None
-    if receiver.kind is ReceiverKind.ALERTMANAGER and not parts.path.rstrip("/").endswith(_PATH):
-        text = urlunsplit(parts._replace(path=parts.path.rstrip("/") + _PATH))
+    if receiver.kind is ReceiverKind.ALERTMANAGER and not parts.path.rstrip("/").endswith(_ALERTMANAGER_PATH):
+        text = urlunsplit(parts._replace(path=parts.path.rstrip("/") + _ALERTMANAGER_PATH))
     trusted = None if ca is None else ca.reveal()
     return Endpoint(receiver.name, receiver.kind, Hidden(text), token, key, trusted, receiver.digest)
 

@@ -44,6 +44,8 @@ from group_hygiene.spec.connection import ReceiverKind
 from group_hygiene.spec.patterns import NO_PATTERNS, Patterns
 from group_hygiene.spec.policy import Policy
 
+log = logging.getLogger(__name__)
+
 # How long the ledger retains an entry. It is written again when half of that is over.
 _RETENTION = timedelta(days=60)
 # How many messages that end alerts may fail for a receiver that left the spec.
@@ -52,8 +54,6 @@ _UNCONFIRMED = Refusal(
     reasons.RECEIVER_UNCONFIRMED,
     "it did not answer in time to a message that was sent several times, which may have arrived and is not sent again",
 )
-
-log = logging.getLogger(__name__)
 
 _PAUSE_START_S, _PAUSE_CAP_S = 5.0, 300.0
 # These tries without an answer take half an hour.

@@ -36,8 +36,8 @@ from group_hygiene.reconcile import (
     observe,
     open_journal,
 )
+from group_hygiene.reconcile.context import read_evidence
 from group_hygiene.reconcile.executor import Moment, ProofInput, refusals
-from group_hygiene.reconcile.reads import read_evidence
 from group_hygiene.reconcile.uses import read_ends
 from group_hygiene.spec.client_settings import Settings, region_of
 from group_hygiene.spec.connection import ActivitySpec, Connection

@@ -31,7 +31,7 @@ from group_hygiene.spec.crds import API_VERSION, PLURALS
 from group_hygiene.spec.fields import format_duration, timestamp
 from group_hygiene.spec.patterns import likely_program
 from group_hygiene.spec.policy import Action, Limits, Mode, Policy
-from group_hygiene.status.of_policies import lag_entry, warns_late
+from group_hygiene.status.of_objects import lag_entry, warns_late
 
 _PER_RUN_MAX = 10_000
 

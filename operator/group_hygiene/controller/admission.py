@@ -124,17 +124,15 @@ class Grants:
 
     def of(self, connection: Connection, namespace: str) -> Granted:
         """Raises ApiError."""
-        labels = self._read_labels(namespace) if _labels_matter(connection, namespace) else {}
+        labels: dict[str, str] | None = {}
+        if _labels_matter(connection, namespace):
+            now = self._clock.monotonic()
+            at, labels = self._labels.get(namespace, (-math.inf, None))
+            if now - at >= _LABELS_S:
+                labels = self._api.namespace_labels(namespace)
+                self._labels = {name: known for name, known in self._labels.items() if now - known[0] < _LABELS_S}
+                self._labels[namespace] = now, labels
         return Granted(connection, namespace, grant(connection, namespace, labels), labels is not None)
-
-    def _read_labels(self, namespace: str) -> dict[str, str] | None:
-        now = self._clock.monotonic()
-        at, labels = self._labels.get(namespace, (-math.inf, None))
-        if now - at >= _LABELS_S:
-            labels = self._api.namespace_labels(namespace)
-            self._labels = {name: known for name, known in self._labels.items() if now - known[0] < _LABELS_S}
-            self._labels[namespace] = now, labels
-        return labels
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,8 @@ SECRET_BYTES = 256 << 10
 _POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _NAME_LABEL, _NAME = "app.kubernetes.io/name", "group-hygiene"
-_EVENT_OBJECTS, _NAMESPACE_OBJECTS, _LEASE_OBJECTS = (
-    ("", "events"),
-    ("", "namespaces"),
-    ("coordination.k8s.io", "leases"),
-)
+_EVENT_OBJECTS, _NAMESPACE_OBJECTS = ("", "events"), ("", "namespaces")
+_LEASE_OBJECTS = ("coordination.k8s.io", "leases")
 
 
 def load_config(

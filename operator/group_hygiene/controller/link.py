@@ -24,7 +24,7 @@ from group_hygiene.spec.client_settings import Settings, with_granted_hosts
 from group_hygiene.spec.connection import Connection, cluster_of
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.storage import Allowed
-from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts
+from group_hygiene.status.of_objects import ConnectionFacts, LedgerFacts
 
 log = logging.getLogger(__name__)
 
@@ -160,13 +160,24 @@ class Link:
             self._features = kafka_cluster.features(context.client)
         connection, groups = context.connection, observation.all_groups
         compared = full and groups is not None and observation.snapshot.complete
+        journal, contents, ledger = context.journal, context.journal.contents, None
+        if journal.exists or journal.problem is not None:
+            # Else there is no ledger, and no policy needs one.
+            hidden = Refusal(reasons.RECORD_UNREADABLE, contents.hidden_summary) if contents.hidden else None
+            ledger = LedgerFacts(
+                connection.ledger.topic,
+                contents.owner.ledger if contents.owner else None,
+                contents.unreadable,
+                journal.problem or hidden,
+                reconcile.few_replicas(context.memory.ledger, connection),
+            )
         return ConnectionFacts(
             snapshot=observation.snapshot,
             features=self._features,
             retention=context.memory.retention,
             all_groups=groups,
             problem=self.memory.other_cluster(observation.snapshot.cluster.id),
-            ledger=_ledger_facts(context),
+            ledger=ledger,
             has_activity=connection.activity is not None,
             attests=connection.topics_attested,
             topics=observation.topics,
@@ -179,14 +190,3 @@ class Link:
         if isinstance(found, Refusal):
             log.warning("the groups that Kubernetes objects name are not known: %s", found.message)
         return found
-
-
-def _ledger_facts(context: reconcile.Context) -> LedgerFacts | None:
-    """The facts about the ledger for the status; None = there is no ledger, and no policy needs one."""
-    journal, topic = context.journal, context.connection.ledger.topic
-    if not journal.exists and journal.problem is None:
-        return None
-    contents, few = journal.contents, reconcile.few_replicas(context.memory.ledger, context.connection)
-    hidden = Refusal(reasons.RECORD_UNREADABLE, contents.hidden_summary) if contents.hidden else None
-    id_ = contents.owner.ledger if contents.owner else None
-    return LedgerFacts(topic, id_, contents.unreadable, journal.problem or hidden, few)

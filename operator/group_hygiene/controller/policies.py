@@ -40,8 +40,8 @@ from group_hygiene.spec.connection import NO_OWNERS, Connection, Right, granted_
 from group_hygiene.spec.fields import SecretRef
 from group_hygiene.spec.policy import Action, Mode, Policy, Unprotect, next_open
 from group_hygiene.status.conditions import Status, redact_run
-from group_hygiene.status.of_connections import build_connection_status
-from group_hygiene.status.of_policies import (
+from group_hygiene.status.of_objects import (
+    build_connection_status,
     build_status,
     has_evidence,
     is_alerting,
@@ -51,10 +51,10 @@ from group_hygiene.status.of_policies import (
 )
 from group_hygiene.telemetry.metrics import Metrics
 
+log = logging.getLogger(__name__)
+
 # A policy may run every five seconds: its Secrets are not read each time.
 _SECRET_CACHE_S = 30.0
-
-log = logging.getLogger(__name__)
 
 _FULL_LIST_INTERVAL = timedelta(minutes=10)
 # A policy of another namespace that is edited all the time runs no more often, and notifies no more often.
@@ -443,7 +443,10 @@ class Policies:
         if deleted:
             # The counts in the connection's status include the groups that were deleted now.
             self._schedule.forget(connection.uid)
-        self._sweep(context, observation)
+        if not observation.conditions.refusals and self._clock.monotonic() >= self._sweep_at:
+            # Expired entries of the ledger.
+            swept = context.journal.sweep(self._clock.now())
+            self._sweep_at = self._clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)
         if any(_needs_programs(entry.spec) for entry in due.active):
             isolated(f"connection {connection.key}", reconcile.note_programs, context, observation)
         if unwritten is not None:
@@ -517,10 +520,3 @@ class Policies:
         self._writer.write(CONNECTIONS, due.connection, new)
         if due.full:
             self._schedule.ran(connection.uid, connection.generation, _FULL_LIST_INTERVAL)
-
-    def _sweep(self, context: reconcile.Context, observation: reconcile.Observation) -> None:
-        """Remove expired entries from the ledger once a day, unless something forbids deletions in this run."""
-        if observation.conditions.refusals or self._clock.monotonic() < self._sweep_at:
-            return
-        swept = context.journal.sweep(self._clock.now())
-        self._sweep_at = self._clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)

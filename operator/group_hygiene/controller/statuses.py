@@ -68,7 +68,7 @@ from group_hygiene.status.conditions import (
     signed,
     without_announcements,
 )
-from group_hygiene.status.of_connections import build_keep_status
+from group_hygiene.status.of_objects import build_keep_status
 from group_hygiene.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from group_hygiene.restore.restoration import RestoreTurn, SavedEntries, read_sa
 from group_hygiene.spec.connection import Connection, Right, ledger_of
 from group_hygiene.spec.policy import parse_keep
 from group_hygiene.status.conditions import connection_not_ready, redact_problem
-from group_hygiene.status.of_connections import build_keep_status
+from group_hygiene.status.of_objects import build_keep_status
 
 _NEVER = float("-inf")
 # The pause before objects that had no turn in a round.
@@ -45,8 +45,6 @@ _AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0
 # In one round: how many restores of a namespace are tried, and the seconds for all; policies run after them.
 _OF_NAMESPACE, _RESTORES_S = 20, 10.0
 
-Asked = Admitted[RestoreRequest]
-
 # How long the keeps of one round may take together: policies run after them.
 _KEEPS_S = 3.0
 # How often requests are renewed and groups are read again; the first pause after a refusal, which doubles.
@@ -54,6 +52,7 @@ _REFRESH_S, _AGAIN_S = 60.0, 2.0
 # Groups with these are read again as after a refusal.
 _UNCERTAIN = frozenset({reasons.BEING_DELETED, reasons.GROUP_UNREADABLE})
 
+Asked = Admitted[RestoreRequest]
 Keeping = Admitted[GroupKeep]
 
 

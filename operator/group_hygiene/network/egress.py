@@ -121,7 +121,12 @@ def parse_egress(entries: Iterable[str]) -> Egress:
                 raise UsageError(message) from error
             hosts.add(entry.rstrip(".").lower())
             continue
-        if _stands_for_v4(network):
+        if (
+            isinstance(network, ipaddress.IPv6Network)
+            and any(network.subnet_of(outer) for outer in (*_TRANSLATED, *_WITH_V4))
+            and _inner(network.network_address).version == 4
+        ):
+            # Its addresses are checked as embedded IPv4 addresses, so that nothing would ever match it.
             raise UsageError(f"{entry!r} stands for IPv4 addresses: give these, like 10.0.0.0/8")
         networks.append(network)
     return Egress(frozenset(hosts), tuple(networks))
@@ -139,15 +144,6 @@ def _inner(address: Address) -> Address:
         # Without its zone, as networks have none.
         return ipaddress.IPv6Address(int(address))
     return address
-
-
-def _stands_for_v4(network: Network) -> bool:
-    """Whether its addresses are checked as embedded IPv4 addresses, so that nothing ever matches it."""
-    return (
-        isinstance(network, ipaddress.IPv6Network)
-        and any(network.subnet_of(outer) for outer in (*_TRANSLATED, *_WITH_V4))
-        and _inner(network.network_address).version == 4
-    )
 
 
 def _embedded(packed: bytes) -> Iterator[Address]:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 _AT_ONCE = 2
-# About how long a turn of `Turns.each` takes.
+# About how long a turn of `CpuTurns.each` takes.
 _BLOCK_S = 0.05
 T = TypeVar("T")
 

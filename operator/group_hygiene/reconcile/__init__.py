@@ -4,8 +4,7 @@
 for all due policies. `decide.plan.make_plan` decides for each. `note_marks` writes the marks, and `apply` deletes.
 `apply` is called only for a plan with actions: a dry run never calls it.
 
-    context    the records that the steps of a run share, and the evidence about a group
-    reads      the reads that scans and deletions share
+    context    the records and the reads that the steps of a run share, and the evidence about a group
     executor   what must hold before Kafka is changed, and the one object that changes it
     recovery   opens the ledger for one run, and ends the deletions that an ended process left open
     settle     how a deletion ends: the table of facts and outcomes

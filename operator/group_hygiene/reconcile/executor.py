@@ -1,8 +1,7 @@
 """What must hold before Kafka is changed, and the one object that changes it.
 
 The preconditions are data: the operator's runs, every command and `doctor` use this one list. A proof answers None, or
-why nothing may be changed. It reads only, except that proving `ledger-read` opens the ledger. To add one:
-`docs/adding-things.md`.
+why nothing may be changed. It reads only. To add one: `docs/adding-things.md`.
 
 Runs of the operator, commands and restores go through `Executor`. It alone sends the requests of `kafka.changes`, and
 writes the entries of `ledger.records`: backups, intents, outcomes, marks and requests to keep groups. It decides
@@ -36,14 +35,15 @@ from group_hygiene.process.clock import Clock
 from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.uses import grown_refusal
 
+__all__ = ["Executor", "Ledger", "may_create_ledger", "open_ledger"]
+
 T = TypeVar("T")
 
 # The time for an admin request to reach the broker: nothing is sent if less is left.
 MARGIN_S = 1.0
 NOT_LEADER = Refusal(reasons.NOT_LEADER, "this process does not lead any more, or not for long enough")
 
-__all__ = ["Executor", "Ledger", "may_create_ledger", "open_ledger"]
-
+# How long to wait until brokers show new offsets of a share group.
 _SHOWN_S = 5.0
 _CLOCK: Key = ("clock",)
 

@@ -37,16 +37,18 @@ from group_hygiene.model.groups import (
     fingerprint,
 )
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile.context import Context, Facts, evidence_of
-from group_hygiene.reconcile.reads import (
+from group_hygiene.reconcile.context import (
+    Context,
+    Facts,
+    evidence_of,
     internal_topics,
+    known_offsets,
     read_bounds,
     read_evidence,
     read_missing_topics,
     read_offsets,
     read_protections,
     read_records,
-    readable,
 )
 from group_hygiene.reconcile.uses import Uses, earliest, read_start, recently_active
 from group_hygiene.spec.fields import format_duration, timestamp
@@ -138,7 +140,7 @@ class Case:
     @cached_property
     def offsets(self) -> Offsets:
         """The offsets to save and delete, by the fresh read."""
-        return of_topics(readable(self.reads.facts.offsets[self.name]), self.target)
+        return of_topics(known_offsets(self.reads.facts.offsets[self.name]), self.target)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -373,7 +375,7 @@ def _read(
     client, policy = context.client, plan.policy
     groups = {name: plan.verdicts[name].group for name in batch}
     targets = {name: _target_topics(context, plan, name) for name in batch}
-    seen = {name: of_topics(readable(plan.verdicts[name].evidence.offsets), targets[name]) for name in batch}
+    seen = {name: of_topics(known_offsets(plan.verdicts[name].evidence.offsets), targets[name]) for name in batch}
     activity, tail = _read_tables(context, plan, cluster, targets, deadline)
     uses.read_on(Deadline(deadline.left / 2))
     topics = kafka_cluster.read_topics(client, deadline)

@@ -1,4 +1,4 @@
-"""The begin of a run: opens the ledger of a connection if its policies need one, and ends what earlier processes left.
+"""The start of a run: opens the ledger of a connection if its policies need one, and ends what earlier processes left.
 
 These are deletions that a process began and did not finish: what is left of their groups, their backups and their
 outcomes. An interrupted deletion may have deleted some of a group's offsets, which only its backup has then. So the

@@ -39,17 +39,20 @@ from group_hygiene.model.groups import (
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process import memory as process_memory
 from group_hygiene.process.clock import TURNS, elapsed
-from group_hygiene.reconcile.context import Context, Facts, Observation, evidence_of
-from group_hygiene.reconcile.executor import Executor, Moment
-from group_hygiene.reconcile.reads import (
+from group_hygiene.reconcile.context import (
+    Context,
+    Facts,
+    Observation,
+    evidence_of,
+    known_offsets,
     read_bounds,
     read_evidence,
     read_missing_topics,
     read_offsets,
     read_protections,
     read_records,
-    readable,
 )
+from group_hygiene.reconcile.executor import Executor, Moment
 from group_hygiene.reconcile.selection import Budget, Selection, most_costly
 from group_hygiene.reconcile.uses import NOT_FOLLOWED, find_growth, follow, new_notes
 from group_hygiene.spec.policy import Policy
@@ -81,35 +84,34 @@ _LOST = _LATE | {"NETWORK_EXCEPTION", "BROKER_NOT_AVAILABLE", "NO_ANSWER"}
 
 @dataclass
 class _Scan(Facts):
-    """One call of `observe`, with the evidence read so far, shared by all policies.
-
-    covered: the tables' coverage, to be stored.
-    older: read commits by topic only for groups with commits before this time; None = no policy needs them.
-    reserved: bytes of memory. left_out: key of a policy that takes too much memory or time -> the refusal.
-    clock, time: of this scan, if a policy counts `unchangedFor`. log: for the clock at the end of the scan.
-    noted: groups of this slice whose Seen is of this scan. seen: how many have one in all slices so far.
-    incomplete: keys of policies that count, and select Empty groups whose Seen is not of this scan.
-    lost: of the groups whose offsets could not be read since a broker was lost.
-    notes: not in the ledger yet. First, from the offsets log since the last scan: observations that end, as there is a
-        record of the group, and programs that used groups.
-    """
+    """One call of `observe`, with the evidence read so far, shared by all policies."""
 
     context: Context = field(kw_only=True)
     cluster: Cluster = field(kw_only=True)
     deadline: Deadline = field(kw_only=True)
+    # Read commits by topic only for groups with commits before this time; None = no policy needs them.
     older: datetime | None = None
+    # Of the tables; and to be stored.
     coverage: Coverage | None = None
     covered: LargestCoverage | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
+    # Bytes of memory.
     reserved: int = 0
+    # Key of a policy that takes too much memory or time -> the refusal.
     left_out: dict[str, Refusal] = field(default_factory=dict)
+    # Of this scan, if a policy counts `unchangedFor`; and the log for the clock at the end of the scan.
     clock: ScanClock | None = None
     time: unchanged.ScanTime | None = None
     log: Mapping[int, LogPlace] = field(default_factory=dict)
+    # Groups of this slice whose Seen is of this scan; and how many have one in all slices so far.
     noted: set[str] = field(default_factory=set)
     seen: int = 0
+    # Keys of policies that count, and select Empty groups whose Seen is not of this scan.
     incomplete: set[str] = field(default_factory=set)
+    # Of the groups whose offsets could not be read since a broker was lost.
     lost: list[Fault] = field(default_factory=list)
+    # Not in the ledger yet. First, from the offsets log since the last scan: observations that end, as there is a
+    # record of the group, and programs that used groups.
     notes: list[Change] = field(default_factory=list)
 
     def end_slice(self) -> None:
@@ -300,7 +302,7 @@ class _Scan(Facts):
         client = self.context.client
         types = {name: group.type for name, group in groups.items()}
         coordinators = {name: group.coordinator for name, group in groups.items()}
-        offsets = {name: readable(self.offsets.get(name)) for name in groups}
+        offsets = {name: known_offsets(self.offsets.get(name)) for name in groups}
         match need:
             case Need.ACTIVITY:
                 self.read_activity(groups, deadline)

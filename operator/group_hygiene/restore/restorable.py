@@ -53,6 +53,7 @@ Ends = Mapping[str, Collection[OutcomeType]]
 _NO_ENDS: Ends = MappingProxyType({})
 _DELETIONS = frozenset({OutcomeType.DELETED, OutcomeType.OFFSETS_DELETED})
 
+# Groups in a status.
 RESULTS_MAX = 100
 # Reasons whose messages concern only the group, its backup and its partitions.
 OWN_RESULTS = OWN | {
@@ -305,19 +306,15 @@ def decide(
         else:
             reason, message, commit = _in_range(saved, bounds[place], request.out_of_range)
             found = PartitionResult(place, saved, reason, message, commit)
-            if present is not None and commit is not None:
-                is_other = replaces(place, commit.offset, present)
-                found = _replacing(found, commit, present) if is_other else held(place, saved, present)
+            if present is not None and commit is not None and not replaces(place, commit.offset, present):
+                found = held(place, saved, present)
+            elif present is not None and commit is not None:
+                again = f"records from {commit.offset} on are delivered again"
+                effect = again if commit.offset < present.offset else f"records before {commit.offset} are skipped"
+                text = "; ".join(filter(None, [message, f"in place of offset {present.offset}: {effect}"]))
+                found = replace(found, message=text, present=present)
             results.append(found)
     return results
-
-
-def _replacing(found: PartitionResult, commit: CommittedOffset, present: CommittedOffset) -> PartitionResult:
-    """The result for a partition whose offset is overwritten."""
-    again = f"records from {commit.offset} on are delivered again"
-    effect = again if commit.offset < present.offset else f"records before {commit.offset} are skipped"
-    message = "; ".join(filter(None, [found.message, f"in place of offset {present.offset}: {effect}"]))
-    return replace(found, message=message, present=present)
 
 
 def held(partition: Partition, saved: CommittedOffset, present: CommittedOffset) -> PartitionResult:

@@ -36,10 +36,9 @@ from group_hygiene.model.entries import (
 )
 from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Partition
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile.context import COMMITTING, RESTORABLE
+from group_hygiene.reconcile.context import COMMITTING, RESTORABLE, current_offsets, read_bounds, restored_offsets
 from group_hygiene.reconcile.deletion import new_id
 from group_hygiene.reconcile.executor import MARGIN_S, Executor, Moment
-from group_hygiene.reconcile.reads import current_offsets, read_bounds, restored_offsets
 from group_hygiene.reconcile.recheck import FRESH_S
 from group_hygiene.reconcile.uses import find_growth
 from group_hygiene.restore.restorable import (

@@ -42,6 +42,14 @@ _STALLED = frozenset({reasons.INVALID_SPEC, reasons.CLUSTER_CHANGED})
 # Shorter than a minute, so that each run of a policy that runs every minute is shown.
 QUIET_PERIOD = timedelta(seconds=55)
 RUN_ID = "lastRunID"
+# Fields that may differ at every scan, of a status and of its `groups`: if nothing else changed, they can wait.
+_QUIET = frozenset(
+    {
+        *("lastRunTime", "lastScanTime", RUN_ID, "nextDueTime", "nextExpiryTime", "lastMarkedConnection"),
+        *("groupsByReason", "truncated", "evidence", "offsetsRetentionMinutes"),
+    }
+)
+_QUIET_OF_GROUPS = frozenset({"scanned", "skipped", "states", "types", "asOf"})
 # Conditions whose message says what is wrong.
 _EXPLAINING = ("Ready", "Kept", "LedgerReady", "EvidenceReady", "TopicsVisible", "AlertsDelivered")
 # Reasons whose messages contain numbers that change with every scan.
@@ -212,31 +220,25 @@ def _without_run(status: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in status.items() if key != RUN_ID}
 
 
-def _important(status: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The fields whose change is written at once: no times, no number of scanned groups, no reasons of skipped groups.
+def _important(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written at once if it changed: all fields but the quiet ones, and of a sample the groups that match.
 
     Messages count only if something is wrong: other messages contain numbers that change with every scan.
     """
-    groups = status.get("groups") or {}
-    return (
-        status.get("observedGeneration"),
-        [
-            (
-                c["type"],
-                c["status"],
-                c["reason"],
-                c["message"]
-                if c["type"] in _EXPLAINING and c["status"] == "False" and c["reason"] not in COUNTING
-                else "",
-            )
-            for c in status.get("conditions") or []
-        ],
-        [groups.get(key) for key in ("matched", "marked", "due", "wouldDelete", "deleted", "failed", "total")],
-        status.get("totals"),
-        status.get("lastMarkedTime"),
-        [entry["group"] for entry in status.get("sample") or [] if entry["verdict"] == "Match"],
-        [status.get(key) for key in ("clusterID", "brokers", "features", "ledger", "servedBy")],
-    )
+    conditions = [
+        (
+            c["type"],
+            c["status"],
+            c["reason"],
+            c["message"] if c["type"] in _EXPLAINING and c["status"] == "False" and c["reason"] not in COUNTING else "",
+        )
+        for c in status.get("conditions") or []
+    ]
+    return {key: value for key, value in status.items() if key not in _QUIET} | {
+        "conditions": conditions,
+        "groups": {key: count for key, count in (status.get("groups") or {}).items() if key not in _QUIET_OF_GROUPS},
+        "sample": [entry["group"] for entry in status.get("sample") or [] if entry["verdict"] == "Match"],
+    }
 
 
 def redact(why: _T, connection: str) -> _T:

@@ -22,7 +22,7 @@ from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.evidence import NEVER, Outcome
 from group_hygiene.model.groups import Snapshot
 from group_hygiene.spec.policy import Policy
-from group_hygiene.status.of_connections import ConnectionFacts
+from group_hygiene.status.of_objects import ConnectionFacts
 
 _POLICY, _CONNECTION = ("namespace", "policy"), ("namespace", "connection")
 _PLURALS = ("grouppolicies", "kafkaconnections", "grouprestores", "groupkeeps")
@@ -239,7 +239,7 @@ class Metrics:
     def policy_ran(
         self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float, evidenced: bool | None = None
     ) -> None:
-        """evidenced: as `has_evidence` of `status/of_policies.py`."""
+        """evidenced: as `has_evidence` of `status/of_objects.py`."""
         labels, counts = (plan.policy.namespace, plan.policy.name), plan.counts(outcomes)
         self._set("groups_matched", labels, counts["matched"])
         self._gauges["groups_matched_by_owner"].remove_by_labels({"namespace": labels[0], "policy": labels[1]})
