@@ -56,10 +56,8 @@ class _Explained:
     begun: datetime
 
 
-def explain(
-    target: ChosenCluster, name: str, files: Sequence[str], activity: ActivitySpec | None = None, verbose: bool = False
-) -> Report:
-    """The result of each check of each policy in the files for one group. verbose: tables have all of them."""
+def explain(target: ChosenCluster, name: str, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
+    """The result of each check of each policy in the files for one group; with --verbose, tables have all of them."""
 
     def only(policy: Policy) -> Policy:
         # So that no data of other groups is read.
@@ -78,7 +76,7 @@ def explain(
     every.sort(key=lambda explained: explained.policy.key)
     document = {"policies": [_document(explained) for explained in every], "notes": notes, "errors": errors}
     matches = [name] if any(one.verdict is not None and one.verdict.matches for one in every) else []
-    return Report(document, matches, [_table(explained, verbose) for explained in every], notes, errors)
+    return Report(document, matches, [_table(explained, target.verbose) for explained in every], notes, errors)
 
 
 def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:

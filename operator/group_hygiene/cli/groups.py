@@ -245,14 +245,14 @@ class _Read:
 _NOTHING_READ = _Read({}, {}, (), ())
 
 
-def list_groups(target: ChosenCluster, chosen: ListOptions) -> Report:
+def list_groups(chosen: ListOptions) -> Report:
     """The groups that the options select; with a lag, also reads the offsets of these."""
     fits, with_lag = chosen.fits(), chosen.lag or chosen.sort_by == "lag"
     states, types = frozenset(chain.from_iterable(chosen.states)), frozenset(chain.from_iterable(chosen.types))
     read, unread = _NOTHING_READ, list[str]()
     # Brokers have no state named Unknown.
     pushed_states = () if GroupState.UNKNOWN in states else states
-    with open_session(target) as session, working("listing groups"):
+    with open_session(chosen.target) as session, working("listing groups"):
         cluster = _cluster(session)
         listing = kafka_groups.list_groups(session.client, cluster, session.deadline(), pushed_states, types)
         after = kafka_cluster.read_cluster(session.client, session.deadline(), session.connection.topics_attested)

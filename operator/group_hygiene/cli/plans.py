@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from group_hygiene.cli.commands import PlanOptions
 from group_hygiene.cli.manifests import Manifests, read_manifests
-from group_hygiene.cli.options import ChosenCluster, PlanOptions
+from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Column, Document, Report, Table, printable, working
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.decide.lag import skipped_by_latest
@@ -177,18 +178,18 @@ class _Planned:
     begun: datetime
 
 
-def plan(target: ChosenCluster, files: Sequence[str], activity: ActivitySpec | None, options: PlanOptions) -> Report:
-    """The effect that each policy in the files would have now. activity: instead of the connection's."""
-    if options.validate_only:
-        return _validated(target, files)
-    scans = scan_clusters(target, files, activity)
+def plan(chosen: PlanOptions) -> Report:
+    """The effect that each policy in the files would have now."""
+    if chosen.validate_only:
+        return _validated(chosen.target, chosen.files)
+    scans = scan_clusters(chosen.target, chosen.files, chosen.activity)
     every = [_plan_one(scan, policy) for scan in scans.every for policy in scan.policies]
     every.sort(key=lambda planned: planned.policy.key)
-    shown = [_document(planned, options.summary) for planned in every]
+    shown = [_document(planned, chosen.summary) for planned in every]
     document = {"policies": shown, "notes": scans.notes, "errors": scans.errors}
     matched = sorted({name for planned in every for name in planned.made.matched})
     tables = [_table(planned, each) for planned, each in zip(every, shown, strict=True)]
-    exit_code = _WOULD_ACT if matched and options.detailed_exitcode else 0
+    exit_code = _WOULD_ACT if matched and chosen.detailed_exitcode else 0
     return Report(document, matched, tables, scans.notes, scans.errors, exit_code)
 
 
