@@ -224,9 +224,9 @@ def explain(
 
     Exit codes: 0 explained, 1 an error, or data that the checks need could not be read, or groups may be missing.
     """
-    from group_hygiene.cli import explanations
+    from group_hygiene.cli import plans
 
-    return show(explanations.explain(target, name, files, activity), output)
+    return show(plans.explain(target, name, files, activity), output)
 
 
 @click.command()

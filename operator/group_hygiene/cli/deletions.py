@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from group_hygiene.cli.commands import DeleteOptions
 from group_hygiene.cli.history import Opening, open_executor
+from group_hygiene.cli.manifests import protection_errors
 from group_hygiene.cli.output import Column, Report, Table, note, printable, working
-from group_hygiene.cli.plans import protection_errors
 from group_hygiene.cli.target import Session, open_session, read_connection_file
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
