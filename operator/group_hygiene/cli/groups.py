@@ -63,6 +63,8 @@ _OFFSETS = (
     Column("HOST", cell=lambda d: d["member"] and d["member"]["host"], wide=True),
     Column("CLIENT-ID", cell=lambda d: d["member"] and d["member"]["clientID"], wide=True),
 )
+_GONE = "GROUP_ID_NOT_FOUND"
+_NAMED_TOPICS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +228,6 @@ def _member(member: Member) -> dict[str, Any]:
         "topics": sorted(member.topics),
         "assignment": [{"topic": p.topic, "partition": p.partition} for p in sorted(member.assignment)],
     }
-
-
-_GONE = "GROUP_ID_NOT_FOUND"
-_NAMED_TOPICS = 20
 
 
 @dataclass(frozen=True, slots=True)

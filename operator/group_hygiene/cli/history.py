@@ -33,6 +33,19 @@ _HISTORY = (
     Column("MARKED-SINCE", "markedSince", wide=True),
     Column("ID", wide=True),
 )
+_GROUPS = (
+    Column("GROUP"),
+    Column("RESULT", cell=lambda d: "-" if d["reason"] == reasons.WOULD_RESTORE else d["result"]),
+    Column("REASON"),
+    Column("BACKUP", "backupTime"),
+    Column("MESSAGE"),
+)
+_PARTITIONS = (
+    *map(Column, ("GROUP", "TOPIC")),
+    *(Column(title, number=True) for title in ("PARTITION", "SAVED", "COMMIT")),
+    Column("REASON"),
+    Column("MESSAGE", cell=lambda d: d["message"] or None),
+)
 
 
 class _Event(NamedTuple):
@@ -206,21 +219,6 @@ def _document(event: _Event) -> dict[str, Any]:
     """In the order of the columns."""
     values = (timestamp(value) if isinstance(value, datetime) else value for value in event)
     return dict(zip((column.key or column.title.lower() for column in _HISTORY), values, strict=True))
-
-
-_GROUPS = (
-    Column("GROUP"),
-    Column("RESULT", cell=lambda d: "-" if d["reason"] == reasons.WOULD_RESTORE else d["result"]),
-    Column("REASON"),
-    Column("BACKUP", "backupTime"),
-    Column("MESSAGE"),
-)
-_PARTITIONS = (
-    *map(Column, ("GROUP", "TOPIC")),
-    *(Column(title, number=True) for title in ("PARTITION", "SAVED", "COMMIT")),
-    Column("REASON"),
-    Column("MESSAGE", cell=lambda d: d["message"] or None),
-)
 
 
 def restore_groups(target: ChosenCluster, request: RestoreRequest, preview: bool, topic: str | None) -> Report:

@@ -40,6 +40,14 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 _TAG = "tag:yaml.org,2002:"
 # Far more than a List of all objects that a cluster can hold in one answer.
 _VALUES_MAX = 1_000_000
+_SHOWN = 3
+_UNAPPLIED = {"uid": "", "namespace": ""}
+_PARSERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
+    "GroupPolicy": parse_policy,
+    "KafkaConnection": parse_connection,
+    "GroupRestore": lambda obj: parse_restore(obj | {"metadata": _UNAPPLIED | obj["metadata"]}),
+    "GroupKeep": lambda obj: parse_keep(obj | {"metadata": _UNAPPLIED | obj["metadata"]}),
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -193,9 +201,6 @@ def _documents(source: str, loader: _Loader) -> Iterator[Document]:
                 yield Document(source, item, item_node)
 
 
-_SHOWN = 3
-
-
 @dataclass
 class Manifests:
     """The contents of the files. connections: (namespace, name) -> Connection. skipped: kinds of ignored objects.
@@ -269,15 +274,6 @@ def _add(kind: str, title: str, obj: dict[str, Any], manifests: Manifests) -> No
         if like := [name for name in obj["spec"].get("groups") or () if is_like_a_pattern(name)]:
             shown = naming.printable(naming.truncated_list(like, _SHOWN))
             manifests.notes.append(f"{title}: spec.groups has exact ids, and no patterns like {shown}")
-
-
-_UNAPPLIED = {"uid": "", "namespace": ""}
-_PARSERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
-    "GroupPolicy": parse_policy,
-    "KafkaConnection": parse_connection,
-    "GroupRestore": lambda obj: parse_restore(obj | {"metadata": _UNAPPLIED | obj["metadata"]}),
-    "GroupKeep": lambda obj: parse_keep(obj | {"metadata": _UNAPPLIED | obj["metadata"]}),
-}
 
 
 @dataclass(frozen=True, slots=True)

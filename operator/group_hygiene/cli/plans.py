@@ -36,6 +36,131 @@ from group_hygiene.spec.policy import Action, Limits, Match, Mode, Policy
 from group_hygiene.status.of_policies import lag_entry, warns_late
 
 _PER_RUN_MAX = 10_000
+# More matches are also counted by pattern and owner.
+_MANY = 20
+# Deleted topics of a match.
+_TOPICS = 10
+# As of `terraform plan`.
+_WOULD_ACT = 2
+_COLUMNS = (
+    Column("GROUP"),
+    Column("STATE", coloured=True),
+    Column("TYPE"),
+    Column("PROTOCOL-TYPE", cell=lambda d: d["protocolType"] or None, wide=True),
+    Column("VERDICT", coloured=True),
+    Column("REASON", cell=lambda d: d.get("reason")),
+    Column("OWNER", cell=lambda d: d.get("owner"), wide=True),
+    Column("LAST-USE", "lastUse", wide=True),
+    Column("MESSAGE", cell=lambda d: d.get("message") if "reason" in d else d["found"]),
+)
+_SHOWN = {"Passed": "passed", "NotReached": "not reached", "Skips": "skips"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run.
+
+    patterns, owners: see `by_pattern` and `by_owner`. begun: see `Scan`.
+    """
+
+    policy: Policy
+    made: Plan
+    first: Sequence[str]
+    snapshot: Snapshot
+    conditions: RunConditions
+    patterns: Sequence[Mapping[str, Any]]
+    owners: Sequence[Mapping[str, Any]]
+    begun: datetime
+
+
+def plan(chosen: PlanOptions) -> Report:
+    """The effect that each policy in the files would have now."""
+    if chosen.validate_only:
+        return validated(chosen.target, chosen.files)
+    scans = scan_clusters(chosen.target, chosen.files, chosen.activity)
+    every = [_plan_one(scan, policy) for scan in scans.every for policy in scan.policies]
+    every.sort(key=lambda planned: planned.policy.key)
+    shown = [_document(planned, chosen.summary) for planned in every]
+    document = {"policies": shown, "notes": scans.notes, "errors": scans.errors}
+    matched = sorted({name for planned in every for name in planned.made.matched})
+    tables = [_table(planned, each) for planned, each in zip(every, shown, strict=True)]
+    exit_code = _WOULD_ACT if matched and chosen.detailed_exitcode else 0
+    return Report(document, matched, tables, scans.notes, scans.errors, exit_code)
+
+
+def _plan_one(scan: Scan, policy: Policy) -> _Planned:
+    found = scan.observation.verdicts[policy.key]
+    verdicts = Verdicts.of(found[name] for name in sorted(found))
+    conditions = scan.observation.conditions
+    # In a dry run, each match is due, as if the grace period had elapsed.
+    dry = replace(policy, mode=Mode.DRY_RUN)
+    made = make_plan(dry, verdicts, {}, conditions, datetime.now(UTC))
+    first = made.due[: max_deletions(dry.limits, conditions)] if made.refusal is None else ()
+    patterns = by_pattern(made, scan.snapshot.taken_at)
+    return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made), scan.begun)
+
+
+def _would(planned: _Planned) -> str:
+    """A one-line summary of what a run of the policy would do."""
+    policy, made = planned.policy, planned.made
+    text = f"{len(made.matched)} of {len(made.verdicts)} groups match"
+    if not made.matched:
+        return f"{text}: it would do nothing"
+    if policy.action is Action.ALERT:
+        return f"{text}: it would report them"
+    them = policy.action.describe_targets("them")
+    if made.refusal is not None:
+        why = f"{made.refusal.reason}: {made.refusal.message}"
+        return f"{text}: it would report them, and delete nothing: {why}"
+    pace = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
+    windows = f" ({'; '.join(map(str, policy.windows))})" if policy.windows else ""
+    later = f"and delete {them} after {format_duration(policy.grace_period)}{windows}{pace}"
+    if policy.mode is Mode.DRY_RUN:
+        return f"{text}: it would report them; mode Enforce would mark them {later}"
+    return f"{text}: it would mark them {later}"
+
+
+def _table(planned: _Planned, document: Document) -> Table:
+    """document: of the same plan; without groups it is a summary."""
+    policy, made, now, summary = planned.policy, planned.made, planned.snapshot.taken_at, "groups" not in document
+    heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
+    if summary or len(made.matched) > _MANY:
+        heading += [f"  {pattern_line(found)}" for found in planned.patterns]
+        heading += [f"  {owner_line(found)}" for found in planned.owners]
+    heading += [f"  {line}" for line in first_clean_up(made, planned.conditions)]
+    lags = [f"  {text}"] if (text := skipped_by_latest(made.verdicts[name] for name in made.matched)) else []
+    if policy.action is Action.DELETE:
+        heading += lags
+    if programs := programs_line(made.matched):
+        heading.append(f"  {programs}")
+    assumed = assumption(policy)
+    if assumed is not None and made.verdicts:
+        heading.append(f"  {assumed}")
+    late = warns_late(made, planned.snapshot)
+    if late is not None:
+        heading.append(f"  {late}")
+    if summary:
+        return Table((), (), heading, unwatched=lags)
+    verdicts = made.verdicts.values()
+    # Not a list: a plan may have a million groups.
+    rows = (
+        group
+        | {
+            "lastUse": last_use(verdict, now),
+            "found": matched_because(verdict, planned.begun) if verdict.matches else None,
+        }
+        for group, verdict in zip(document["groups"], verdicts, strict=True)
+    )
+    table = Table.of(rows, _COLUMNS, heading)
+    return replace(table, watched=[_watched(verdict) for verdict in verdicts], unwatched=lags)
+
+
+def assumption(policy: Policy) -> str | None:
+    """A one-line text on what the plan assumes."""
+    if policy.when.unchanged_for is None:
+        return None
+    wanted = format_duration(policy.when.unchanged_for)
+    return f"assumed: every group that is Empty now was seen unchanged for {wanted}"
 
 
 def by_pattern(made: Plan, now: datetime) -> list[dict[str, Any]]:
@@ -118,138 +243,6 @@ def _duration(policy: Policy, due: int, per_run: int) -> str:
     runs = -(-due // per_run)
     windows = " of open windows" if policy.windows else ""
     return f"{runs:,} run{'s' if runs != 1 else ''}, {format_duration(runs * policy.interval)}{windows}"
-
-
-# More matches are also counted by pattern and owner.
-_MANY = 20
-
-
-# Deleted topics of a match.
-_TOPICS = 10
-
-
-# As of `terraform plan`.
-_WOULD_ACT = 2
-
-
-_COLUMNS = (
-    Column("GROUP"),
-    Column("STATE", coloured=True),
-    Column("TYPE"),
-    Column("PROTOCOL-TYPE", cell=lambda d: d["protocolType"] or None, wide=True),
-    Column("VERDICT", coloured=True),
-    Column("REASON", cell=lambda d: d.get("reason")),
-    Column("OWNER", cell=lambda d: d.get("owner"), wide=True),
-    Column("LAST-USE", "lastUse", wide=True),
-    Column("MESSAGE", cell=lambda d: d.get("message") if "reason" in d else d["found"]),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run.
-
-    patterns, owners: see `by_pattern` and `by_owner`. begun: see `Scan`.
-    """
-
-    policy: Policy
-    made: Plan
-    first: Sequence[str]
-    snapshot: Snapshot
-    conditions: RunConditions
-    patterns: Sequence[Mapping[str, Any]]
-    owners: Sequence[Mapping[str, Any]]
-    begun: datetime
-
-
-def plan(chosen: PlanOptions) -> Report:
-    """The effect that each policy in the files would have now."""
-    if chosen.validate_only:
-        return validated(chosen.target, chosen.files)
-    scans = scan_clusters(chosen.target, chosen.files, chosen.activity)
-    every = [_plan_one(scan, policy) for scan in scans.every for policy in scan.policies]
-    every.sort(key=lambda planned: planned.policy.key)
-    shown = [_document(planned, chosen.summary) for planned in every]
-    document = {"policies": shown, "notes": scans.notes, "errors": scans.errors}
-    matched = sorted({name for planned in every for name in planned.made.matched})
-    tables = [_table(planned, each) for planned, each in zip(every, shown, strict=True)]
-    exit_code = _WOULD_ACT if matched and chosen.detailed_exitcode else 0
-    return Report(document, matched, tables, scans.notes, scans.errors, exit_code)
-
-
-def _plan_one(scan: Scan, policy: Policy) -> _Planned:
-    found = scan.observation.verdicts[policy.key]
-    verdicts = Verdicts.of(found[name] for name in sorted(found))
-    conditions = scan.observation.conditions
-    # In a dry run, each match is due, as if the grace period had elapsed.
-    dry = replace(policy, mode=Mode.DRY_RUN)
-    made = make_plan(dry, verdicts, {}, conditions, datetime.now(UTC))
-    first = made.due[: max_deletions(dry.limits, conditions)] if made.refusal is None else ()
-    patterns = by_pattern(made, scan.snapshot.taken_at)
-    return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made), scan.begun)
-
-
-def assumption(policy: Policy) -> str | None:
-    """A one-line text on what the plan assumes."""
-    if policy.when.unchanged_for is None:
-        return None
-    wanted = format_duration(policy.when.unchanged_for)
-    return f"assumed: every group that is Empty now was seen unchanged for {wanted}"
-
-
-def _would(planned: _Planned) -> str:
-    """A one-line summary of what a run of the policy would do."""
-    policy, made = planned.policy, planned.made
-    text = f"{len(made.matched)} of {len(made.verdicts)} groups match"
-    if not made.matched:
-        return f"{text}: it would do nothing"
-    if policy.action is Action.ALERT:
-        return f"{text}: it would report them"
-    them = policy.action.describe_targets("them")
-    if made.refusal is not None:
-        why = f"{made.refusal.reason}: {made.refusal.message}"
-        return f"{text}: it would report them, and delete nothing: {why}"
-    pace = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
-    windows = f" ({'; '.join(map(str, policy.windows))})" if policy.windows else ""
-    later = f"and delete {them} after {format_duration(policy.grace_period)}{windows}{pace}"
-    if policy.mode is Mode.DRY_RUN:
-        return f"{text}: it would report them; mode Enforce would mark them {later}"
-    return f"{text}: it would mark them {later}"
-
-
-def _table(planned: _Planned, document: Document) -> Table:
-    """document: of the same plan; without groups it is a summary."""
-    policy, made, now, summary = planned.policy, planned.made, planned.snapshot.taken_at, "groups" not in document
-    heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
-    if summary or len(made.matched) > _MANY:
-        heading += [f"  {pattern_line(found)}" for found in planned.patterns]
-        heading += [f"  {owner_line(found)}" for found in planned.owners]
-    heading += [f"  {line}" for line in first_clean_up(made, planned.conditions)]
-    lags = [f"  {text}"] if (text := skipped_by_latest(made.verdicts[name] for name in made.matched)) else []
-    if policy.action is Action.DELETE:
-        heading += lags
-    if programs := programs_line(made.matched):
-        heading.append(f"  {programs}")
-    assumed = assumption(policy)
-    if assumed is not None and made.verdicts:
-        heading.append(f"  {assumed}")
-    late = warns_late(made, planned.snapshot)
-    if late is not None:
-        heading.append(f"  {late}")
-    if summary:
-        return Table((), (), heading, unwatched=lags)
-    verdicts = made.verdicts.values()
-    # Not a list: a plan may have a million groups.
-    rows = (
-        group
-        | {
-            "lastUse": last_use(verdict, now),
-            "found": matched_because(verdict, planned.begun) if verdict.matches else None,
-        }
-        for group, verdict in zip(document["groups"], verdicts, strict=True)
-    )
-    table = Table.of(rows, _COLUMNS, heading)
-    return replace(table, watched=[_watched(verdict) for verdict in verdicts], unwatched=lags)
 
 
 def _watched(verdict: Verdict) -> tuple[object, ...]:
@@ -377,9 +370,6 @@ def judged(name: str, verdict: Verdict, begun: datetime) -> dict[str, Any]:
         **({} if verdict.expires is None else {"expiresTime": timestamp(verdict.expires)}),
         **_last_client(verdict),
     }
-
-
-_SHOWN = {"Passed": "passed", "NotReached": "not reached", "Skips": "skips"}
 
 
 @dataclass(frozen=True, slots=True)

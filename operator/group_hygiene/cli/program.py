@@ -31,6 +31,18 @@ from group_hygiene.telemetry.logs import FORMS, configure
 _INTERRUPTED = 130
 # Errors of a write: a full disk, an exceeded quota, or a closed terminal or file.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+_CATALOGUE = (
+    Column("PROGRAM"),
+    Column("GROUPS", cell=lambda d: ", ".join(d["groups"]) or "given by users"),
+    Column("COMMITS"),
+    Column("EMPTY-AND-NEEDED", "needed"),
+    Column("ADVICE", wide=True),
+    Column("SEEN", wide=True),
+)
+_CRDS = ("KafkaConnection", "GroupPolicy", "GroupRestore", "GroupKeep")
+_SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+# cobra's ShellCompDirectiveDefault, which completes file names, and ShellCompDirectiveNoFileComp.
+_FILES, _NO_FILES = ":0", ":4"
 
 
 class CommandLine(click.Group):
@@ -238,20 +250,6 @@ def operator(chosen: ServeOptions) -> int:
         logging.getLogger(__name__).critical("%s", error, exc_info=None if ours else error)
         return 1
     return 0
-
-
-_CATALOGUE = (
-    Column("PROGRAM"),
-    Column("GROUPS", cell=lambda d: ", ".join(d["groups"]) or "given by users"),
-    Column("COMMITS"),
-    Column("EMPTY-AND-NEEDED", "needed"),
-    Column("ADVICE", wide=True),
-    Column("SEEN", wide=True),
-)
-_CRDS = ("KafkaConnection", "GroupPolicy", "GroupRestore", "GroupKeep")
-_SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
-# cobra's ShellCompDirectiveDefault, which completes file names, and ShellCompDirectiveNoFileComp.
-_FILES, _NO_FILES = ":0", ":4"
 
 
 @click.command()

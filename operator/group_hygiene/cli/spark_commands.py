@@ -39,6 +39,9 @@ from group_hygiene.spec.owners import NO_OWNERS
 if TYPE_CHECKING:
     from group_hygiene.pipeline.jobs import Options
 
+_period: dict[str, Any] = {"type": duration, "metavar": "DURATION", "show_default": True}
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
@@ -189,7 +192,6 @@ class ReadOptions:
     )
 
 
-_period: dict[str, Any] = {"type": duration, "metavar": "DURATION", "show_default": True}
 _commits_option = click.option(
     "--keep-every-commit",
     **_period,
@@ -297,9 +299,6 @@ def _run(
         if work.every is None:
             raise
     return 0
-
-
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
