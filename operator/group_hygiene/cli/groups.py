@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LAG = Column("LAG", cell=lambda d: d.get("lag"), number=True)
 _STATE = Column("STATE", coloured=True)
 _PROTOCOL_TYPE = Column("PROTOCOL-TYPE", cell=lambda d: d["protocolType"] or None)
-_COORDINATOR = Column("COORDINATOR", cell=lambda d: _at(d["coordinator"]))
+_COORDINATOR = Column("COORDINATOR", cell=lambda d: d["coordinator"] and "{address} ({id})".format(**d["coordinator"]))
 _LISTED = (
     Column("GROUP"),
     _STATE,
@@ -141,11 +141,6 @@ def listed_group(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:
     return _identity(group) | known | {"coordinator": _broker(cluster, group.coordinator)}
 
 
-def groups_table(documents: Sequence[Document], with_lag: bool) -> Table:
-    """The groups of `described_group`; with_lag: with the column LAG."""
-    return Table.of(documents, (*_DESCRIBED, _LAG) if with_lag else _DESCRIBED)
-
-
 def described_group(found: NamedGroups, name: str, description: Description, positions: Positions) -> dict[str, Any]:
     """One described group as JSON; `lag` and `partitions` only if its positions were requested and could be read."""
     return (
@@ -204,10 +199,6 @@ def _identity(group: Group) -> dict[str, Any]:
 
 def _broker(cluster: Cluster, broker: int | None) -> dict[str, Any] | None:
     return None if broker is None else {"id": broker, "address": cluster.brokers.get(broker, "")}
-
-
-def _at(broker: Document | None) -> str | None:
-    return None if broker is None else f"{broker['address']} ({broker['id']})"
 
 
 def _assignment(partitions: Sequence[Document]) -> str | None:
@@ -307,7 +298,7 @@ def describe(target: ChosenCluster, names: Sequence[str], members: bool, with_of
     notes, errors = [*found.notes, *read.notes], _errors(found, read)
     groups = [described_group(found, name, d, read.positions) for name, d in found.readable.items()]
     document = {"clusterID": found.cluster.id, "groups": groups, "notes": notes, "errors": errors}
-    tables = [groups_table(groups, with_offsets)]
+    tables = [Table.of(groups, (*_DESCRIBED, _LAG) if with_offsets else _DESCRIBED)]
     if members:
         tables.append(members_table(groups))
     if with_offsets:

@@ -421,11 +421,18 @@ def explain(target: ChosenCluster, name: str, files: Sequence[str], activity: Ac
         notes += [f"there is no group {printable(name)} in the cluster of KafkaConnection {key}" for key in elsewhere]
     every = [_explain_one(scan, policy, name) for scan in there for policy in scan.policies]
     every.sort(key=lambda explained: explained.policy.key)
-    document = {"policies": [_explained_document(explained) for explained in every], "notes": notes, "errors": errors}
+    shown = [
+        {
+            "namespace": one.policy.namespace,
+            "name": one.policy.name,
+            "group": None if one.verdict is None else judged(name, one.verdict, one.begun),
+            "checks": [asdict(step) for step in one.steps],
+        }
+        for one in every
+    ]
     matches = [name] if any(one.verdict is not None and one.verdict.matches for one in every) else []
-    return Report(
-        document, matches, [_explained_table(explained, target.verbose) for explained in every], notes, errors
-    )
+    tables = [_explained_table(one, target.verbose) for one in every]
+    return Report({"policies": shown, "notes": notes, "errors": errors}, matches, tables, notes, errors)
 
 
 def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
@@ -496,13 +503,3 @@ def _explained_table(explained: _Explained, verbose: bool) -> Table:
     passed = sum(step.result == "Passed" for step in explained.steps)
     decided = f"{passed} checks passed" if skip is None else f"decided by {skip.check}: {skip.why}"
     return Table((), (), [*heading, f"  {decided}"])
-
-
-def _explained_document(explained: _Explained) -> dict[str, Any]:
-    policy, verdict = explained.policy, explained.verdict
-    return {
-        "namespace": policy.namespace,
-        "name": policy.name,
-        "group": None if verdict is None else judged(explained.group.id, verdict, explained.begun),
-        "checks": [asdict(step) for step in explained.steps],
-    }
