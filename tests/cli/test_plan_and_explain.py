@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import group_hygiene.cli
-from group_hygiene.cli.plans import protection_errors
+from group_hygiene.cli.manifests import protection_errors
 from group_hygiene.decide import checks
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids

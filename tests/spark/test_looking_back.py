@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,11 +71,13 @@ class Asked:
 
     def __call__(self, *arguments: object) -> Answer:
         words = [*(str(argument) for argument in arguments), "--warehouse", self._warehouse]
-        given = backtests.backtest.make_context("backtest", words).params
-        manifests = read_manifests(given["files"], given["namespace"])
-        policies, errors = backtests._triable(manifests, given["offsets_retention"])
-        found = run(self._spark, self._warehouse, policies, backtests._terms(manifests, given))
-        code = show(backtests.answer(found, manifests, errors, given), given["output"])
+        params = backtests.backtest.make_context("backtest", words).params
+        names = [each.name for each in fields(backtests.BacktestOptions) if each.name in params]
+        chosen = backtests.BacktestOptions(**{name: params[name] for name in names})
+        manifests = read_manifests(chosen.files, chosen.namespace)
+        policies, errors = backtests._triable(manifests, chosen.offsets_retention)
+        found = run(self._spark, self._warehouse, policies, backtests._terms(manifests, chosen))
+        code = show(backtests.answer(found, manifests, errors, chosen), chosen.output)
         return Answer(code, *self._capsys.readouterr())
 
 

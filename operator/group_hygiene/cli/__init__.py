@@ -10,11 +10,10 @@ offsets, `keep` writes to the ledger; the others only read.
     backtests       backtest
     options         options that several commands share
     target          connects a client by the options; the namespace of the current context
-    manifests       reads YAML files; parses policies and connections, and collects all errors
+    manifests       policies and connections of YAML files, with all errors; scans of their clusters
     output          tables, CSV, JSON, YAML, names, notes and progress; the rows that changed, again and again
     groups          list, describe and offsets
-    plans           plan
-    explanations    explain
+    plans           plan and explain
     history         history and restore; opens the ledger for all commands
     keep_requests   keep
     deletions       delete and delete-offsets

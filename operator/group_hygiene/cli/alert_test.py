@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from group_hygiene.alerts.messages import body, post, read_endpoint
 from group_hygiene.alerts.outbox import receiver_not_found
 from group_hygiene.alerts.state import AlertType, Item, Status
 from group_hygiene.cli.output import Column, Report, Table, working
-from group_hygiene.cli.target import open_api, read_object
+from group_hygiene.cli.target import current_namespace, open_api, read_object
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES
 from group_hygiene.errors import HygieneError, UsageError
 from group_hygiene.model import reasons
@@ -24,6 +22,7 @@ from group_hygiene.spec.connection import Connection, Receiver, parse_connection
 from group_hygiene.spec.policy import Policy, parse_policy
 
 if TYPE_CHECKING:
+    from group_hygiene.cli.commands import TestOptions
     from group_hygiene.controller.api import Api
 
 # Alertmanager shows the test alert no longer than this.
@@ -31,26 +30,14 @@ _SHOWN_FOR = timedelta(minutes=10)
 _COLUMNS = tuple(map(Column, ("RECEIVER", "TYPE", "RESULT", "REASON", "MESSAGE")))
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The receivers to test: of a connection or a policy, by name. receiver: only this one. allowed: see egress."""
-
-    namespace: str
-    connection: str | None
-    policy: str | None
-    receiver: str | None
-    allowed: Sequence[str]
-    context: str | None = None
-    kubeconfig: Path | None = None
-
-
-def send_tests(wanted: Wanted) -> Report:
+def send_tests(wanted: TestOptions) -> Report:
     """Send to all receivers at once; one result for each. Raises HygieneError if there is no receiver."""
+    namespace = wanted.namespace or current_namespace(wanted.context, wanted.kubeconfig)
     egress = parse_egress(wanted.allowed)
     with working("reading from Kubernetes"):
         api = open_api(wanted.context, wanted.kubeconfig)
         policy = None
-        namespace, name = wanted.namespace, wanted.connection or ""
+        name = wanted.connection or ""
         if wanted.policy is not None:
             policy = parse_policy(read_object(api, POLICIES, namespace, wanted.policy))
             namespace, name = policy.connection_namespace, policy.connection_name

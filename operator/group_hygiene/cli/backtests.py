@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from group_hygiene.cli.options import duration, file_option, output_option, past, since
+from group_hygiene.cli.options import as_record, duration, file_option, option, output_option, past, shared, since
 from group_hygiene.cli.output import Column, Document, Report, Table, show
-from group_hygiene.cli.spark_commands import needs_spark, progress_printer, spark_options
+from group_hygiene.cli.spark_commands import SparkOptions, needs_spark, progress_printer, spark_options
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.fields import format_duration, whole_seconds
 from group_hygiene.spec.policy import Action, Policy
@@ -51,42 +52,50 @@ _ASSUMPTIONS = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacktestOptions:
+    """Options of `backtest`."""
+
+    files: tuple[str, ...] = shared(file_option)
+    start: datetime | timedelta | None = option(
+        "--from",
+        type=since,
+        metavar="TIME",
+        help="Start: a day (2026-10-01), a time, or a duration before --to (30d).  [default: all]",
+    )
+    end: datetime | None = option(
+        "--to", type=past, metavar="TIME", help="End: a day or a time.  [default: the last read of the log]"
+    )
+    step: timedelta = option(
+        "--step",
+        type=duration,
+        metavar="DURATION",
+        default="1d",
+        show_default=True,
+        help="Time steps of the output. Checks of groups follow the interval of each policy.",
+    )
+    max_regret: int | None = option(
+        "--max-regret",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Exit with code 3 if more deletions than this are regretted.",
+    )
+    offsets_retention: timedelta | None = option(
+        "--offsets-retention",
+        type=duration,
+        metavar="DURATION",
+        help="offsets.retention.minutes of the brokers; required for expiresWithin and for the reason ExpiresFirst.",
+    )
+    namespace: str = option(
+        "-n", "--namespace", default="default", metavar="NAME", help="Namespace of objects in files without one."
+    )
+    output: str = shared(output_option)
+    spark: SparkOptions = shared(spark_options)
+
+
 @click.command()
-@file_option
-@click.option(
-    "--from",
-    "start",
-    type=since,
-    metavar="TIME",
-    help="Start: a day (2026-10-01), a time, or a duration before --to (30d).  [default: all]",
-)
-@click.option(
-    "--to", "end", type=past, metavar="TIME", help="End: a day or a time.  [default: the last read of the log]"
-)
-@click.option(
-    "--step",
-    type=duration,
-    metavar="DURATION",
-    default="1d",
-    show_default=True,
-    help="Time steps of the output. Checks of groups follow the interval of each policy.",
-)
-@click.option(
-    "--max-regret",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Exit with code 3 if more deletions than this are regretted.",
-)
-@click.option(
-    "--offsets-retention",
-    type=duration,
-    metavar="DURATION",
-    help="offsets.retention.minutes of the brokers; required for expiresWithin and for the reason ExpiresFirst.",
-)
-@click.option("-n", "--namespace", default="default", metavar="NAME", help="Namespace of objects in files without one.")
-@output_option
-@spark_options
-def backtest(output: str, **given: Any) -> int:
+@as_record("chosen", BacktestOptions)
+def backtest(chosen: BacktestOptions) -> int:
     """Try GroupPolicies on the past. Shows which groups each would have deleted, and which of them were used later.
 
     Reads only the tables of `group-hygiene pipeline`: no Kafka, no Kubernetes. The operator's own checks judge each
@@ -105,39 +114,38 @@ def backtest(output: str, **given: Any) -> int:
     with needs_spark():
         from group_hygiene.pipeline import jobs
         from group_hygiene.pipeline.backtest.run import backtest as run
-        from group_hygiene.pipeline.jobs import Options
     from group_hygiene.cli.manifests import read_manifests
 
-    manifests = read_manifests(given["files"], given["namespace"])
-    policies, errors = _triable(manifests, given["offsets_retention"])
+    manifests = read_manifests(chosen.files, chosen.namespace)
+    policies, errors = _triable(manifests, chosen.offsets_retention)
     if not policies:
-        raise UsageError("; ".join(_untriable(manifests, given["offsets_retention"]).values()))
-    terms = _terms(manifests, given)
-    warehouse = jobs.warehouse_uri(given["warehouse"])
+        raise UsageError("; ".join(_untriable(manifests, chosen.offsets_retention).values()))
+    terms = _terms(manifests, chosen)
+    warehouse = jobs.warehouse_uri(chosen.spark.warehouse)
     progress = progress_printer()
     found = jobs.once(
-        Options(**given["spark"]),
+        chosen.spark.session(),
         lambda spark: run(spark, warehouse, policies, terms, progress),
         progress,
     )
-    report = answer(found, manifests, errors, given)
-    shown = show(report, output)
+    report = answer(found, manifests, errors, chosen)
+    shown = show(report, chosen.output)
     # Too much regret decides the exit code, also if another policy could not be tried.
     return report.exit_code or shown
 
 
-def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: Mapping[str, Any]) -> Report:
-    """The results in every format. errors: policies that were not tried, and why. given: as above."""
-    regretted, max_regret = sum(tried.regret for tried in found.tried), given["max_regret"]
+def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], chosen: BacktestOptions) -> Report:
+    """The results in every format. errors: policies that were not tried, and why."""
+    regretted, max_regret = sum(tried.regret for tried in found.tried), chosen.max_regret
     errors = [*errors, *found.untried]
     notes = [
         _ASSUMPTIONS,
         f"the tables end at {_time(found.reach.read_at)}: groups that are used again later are not known",
         f"the files that were read have {_counted(found.reach.bytes, 'byte')}",
     ]
-    untriable = _untriable(manifests, given["offsets_retention"])
+    untriable = _untriable(manifests, chosen.offsets_retention)
     notes += [text for text in untriable.values() if text not in errors]
-    asked = given["start"]
+    asked = chosen.start
     asked = found.steps.end - asked if isinstance(asked, timedelta) else asked
     if asked is not None and asked < found.reach.began:
         notes.append(f"there is no history before {_time(found.reach.began)}, which is later than --from")
@@ -173,11 +181,11 @@ def _triable(manifests: Manifests, retention: timedelta | None) -> tuple[list[Po
     return [policy for policy in manifests.policies if policy.key not in why], errors
 
 
-def _terms(manifests: Manifests, given: Mapping[str, Any]) -> Terms:
+def _terms(manifests: Manifests, chosen: BacktestOptions) -> Terms:
     from group_hygiene.pipeline.backtest.run import Terms
 
     protect = {key: connection.protect for key, connection in manifests.connections.items()}
-    return Terms(given["start"], given["end"], given["step"], given["offsets_retention"], protect)
+    return Terms(chosen.start, chosen.end, chosen.step, chosen.offsets_retention, protect)
 
 
 def _untriable(manifests: Manifests, retention: timedelta | None) -> dict[str, str]:

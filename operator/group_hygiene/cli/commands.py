@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import click
 
@@ -17,43 +17,79 @@ from group_hygiene.cli.options import (
     ChosenCluster,
     Names,
     PageOption,
-    PlanOptions,
     activity_option,
+    as_record,
     connection_file_option,
+    context_option,
     duration,
     duration_between,
     expression,
     file_option,
-    grouped,
     groups_argument,
     kafka_text,
-    kubeconfig_options,
+    kubeconfig_option,
     ledger_option,
     moment,
+    option,
     output_option,
     pattern,
+    shared,
     short_output_option,
     target_options,
     user_name,
     watch_options,
-    with_options,
 )
-from group_hygiene.cli.output import is_verbose, printable, show, show_each
+from group_hygiene.cli.output import printable, show, show_each
 from group_hygiene.model.groups import GroupState, GroupType
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.patterns import Patterns
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
     """Options of `list`; an empty one, or None, selects all groups."""
 
-    states: tuple[tuple[GroupState, ...], ...]
-    types: tuple[tuple[GroupType, ...], ...]
-    patterns: tuple[str, ...]
-    regex: re.Pattern[str] | None
-    sort_by: str
-    lag: bool
+    states: tuple[tuple[GroupState, ...], ...] = option(
+        "--state",
+        type=Names(GroupState),
+        multiple=True,
+        metavar="STATE[,...]",
+        help="Only groups in one of these states, in Kafka's spelling: Empty, Stable, ...  [default: all]",
+    )
+    types: tuple[tuple[GroupType, ...], ...] = option(
+        "--type",
+        type=Names(GroupType, leave_out=[GroupType.UNKNOWN]),
+        multiple=True,
+        metavar="TYPE[,...]",
+        help="Only groups of one of these types: Classic, Consumer, Share, Streams. Brokers older than 3.8 list no "
+        "types: there every group is taken for Classic.  [default: all]",
+    )
+    patterns: tuple[str, ...] = option(
+        "--match",
+        type=pattern,
+        multiple=True,
+        metavar="PATTERN",
+        cls=PageOption,
+        help="Only groups whose whole id matches one of these patterns, as in a policy: * matches any characters, "
+        "{uuid} a UUID; docs/patterns.md has all placeholders.",
+    )
+    regex: re.Pattern[str] | None = option(
+        "--regex", type=expression, metavar="REGEX", help="Only groups whose whole id matches this expression."
+    )
+    sort_by: str = option(
+        "--sort-by",
+        type=click.Choice(["group", "state", "type", "owner", "coordinator", "lag"]),
+        default="group",
+        show_default=True,
+        help="Order of the groups; those that are equal in it are in the order of their ids. lag: the highest first, "
+        "with --lag.",
+    )
+    lag: bool = option(
+        "--lag", is_flag=True, help="Show the lag of each group. Reads the offsets of all groups that are listed."
+    )
+    every: timedelta | None = shared(watch_options)
+    output: str = shared(output_option)
+    target: ChosenCluster = shared(target_options)
 
     def fits(self) -> Callable[[str], bool]:
         """A predicate of group ids."""
@@ -62,50 +98,8 @@ class ListOptions:
 
 
 @click.command("list")
-@click.option(
-    "--state",
-    "states",
-    type=Names(GroupState),
-    multiple=True,
-    metavar="STATE[,...]",
-    help="Only groups in one of these states, in Kafka's spelling: Empty, Stable, ...  [default: all]",
-)
-@click.option(
-    "--type",
-    "types",
-    type=Names(GroupType, leave_out=[GroupType.UNKNOWN]),
-    multiple=True,
-    metavar="TYPE[,...]",
-    help="Only groups of one of these types: Classic, Consumer, Share, Streams. Brokers older than 3.8 list no types: "
-    "there every group is taken for Classic.  [default: all]",
-)
-@click.option(
-    "--match",
-    "patterns",
-    type=pattern,
-    multiple=True,
-    metavar="PATTERN",
-    cls=PageOption,
-    help="Only groups whose whole id matches one of these patterns, as in a policy: * matches any characters, {uuid} a "
-    "UUID; docs/patterns.md has all placeholders.",
-)
-@click.option("--regex", type=expression, metavar="REGEX", help="Only groups whose whole id matches this expression.")
-@click.option(
-    "--sort-by",
-    type=click.Choice(["group", "state", "type", "owner", "coordinator", "lag"]),
-    default="group",
-    show_default=True,
-    help="Order of the groups; those that are equal in it are in the order of their ids. lag: the highest first, "
-    "with --lag.",
-)
-@click.option(
-    "--lag", is_flag=True, help="Show the lag of each group. Reads the offsets of all groups that are listed."
-)
-@watch_options
-@output_option
-@target_options
-@grouped("chosen", ListOptions)
-def list_(target: ChosenCluster, output: str, chosen: ListOptions, every: timedelta | None) -> int:
+@as_record("chosen", ListOptions)
+def list_(chosen: ListOptions) -> int:
     """List the groups of a cluster with their state and type. In any state, and of all types.
 
     \b
@@ -121,7 +115,7 @@ def list_(target: ChosenCluster, output: str, chosen: ListOptions, every: timede
     """
     from group_hygiene.cli import groups
 
-    return show_each(lambda: groups.list_groups(target, chosen), output, every)
+    return show_each(lambda: groups.list_groups(chosen), chosen.output, chosen.every)
 
 
 @click.command()
@@ -168,24 +162,25 @@ def offsets(target: ChosenCluster, output: str, names: tuple[str, ...]) -> int:
     return show(groups.offsets(target, names), output)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Options of `plan`."""
+
+    files: tuple[str, ...] = shared(file_option)
+    activity: ActivitySpec | None = shared(activity_option)
+    detailed_exitcode: bool = option(
+        "--detailed-exitcode", is_flag=True, help="Exit with 2 instead of 0 if a group matches."
+    )
+    summary: bool = option("--summary", is_flag=True, help="Show only the summary of each policy, without its groups.")
+    validate_only: bool = option("--validate-only", is_flag=True, help="Only validate the files. Needs no Kafka.")
+    every: timedelta | None = shared(watch_options)
+    output: str = shared(output_option)
+    target: ChosenCluster = shared(target_options)
+
+
 @click.command()
-@file_option
-@activity_option
-@click.option("--detailed-exitcode", is_flag=True, help="Exit with 2 instead of 0 if a group matches.")
-@click.option("--summary", is_flag=True, help="Show only the summary of each policy, without its groups.")
-@click.option("--validate-only", is_flag=True, help="Only validate the files. Needs no Kafka.")
-@watch_options
-@output_option
-@target_options
-@grouped("options", PlanOptions)
-def plan(
-    target: ChosenCluster,
-    output: str,
-    files: tuple[str, ...],
-    activity: ActivitySpec | None,
-    options: PlanOptions,
-    every: timedelta | None,
-) -> int:
+@as_record("chosen", PlanOptions)
+def plan(chosen: PlanOptions) -> int:
     """Show the effect of GroupPolicies before they are applied. Changes nothing, and needs no Kubernetes.
 
     The command validates every document against the CRDs first; a mistake or an unknown field is an error. A
@@ -208,7 +203,7 @@ def plan(
     """
     from group_hygiene.cli import plans
 
-    return show_each(lambda: plans.plan(target, files, activity, options), output, every)
+    return show_each(lambda: plans.plan(chosen), chosen.output, chosen.every)
 
 
 @click.command()
@@ -229,9 +224,9 @@ def explain(
 
     Exit codes: 0 explained, 1 an error, or data that the checks need could not be read, or groups may be missing.
     """
-    from group_hygiene.cli import explanations
+    from group_hygiene.cli import plans
 
-    return show(explanations.explain(target, name, files, activity, is_verbose()), output)
+    return show(plans.explain(target, name, files, activity), output)
 
 
 @click.command()
@@ -270,28 +265,42 @@ def history(
     return show(ledger_history.history(target, names, since, ledger_topic, policy), output)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepOptions:
+    """Options of `keep`."""
+
+    names: tuple[str, ...] = shared(groups_argument)
+    period: timedelta | None = option(
+        "--for", type=duration, metavar="DURATION", help="Duration of the request: 30d, 12h, 1d12h."
+    )
+    why: str | None = option("--why", type=kafka_text, metavar="TEXT", help="Reason, for later readers.")
+    by: str | None = option(
+        "--by", type=kafka_text, metavar="NAME", help="Author of the request. Default: the user of this computer."
+    )
+    replace: bool = option("--replace", is_flag=True, help="Replace an existing request that lasts longer.")
+    ignore_not_found: bool = option(
+        "--ignore-not-found", is_flag=True, help="A group that does not exist is a note, not an error."
+    )
+    remove: bool = option("--remove", is_flag=True, help="Withdraw the request.")
+    create_ledger: bool = option(
+        "--create-ledger",
+        is_flag=True,
+        help="Create the topic of the ledger if there is none, as before the first policy that deletes; also for other "
+        "KafkaConnections of the namespace to the same cluster. An operator takes it over.",
+    )
+    ledger_topic: str | None = shared(ledger_option)
+    output: str = shared(output_option)
+    target: ChosenCluster = shared(target_options)
+
+    @property
+    def has_terms(self) -> bool:
+        """Whether an option of a new request is given."""
+        return any((self.period, self.why, self.by, self.replace, self.ignore_not_found, self.create_ledger))
+
+
 @click.command()
-@groups_argument
-@click.option("--for", "period", type=duration, metavar="DURATION", help="Duration of the request: 30d, 12h, 1d12h.")
-@click.option("--why", type=kafka_text, metavar="TEXT", help="Reason, for later readers.")
-@click.option(
-    "--by", type=kafka_text, metavar="NAME", help="Author of the request. Default: the user of this computer."
-)
-@click.option("--replace", is_flag=True, help="Replace an existing request that lasts longer.")
-@click.option("--ignore-not-found", is_flag=True, help="A group that does not exist is a note, not an error.")
-@click.option("--remove", is_flag=True, help="Withdraw the request.")
-@click.option(
-    "--create-ledger",
-    is_flag=True,
-    help="Create the topic of the ledger if there is none, as before the first policy that deletes; also for other "
-    "KafkaConnections of the namespace to the same cluster. An operator takes it over.",
-)
-@ledger_option
-@output_option
-@target_options
-def keep(
-    target: ChosenCluster, output: str, names: tuple[str, ...], ledger_topic: str | None, remove: bool, **terms: Any
-) -> int:
+@as_record("chosen", KeepOptions)
+def keep(chosen: KeepOptions) -> int:
     """Protect groups from all policies for a while.
 
     The request replaces an earlier one for the group; a request that lasts longer stays, unless --replace is given. A
@@ -309,58 +318,71 @@ def keep(
     from group_hygiene.cli import keep_requests
     from group_hygiene.errors import NotAllowed
 
+    target, names = chosen.target, chosen.names
     if not names:
         raise click.UsageError("a GROUP, or --from-file with groups, must be given")
-    if remove:
-        if any(terms.values()):
+    if chosen.remove:
+        if chosen.has_terms:
             raise click.UsageError("--remove can't be given with options of a new request, such as --for")
         try:
-            return show(keep_requests.remove(target, names, ledger_topic), output)
+            return show(keep_requests.remove(target, names, chosen.ledger_topic), chosen.output)
         except NotAllowed as error:
             raise keep_requests.refuse_removal(target, names, error) from None
-    if terms["period"] is None or not (terms["why"] or "").strip():
+    if chosen.period is None or not (chosen.why or "").strip():
         raise click.UsageError("--for and --why must be given")
-    create_ledger = terms.pop("create_ledger")
-    request = keep_requests.KeepTerms(**terms | {"by": terms["by"] or user_name()})
+    terms = keep_requests.KeepTerms(
+        chosen.period, chosen.why or "", chosen.by or user_name(), chosen.replace, chosen.ignore_not_found
+    )
     try:
-        report = keep_requests.keep(target, names, request, ledger_topic, create_ledger)
+        report = keep_requests.keep(target, names, terms, chosen.ledger_topic, chosen.create_ledger)
     except NotAllowed as error:
-        report = keep_requests.keep_by_object(target, names, request, error)
-    return show(report, output)
+        report = keep_requests.keep_by_object(target, names, terms, error)
+    return show(report, chosen.output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions:
+    """Options of `restore`."""
+
+    names: tuple[str, ...] = shared(groups_argument)
+    at: datetime | None = option(
+        "--at", type=moment, metavar="TIME", help="Restore the newest backup that is not newer. Default: the newest."
+    )
+    policy: str | None = option(
+        "--policy",
+        metavar="NAMESPACE/NAME",
+        help="Restore all groups that this GroupPolicy deleted since --deleted-after.",
+    )
+    deleted_after: datetime | None = option(
+        "--deleted-after", type=moment, metavar="TIME", help="Required with --policy: groups deleted since then."
+    )
+    out_of_range: str = option(
+        "--out-of-range",
+        type=click.Choice(["Skip", "Clamp"], case_sensitive=False),
+        default="Skip",
+        show_default=True,
+        help="For an offset that its partition no longer contains: skip it, or commit the nearest one.",
+    )
+    allow_unknown_topic_identity: bool = option(
+        "--allow-unknown-topic-identity",
+        is_flag=True,
+        help="Restore also on brokers below 2.8, which have no topic ids.",
+    )
+    overwrite_later: bool = option(
+        "--overwrite-later",
+        is_flag=True,
+        help="Commit the saved offset also where a client committed a later one since: the records from there on are "
+        "delivered again. Use --preview first.",
+    )
+    preview: bool = option("--preview", is_flag=True, help="Show the result without changing anything.")
+    ledger_topic: str | None = shared(ledger_option)
+    output: str = shared(output_option)
+    target: ChosenCluster = shared(target_options)
 
 
 @click.command()
-@groups_argument
-@click.option(
-    "--at", type=moment, metavar="TIME", help="Restore the newest backup that is not newer. Default: the newest."
-)
-@click.option(
-    "--policy", metavar="NAMESPACE/NAME", help="Restore all groups that this GroupPolicy deleted since --deleted-after."
-)
-@click.option("--deleted-after", type=moment, metavar="TIME", help="Required with --policy: groups deleted since then.")
-@click.option(
-    "--out-of-range",
-    type=click.Choice(["Skip", "Clamp"], case_sensitive=False),
-    default="Skip",
-    show_default=True,
-    help="For an offset that its partition no longer contains: skip it, or commit the nearest one.",
-)
-@click.option(
-    "--allow-unknown-topic-identity", is_flag=True, help="Restore also on brokers below 2.8, which have no topic ids."
-)
-@click.option(
-    "--overwrite-later",
-    is_flag=True,
-    help="Commit the saved offset also where a client committed a later one since: the records from there on are "
-    "delivered again. Use --preview first.",
-)
-@click.option("--preview", is_flag=True, help="Show the result without changing anything.")
-@ledger_option
-@output_option
-@target_options
-def restore(
-    target: ChosenCluster, output: str, names: tuple[str, ...], preview: bool, ledger_topic: str | None, **wanted: Any
-) -> int:
+@as_record("chosen", RestoreOptions)
+def restore(chosen: RestoreOptions) -> int:
     """Restore the committed offsets of deleted groups. Needs groups without members.
 
     Restore a group before you start its clients: those with auto.offset.reset=latest skip the records that waited, and
@@ -380,36 +402,29 @@ def restore(
     from group_hygiene.cli.history import restore_groups
     from group_hygiene.restore.restorable import OutOfRange, RestoreRequest
 
-    if bool(names) == bool(wanted["policy"]):
+    if bool(chosen.names) == bool(chosen.policy):
         raise click.UsageError("either GROUP... (or --from-file) or --policy must be given")
-    if bool(wanted["policy"]) != bool(wanted["deleted_after"]):
+    if bool(chosen.policy) != bool(chosen.deleted_after):
         raise click.UsageError("--deleted-after must be given with --policy, and only with it")
-    wanted["out_of_range"] = OutOfRange(wanted["out_of_range"])
-    request = RestoreRequest(id=f"cli-{secrets.token_hex(8)}", groups=names, **wanted)
-    return show(restore_groups(target, request, preview, ledger_topic), output)
+    request = RestoreRequest(
+        id=f"cli-{secrets.token_hex(8)}",
+        groups=chosen.names,
+        policy=chosen.policy,
+        deleted_after=chosen.deleted_after,
+        at=chosen.at,
+        out_of_range=OutOfRange(chosen.out_of_range),
+        allow_unknown_topic_identity=chosen.allow_unknown_topic_identity,
+        overwrite_later=chosen.overwrite_later,
+    )
+    return show(restore_groups(chosen.target, request, chosen.preview, chosen.ledger_topic), chosen.output)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """Options of both commands. yes: don't ask."""
+    """Options of `delete` and `delete-offsets`."""
 
-    names: tuple[str, ...]
-    unused_for: timedelta
-    force: bool
-    backup_retention: timedelta
-    by: str | None
-    yes: bool
-    preview: bool
-    connection_file: str | None
-    without_connection: bool
-    ledger_topic: str | None
-    create_ledger: bool
-
-
-# The options of both commands, which get them as one `chosen`.
-_delete_options = with_options(
-    groups_argument,
-    click.option(
+    names: tuple[str, ...] = shared(groups_argument)
+    unused_for: timedelta = option(
         "--unused-for",
         type=duration_between("10m", "30d"),
         metavar="DURATION",
@@ -417,46 +432,44 @@ _delete_options = with_options(
         show_default=True,
         help="Delete nothing that was used within this time, by __consumer_offsets: no group with a commit or a "
         "member, and no offsets of a topic with a commit, or of a group whose members changed. From 10m to 30d.",
-    ),
-    click.option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay."),
-    click.option(
+    )
+    force: bool = option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay.")
+    backup_retention: timedelta = option(
         "--backup-retention",
         type=duration_between("1h", "365d"),
         metavar="DURATION",
         default="30d",
         show_default=True,
         help="For how long `restore` can bring back what was deleted, from 1h to 365d.",
-    ),
-    click.option(
+    )
+    by: str | None = option(
         "--by", type=kafka_text, metavar="NAME", help="Your name, for history. Default: the user of this computer."
-    ),
-    click.option(
+    )
+    yes: bool = option(
         "--yes",
         is_flag=True,
         help="Don't ask for confirmation. Needs --connection, --connection-file or --without-connection.",
-    ),
-    click.option("--preview", is_flag=True, help="Show the result without changing anything."),
-    connection_file_option,
-    click.option(
+    )
+    preview: bool = option("--preview", is_flag=True, help="Show the result without changing anything.")
+    connection_file: str | None = shared(connection_file_option)
+    without_connection: bool = option(
         "--without-connection",
         is_flag=True,
         help="With --yes: no KafkaConnection protects groups of this cluster or limits deletions.",
-    ),
-    ledger_option,
-    click.option(
+    )
+    ledger_topic: str | None = shared(ledger_option)
+    create_ledger: bool = option(
         "--create-ledger",
         is_flag=True,
         help="Create the topic of the ledger if there is none. An operator takes it over.",
-    ),
-    output_option,
-    target_options,
-    grouped("chosen", DeleteOptions),
-)
+    )
+    output: str = shared(output_option)
+    target: ChosenCluster = shared(target_options)
 
 
 @click.command()
-@_delete_options
-def delete(target: ChosenCluster, output: str, chosen: DeleteOptions) -> int:
+@as_record("chosen", DeleteOptions)
+def delete(chosen: DeleteOptions) -> int:
     """Delete groups that no client uses, with a backup. The checks are those of a GroupPolicy, without a grace period.
 
     Not deleted are groups in use, protected groups, groups that a user asked to keep, and groups that were used lately,
@@ -473,7 +486,7 @@ def delete(target: ChosenCluster, output: str, chosen: DeleteOptions) -> int:
 
     Exit codes: 0 all groups are deleted, or would be, 1 an error, or a group is not deleted.
     """
-    return _delete(target, output, chosen, ())
+    return _delete(chosen, ())
 
 
 @click.command("delete-offsets")
@@ -486,8 +499,8 @@ def delete(target: ChosenCluster, output: str, chosen: DeleteOptions) -> int:
     metavar="TOPIC",
     help="A topic whose committed offsets to delete; repeatable.",
 )
-@_delete_options
-def delete_offsets(target: ChosenCluster, output: str, chosen: DeleteOptions, topics: tuple[str, ...]) -> int:
+@as_record("chosen", DeleteOptions)
+def delete_offsets(chosen: DeleteOptions, topics: tuple[str, ...]) -> int:
     """Delete offsets of topics that a group in use no longer reads, with a backup. The group and other offsets stay.
 
     A group is refused unless it is Stable, no member subscribes to one of the topics or is assigned a partition of it,
@@ -505,16 +518,16 @@ def delete_offsets(target: ChosenCluster, output: str, chosen: DeleteOptions, to
     """
     if not all(topics):
         raise click.UsageError("TOPIC must not be empty")
-    return _delete(target, output, chosen, topics)
+    return _delete(chosen, topics)
 
 
-def _delete(target: ChosenCluster, output: str, chosen: DeleteOptions, topics: Sequence[str]) -> int:
+def _delete(chosen: DeleteOptions, topics: Sequence[str]) -> int:
     from group_hygiene.cli import deletions
     from group_hygiene.reconcile import DeletionRequest
 
-    if target.connection is not None and chosen.connection_file is not None:
+    if chosen.target.connection is not None and chosen.connection_file is not None:
         raise click.UsageError("--connection and --connection-file can't be given together")
-    known = target.connection is not None or chosen.connection_file is not None
+    known = chosen.target.connection is not None or chosen.connection_file is not None
     if known and chosen.without_connection:
         raise click.UsageError("--without-connection can't be given with --connection or --connection-file")
     if chosen.yes and not (known or chosen.without_connection or chosen.preview):
@@ -550,7 +563,7 @@ def _delete(target: ChosenCluster, output: str, chosen: DeleteOptions, topics: S
         backup_retention=chosen.backup_retention,
         topics=tuple(dict.fromkeys(topics)),
     )
-    return show(deletions.delete(target, chosen, request, confirm), output)
+    return show(deletions.delete(chosen, request, confirm), chosen.output)
 
 
 @click.command()
@@ -614,26 +627,36 @@ def alert() -> None:
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestOptions:
+    """The receivers to test: of a connection or a policy, by name."""
+
+    connection: str | None = shared(click.argument("connection", metavar="[CONNECTION]", required=False))
+    policy: str | None = option(
+        "--policy", metavar="NAME", help="Test the receivers of this GroupPolicy, instead of a connection."
+    )
+    receiver: str | None = option("--receiver", metavar="NAME", help="Test only this receiver.")
+    namespace: str | None = option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        help="Namespace of the KafkaConnection or GroupPolicy.  [default: that of the kubeconfig's current context]",
+    )
+    allowed: tuple[str, ...] = option(
+        "--allow-receiver",
+        multiple=True,
+        metavar="HOST|CIDR",
+        help="Allow messages only to this host, address or network, like the operator's option; repeatable. Loopback, "
+        "link-local and similar addresses must be listed as addresses. Default: all other addresses.",
+    )
+    context: str | None = shared(context_option)
+    kubeconfig: Path | None = shared(kubeconfig_option)
+    output: str = shared(short_output_option)
+
+
 @alert.command()
-@click.argument("connection", metavar="[CONNECTION]", required=False)
-@click.option("--policy", metavar="NAME", help="Test the receivers of this GroupPolicy, instead of a connection.")
-@click.option("--receiver", metavar="NAME", help="Test only this receiver.")
-@click.option(
-    "-n",
-    "--namespace",
-    metavar="NAME",
-    help="Namespace of the KafkaConnection or GroupPolicy.  [default: that of the kubeconfig's current context]",
-)
-@click.option(
-    "--allow-receiver",
-    multiple=True,
-    metavar="HOST|CIDR",
-    help="Allow messages only to this host, address or network, like the operator's option; repeatable. Loopback, "
-    "link-local and similar addresses must be listed as addresses. Default: all other addresses.",
-)
-@kubeconfig_options
-@short_output_option
-def test(output: str, **given: Any) -> int:
+@as_record("chosen", TestOptions)
+def test(chosen: TestOptions) -> int:
     """Send a test message to the receivers of a KafkaConnection or a GroupPolicy.
 
     This machine sends it like the operator does, with the Secrets that you may read. The command changes nothing else,
@@ -648,10 +671,7 @@ def test(output: str, **given: Any) -> int:
     Exit codes: 0 each receiver accepted the message, 1 an error, or a receiver did not accept it.
     """
     from group_hygiene.cli import alert_test
-    from group_hygiene.cli.target import current_namespace
 
-    if (given["connection"] is None) == (given["policy"] is None):
+    if (chosen.connection is None) == (chosen.policy is None):
         raise click.UsageError("either CONNECTION or --policy must be given")
-    namespace = given.pop("namespace") or current_namespace(given["context"], given["kubeconfig"])
-    wanted = alert_test.Wanted(namespace=namespace, allowed=given.pop("allow_receiver"), **given)
-    return show(alert_test.send_tests(wanted), output)
+    return show(alert_test.send_tests(chosen), chosen.output)

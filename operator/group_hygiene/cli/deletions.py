@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 from group_hygiene.cli.commands import DeleteOptions
 from group_hygiene.cli.history import Opening, open_executor
-from group_hygiene.cli.options import ChosenCluster
+from group_hygiene.cli.manifests import protection_errors
 from group_hygiene.cli.output import Column, Report, Table, note, printable, working
-from group_hygiene.cli.plans import protection_errors
 from group_hygiene.cli.target import Session, open_session, read_connection_file
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
@@ -25,12 +24,10 @@ _CLAIMS_UNKNOWN = "groups that a ScaledObject or KafkaConnector names"
 _CONNECTION_UNKNOWN = f"protect, limits and role of the KafkaConnection, and {_CLAIMS_UNKNOWN}"
 
 
-def delete(
-    target: ChosenCluster, chosen: DeleteOptions, request: DeletionRequest, confirm: Callable[[Sequence[str]], None]
-) -> Report:
+def delete(chosen: DeleteOptions, request: DeletionRequest, confirm: Callable[[Sequence[str]], None]) -> Report:
     """Delete, or for a preview only show the result. confirm: called with the groups to delete; raises to stop."""
     preview = chosen.preview
-    with open_session(target, read_connection_file(chosen.connection_file), claims=True) as session:
+    with open_session(chosen.target, read_connection_file(chosen.connection_file), claims=True) as session:
         notes = _notes(session, chosen)
         # Before the user confirms.
         for text in notes:

@@ -39,6 +39,27 @@ from group_hygiene.spec.fields import SecretRef, format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.status.conditions import COUNTING
 
+_TIMEOUT_S = 10.0
+_SKEW_SEEN = timedelta(seconds=5)
+_SHOWN = 5
+_CLAIMS = "objects that name groups"
+_ASK_OTHERS = "run doctor as a user who may list GroupPolicies there"
+# Other programs that write groups of another cluster, and leave no trace in this one.
+_REPLICATORS = "Confluent Cluster Linking, MSK Replicator, cluster mirroring (KIP-1279) and other replicators"
+_ROLES = {
+    Role.FAILOVER_TARGET: "FailoverTarget: groups may be synced from another cluster, and no policy deletes any",
+    Role.PRIMARY: "Primary: MirrorMaker 2 is detected by its checkpoint topics; "
+    f"{_REPLICATORS} and ShadowLinks are not",
+    None: "not set: MirrorMaker 2 is detected by its checkpoint topics, and Redpanda by ShadowLinks in Kubernetes; "
+    f"{_REPLICATORS} are not: if one syncs groups into this cluster, set spec.role: FailoverTarget",
+}
+_REMEDIES = {
+    reasons.SECRET_NOT_FOUND: "create it there, or correct its name in the object",
+    reasons.SECRET_KEY_MISSING: "add the key, or correct its name in the object",
+    reasons.SECRET_INVALID: "correct its value",
+    reasons.SECRET_FORBIDDEN: "name the namespace in the chart's rbac.secretNamespaces, or bind the role there",
+}
+
 
 class CheckResult(StrEnum):
     """Warning: the operator works, but something should be better, or could not be checked."""
@@ -112,23 +133,7 @@ def report_of(findings: Sequence[Finding]) -> Report:
     return Report({"checks": checks, "exitCode": code}, (), [Table((), (), lines)], exit_code=code)
 
 
-_TIMEOUT_S = 10.0
-_SKEW_SEEN = timedelta(seconds=5)
-_SHOWN = 5
 _KUBERNETES, _CONNECTION = Area.KUBERNETES, Area.CONNECTION
-_CLAIMS = "objects that name groups"
-_ASK_OTHERS = "run doctor as a user who may list GroupPolicies there"
-
-
-# Other programs that write groups of another cluster, and leave no trace in this one.
-_REPLICATORS = "Confluent Cluster Linking, MSK Replicator, cluster mirroring (KIP-1279) and other replicators"
-_ROLES = {
-    Role.FAILOVER_TARGET: "FailoverTarget: groups may be synced from another cluster, and no policy deletes any",
-    Role.PRIMARY: "Primary: MirrorMaker 2 is detected by its checkpoint topics; "
-    f"{_REPLICATORS} and ShadowLinks are not",
-    None: "not set: MirrorMaker 2 is detected by its checkpoint topics, and Redpanda by ShadowLinks in Kubernetes; "
-    f"{_REPLICATORS} are not: if one syncs groups into this cluster, set spec.role: FailoverTarget",
-}
 
 
 class Account(NamedTuple):
@@ -466,14 +471,6 @@ def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
     known.settings = settings
     counted = f"all {named} that the connection names exist, with their keys" if named else "the connection names none"
     yield ok(_CONNECTION, "Secrets", counted)
-
-
-_REMEDIES = {
-    reasons.SECRET_NOT_FOUND: "create it there, or correct its name in the object",
-    reasons.SECRET_KEY_MISSING: "add the key, or correct its name in the object",
-    reasons.SECRET_INVALID: "correct its value",
-    reasons.SECRET_FORBIDDEN: "name the namespace in the chart's rbac.secretNamespaces, or bind the role there",
-}
 
 
 def _remedy(error: HygieneError) -> str:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LAG = Column("LAG", cell=lambda d: d.get("lag"), number=True)
 _STATE = Column("STATE", coloured=True)
 _PROTOCOL_TYPE = Column("PROTOCOL-TYPE", cell=lambda d: d["protocolType"] or None)
-_COORDINATOR = Column("COORDINATOR", cell=lambda d: _at(d["coordinator"]))
+_COORDINATOR = Column("COORDINATOR", cell=lambda d: d["coordinator"] and "{address} ({id})".format(**d["coordinator"]))
 _LISTED = (
     Column("GROUP"),
     _STATE,
@@ -74,6 +74,8 @@ _OFFSETS = (
     Column("HOST", cell=lambda d: d["member"] and d["member"]["host"], wide=True),
     Column("CLIENT-ID", cell=lambda d: d["member"] and d["member"]["clientID"], wide=True),
 )
+_GONE = "GROUP_ID_NOT_FOUND"
+_NAMED_TOPICS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +152,6 @@ def listed_group(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:
     return _identity(group) | known | {"coordinator": _broker(cluster, group.coordinator)}
 
 
-def groups_table(documents: Sequence[Document], with_lag: bool) -> Table:
-    """The groups of `described_group`; with_lag: with the column LAG."""
-    return Table.of(documents, (*_DESCRIBED, _LAG) if with_lag else _DESCRIBED)
-
-
 def described_group(found: NamedGroups, name: str, description: Description, positions: Positions) -> dict[str, Any]:
     """One described group as JSON; `lag` and `partitions` only if its positions were requested and could be read."""
     return (
@@ -215,10 +212,6 @@ def _broker(cluster: Cluster, broker: int | None) -> dict[str, Any] | None:
     return None if broker is None else {"id": broker, "address": cluster.brokers.get(broker, "")}
 
 
-def _at(broker: Document | None) -> str | None:
-    return None if broker is None else f"{broker['address']} ({broker['id']})"
-
-
 def _assignment(partitions: Sequence[Document]) -> str | None:
     """In the format of Kafka's own tools: `clicks(0),orders(0,1)`."""
     topics: dict[str, list[str]] = {}
@@ -239,10 +232,6 @@ def _member(member: Member) -> dict[str, Any]:
     }
 
 
-_GONE = "GROUP_ID_NOT_FOUND"
-_NAMED_TOPICS = 20
-
-
 @dataclass(frozen=True, slots=True)
 class _Read:
     """The positions of groups, sorted; faults of groups without positions; notes and errors for all groups."""
@@ -256,14 +245,14 @@ class _Read:
 _NOTHING_READ = _Read({}, {}, (), ())
 
 
-def list_groups(target: ChosenCluster, chosen: ListOptions) -> Report:
+def list_groups(chosen: ListOptions) -> Report:
     """The groups that the options select; with a lag, also reads the offsets of these."""
     fits, with_lag = chosen.fits(), chosen.lag or chosen.sort_by == "lag"
     states, types = frozenset(chain.from_iterable(chosen.states)), frozenset(chain.from_iterable(chosen.types))
     read, unread = _NOTHING_READ, list[str]()
     # Brokers have no state named Unknown.
     pushed_states = () if GroupState.UNKNOWN in states else states
-    with open_session(target) as session, working("listing groups"):
+    with open_session(chosen.target) as session, working("listing groups"):
         cluster = _cluster(session)
         listing = kafka_groups.list_groups(session.client, cluster, session.deadline(), pushed_states, types)
         after = kafka_cluster.read_cluster(session.client, session.deadline(), session.connection.topics_attested)
@@ -320,7 +309,7 @@ def describe(target: ChosenCluster, names: Sequence[str], members: bool, with_of
     notes, errors = [*found.notes, *read.notes], _errors(found, read)
     groups = [described_group(found, name, d, read.positions) for name, d in found.readable.items()]
     document = {"clusterID": found.cluster.id, "groups": groups, "notes": notes, "errors": errors}
-    tables = [groups_table(groups, with_offsets)]
+    tables = [Table.of(groups, (*_DESCRIBED, _LAG) if with_offsets else _DESCRIBED)]
     if members:
         tables.append(members_table(groups))
     if with_offsets:

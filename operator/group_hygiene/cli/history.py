@@ -31,10 +31,26 @@ _HISTORY = (
     Column("MARKED-SINCE", "markedSince", wide=True),
     Column("ID", wide=True),
 )
+_GROUPS = (
+    Column("GROUP"),
+    Column("RESULT", cell=lambda d: "-" if d["reason"] == reasons.WOULD_RESTORE else d["result"]),
+    Column("REASON"),
+    Column("BACKUP", "backupTime"),
+    Column("MESSAGE"),
+)
+_PARTITIONS = (
+    *map(Column, ("GROUP", "TOPIC")),
+    *(Column(title, number=True) for title in ("PARTITION", "SAVED", "COMMIT")),
+    Column("REASON"),
+    Column("MESSAGE", cell=lambda d: d["message"] or None),
+)
 
 
 class _Event(NamedTuple):
-    """One row. until: when a mark is due or a keep request ends. backup_until: of a complete backup with this id."""
+    """One row, in the order of the columns.
+
+    until: when a mark is due or a keep request ends. backup_until: of a complete backup with this id.
+    """
 
     at: datetime
     group: str
@@ -156,7 +172,10 @@ def history(
     ]
     if contents.hidden:
         errors.append(contents.hidden_summary)
-    documents = [_document(event) for event in shown]
+    keys = [column.key or column.title.lower() for column in _HISTORY]
+    documents = [
+        dict(zip(keys, (timestamp(v) if isinstance(v, datetime) else v for v in event), strict=True)) for event in shown
+    ]
     document = {"events": documents, "notes": [], "errors": errors}
     table = Table.of(documents, _HISTORY, () if shown else ["no entries"])
     return Report(document, list(dict.fromkeys(event.group for event in shown)), [table], (), errors)
@@ -198,27 +217,6 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
         of = topics.get((since, group, policy))
         message = f"offsets of {', '.join(of)}" if of else None
         yield _Event(since, group, "Marked", None, policy, until=due, message=message)
-
-
-def _document(event: _Event) -> dict[str, Any]:
-    """In the order of the columns."""
-    values = (timestamp(value) if isinstance(value, datetime) else value for value in event)
-    return dict(zip((column.key or column.title.lower() for column in _HISTORY), values, strict=True))
-
-
-_GROUPS = (
-    Column("GROUP"),
-    Column("RESULT", cell=lambda d: "-" if d["reason"] == reasons.WOULD_RESTORE else d["result"]),
-    Column("REASON"),
-    Column("BACKUP", "backupTime"),
-    Column("MESSAGE"),
-)
-_PARTITIONS = (
-    *map(Column, ("GROUP", "TOPIC")),
-    *(Column(title, number=True) for title in ("PARTITION", "SAVED", "COMMIT")),
-    Column("REASON"),
-    Column("MESSAGE", cell=lambda d: d["message"] or None),
-)
 
 
 def restore_groups(target: ChosenCluster, request: RestoreRequest, preview: bool, topic: str | None) -> Report:

@@ -40,7 +40,6 @@ from group_hygiene.spec.policy import GROUPS_MAX
 # An intent is valid for ten seconds; after that it has an outcome, or the operator has to recover it.
 _INTENT_S = 12.0
 _POLL_S = 0.1
-
 _EXISTS = {True: "yes", False: "no", None: None}
 _KEEP = (
     Column("GROUP"),
@@ -48,6 +47,10 @@ _KEEP = (
     *map(Column, ("FOR", "BY", "WHY")),
     Column("EXISTS", cell=lambda d: _EXISTS[d["exists"]], wide=True),
 )
+# An operator that runs serves a GroupKeep within seconds.
+_WAIT_S, _STATUS_POLL_S = 60.0, 0.5
+# With these, groups may be protected although Kept is False.
+_PROTECTED = frozenset({reasons.GROUP_UNKNOWN, reasons.GROUP_UNREADABLE})
 
 
 class KeepTerms(NamedTuple):
@@ -263,12 +266,6 @@ def remove(target: ChosenCluster, groups: Sequence[str], topic: str | None) -> R
     document = {"removed": removed, "notes": notes, "errors": errors}
     table = Table((Column("GROUP"), Column("REQUEST")), [(name, "removed") for name in removed])
     return Report(document, removed, [table], notes, errors)
-
-
-# An operator that runs serves a GroupKeep within seconds.
-_WAIT_S, _STATUS_POLL_S = 60.0, 0.5
-# With these, groups may be protected although Kept is False.
-_PROTECTED = frozenset({reasons.GROUP_UNKNOWN, reasons.GROUP_UNREADABLE})
 
 
 def keep_by_object(target: ChosenCluster, groups: Sequence[str], terms: KeepTerms, denied: NotAllowed) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -32,32 +32,6 @@ _NO_NAMESPACE = "default"
 _TEXT_MAX = 32_767
 _SHOWN = 80
 _WATCH_EVERY = timedelta(seconds=10)
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenCluster:
-    """The cluster that the user specified: by addresses and properties, or by a KafkaConnection's name.
-
-    cluster: the one of several in `command_config`.
-    """
-
-    bootstrap_servers: tuple[str, ...] = ()
-    command_config: Path | None = None
-    connection: str | None = None
-    namespace: str = _NO_NAMESPACE
-    timeout: timedelta | None = None
-    context: str | None = None
-    kubeconfig: Path | None = None
-    cluster: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """Options of `plan` beside files and cluster. detailed_exitcode: the exit code is 2 if a group matches."""
-
-    detailed_exitcode: bool = False
-    summary: bool = False
-    validate_only: bool = False
 
 
 def with_addresses(text: str) -> str:
@@ -258,10 +232,23 @@ def with_arguments(change: Callable[[dict[str, Any]], None]) -> Callable[[F], F]
     return decorate
 
 
-def grouped(
+def option(*names: str, or_else: Any = None, **settings: Any) -> Any:
+    """A field of a record that an option fills: see `as_record`. settings: see click.option.
+
+    or_else: its value in a record that code creates without it.
+    """
+    return field(default=or_else, metadata={"add": lambda name: click.option(*names, name, **settings)})
+
+
+def shared(add: Callable[[F], F], or_else: Any = None) -> Any:
+    """A field like `option`, by a decorator that several commands use. The command gets its value by the same name."""
+    return field(default=or_else, metadata={"add": lambda _: add})
+
+
+def as_record(
     name: str, record: type, make: Callable[[dict[str, Any], Mapping[str, Any]], object] | None = None
 ) -> Callable[[F], F]:
-    """Pass all options that are fields of a dataclass to the command as one argument with this name.
+    """Add an option for each field of a dataclass, in their order; the command gets one record with this name.
 
     make: creates the record from their values; also takes the other arguments of the command.
     """
@@ -270,23 +257,81 @@ def grouped(
         options = {each.name: given.pop(each.name) for each in fields(record)}
         given[name] = make(options, given) if make else record(**options)
 
-    return with_arguments(group)
+    return with_options(*(each.metadata["add"](each.name) for each in fields(record)), with_arguments(group))
 
 
-# A command gets them as `context` and `kubeconfig`.
-kubeconfig_options = with_options(
-    click.option(
-        "--context",
-        metavar="NAME",
-        help="Context of the kubeconfig, to read Kubernetes objects.  [default: the current one]",
-    ),
-    click.option(
-        "--kubeconfig",
+context_option = click.option(
+    "--context",
+    metavar="NAME",
+    help="Context of the kubeconfig, to read Kubernetes objects.  [default: the current one]",
+)
+kubeconfig_option = click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The kubeconfig, instead of $KUBECONFIG or ~/.kube/config.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenCluster:
+    """The cluster that the user specified: by addresses and properties, or by a KafkaConnection's name."""
+
+    bootstrap_servers: tuple[str, ...] = option(
+        "--bootstrap-server",
+        type=servers,
+        metavar="HOST:PORT[,...]",
+        envvar="GROUP_HYGIENE_BOOTSTRAP_SERVER",
+        show_envvar=True,
+        help="Kafka bootstrap servers.",
+        or_else=(),
+    )
+    command_config: Path | None = option(
+        "--command-config",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="The kubeconfig, instead of $KUBECONFIG or ~/.kube/config.",
-    ),
-)
+        envvar="GROUP_HYGIENE_COMMAND_CONFIG",
+        show_envvar=True,
+        cls=PageOption,
+        help="Kafka client properties with TLS and SASL settings and passwords (docs/cli-reference.md lists "
+        "the supported ones).",
+    )
+    cluster: str | None = option(
+        "--cluster",
+        metavar="NAME",
+        help="One of several clusters in the file of --command-config, whose properties begin with its name and a dot, "
+        "as in MirrorMaker 2's: NAME.bootstrap.servers. They win over those without a name.",
+    )
+    connection: str | None = option(
+        "--connection",
+        metavar="NAME",
+        help="Use a KafkaConnection of the Kubernetes cluster and its Secrets, instead of these options.",
+    )
+    namespace: str = option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        help="Namespace of --connection, and of objects in files without a namespace; also before the command.  "
+        "[default: with --connection that of the kubeconfig's current context, else `default`]",
+        or_else=_NO_NAMESPACE,
+    )
+    context: str | None = shared(context_option)
+    kubeconfig: Path | None = shared(kubeconfig_option)
+    verbose: bool = option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        callback=set_flag,
+        help="Show each step with its time on stderr. `explain` also shows each check.",
+        or_else=False,
+    )
+    timeout: timedelta | None = option(
+        "--timeout",
+        type=duration_between("1s", "10m"),
+        metavar="DURATION",
+        help="Maximum time for connecting, and for each read of the cluster, from 1s to 10m.  "
+        "[default: the connection's, else 30s]",
+    )
 
 
 def _refuse_with(option: str, *others: str) -> None:
@@ -320,63 +365,8 @@ def _chosen_cluster(given: dict[str, Any], others: Mapping[str, Any]) -> ChosenC
     return ChosenCluster(**given | {"bootstrap_servers": servers, "namespace": namespace})
 
 
-# The cluster; a command gets them as one `target`.
-target_options = with_options(
-    click.option(
-        "--bootstrap-server",
-        "bootstrap_servers",
-        type=servers,
-        metavar="HOST:PORT[,...]",
-        envvar="GROUP_HYGIENE_BOOTSTRAP_SERVER",
-        show_envvar=True,
-        help="Kafka bootstrap servers.",
-    ),
-    click.option(
-        "--command-config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        envvar="GROUP_HYGIENE_COMMAND_CONFIG",
-        show_envvar=True,
-        cls=PageOption,
-        help="Kafka client properties with TLS and SASL settings and passwords (docs/cli-reference.md lists "
-        "the supported ones).",
-    ),
-    click.option(
-        "--cluster",
-        metavar="NAME",
-        help="One of several clusters in the file of --command-config, whose properties begin with its name and a dot, "
-        "as in MirrorMaker 2's: NAME.bootstrap.servers. They win over those without a name.",
-    ),
-    click.option(
-        "--connection",
-        metavar="NAME",
-        help="Use a KafkaConnection of the Kubernetes cluster and its Secrets, instead of these options.",
-    ),
-    click.option(
-        "-n",
-        "--namespace",
-        metavar="NAME",
-        help="Namespace of --connection, and of objects in files without a namespace; also before the command.  "
-        "[default: with --connection that of the kubeconfig's current context, else `default`]",
-    ),
-    kubeconfig_options,
-    click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        expose_value=False,
-        callback=set_flag,
-        help="Show each step with its time on stderr. `explain` also shows each check.",
-    ),
-    click.option(
-        "--timeout",
-        type=duration_between("1s", "10m"),
-        metavar="DURATION",
-        help="Maximum time for connecting, and for each read of the cluster, from 1s to 10m.  "
-        "[default: the connection's, else 30s]",
-    ),
-    grouped("target", ChosenCluster, _chosen_cluster),
-)
+# A command gets them as one `target`.
+target_options = as_record("target", ChosenCluster, _chosen_cluster)
 
 
 def _format_option(text: str, *formats: str) -> Callable[[F], F]:

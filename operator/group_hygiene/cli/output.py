@@ -177,9 +177,10 @@ def printable(text: str) -> str:
     return naming.printable(text) or '""'
 
 
-def set_flag(context: click.Context, option: click.Parameter, value: bool) -> None:
-    """The callback of options of the output alone: -v, --no-headers."""
+def set_flag(context: click.Context, option: click.Parameter, value: bool) -> bool:
+    """The callback of options of the output: -v, --no-headers."""
     context.meta[f"{_META}{option.name}"] = value
+    return value
 
 
 def is_verbose() -> bool:

@@ -1,39 +1,163 @@
-"""`plan`: the effect of unapplied policies, by the operator's own scan and checks. Imports no code that deletes."""
+"""`plan` and `explain`: the effect of unapplied policies, by the operator's own scan and checks.
+
+`explain` shows the result of each check for one group, in the order of `checks.judge`. Imports no code that deletes.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec import structs
 
-from group_hygiene.cli.manifests import Manifests, read_manifests
-from group_hygiene.cli.options import ChosenCluster, PlanOptions
-from group_hygiene.cli.output import Column, Document, Report, Table, printable, working
-from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
+from group_hygiene.cli.commands import PlanOptions
+from group_hygiene.cli.manifests import Scan, scan_clusters, validated
+from group_hygiene.cli.options import ChosenCluster
+from group_hygiene.cli.output import Column, Document, Report, Table, printable
+from group_hygiene.decide import checks
+from group_hygiene.decide.checks import offsets, used
 from group_hygiene.decide.checks.lag import skipped_by_latest
-from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
-from group_hygiene.decide.plan import FAILURES, Plan, RunConditions, Verdicts, make_plan, max_deletions
-from group_hygiene.errors import HygieneError, SpecError, UsageError
-from group_hygiene.kafka import groups as kafka_groups
-from group_hygiene.ledger.contents import LedgerSettings
+from group_hygiene.decide.plan import Plan, RunConditions, Verdicts, make_plan, max_deletions
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Activity, Protections, Verdict
-from group_hygiene.model.groups import Snapshot
+from group_hygiene.model.evidence import Activity, Need, Verdict
+from group_hygiene.model.groups import Group, Snapshot
 from group_hygiene.model.naming import truncated_list
-from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Context, LedgerNeed, Memory, Observation, observe, open_journal
-from group_hygiene.spec.connection import ActivitySpec, Connection, Grant, admit, grant
-from group_hygiene.spec.crds import API_VERSION, PLURALS
+from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.fields import format_duration, timestamp
-from group_hygiene.spec.patterns import likely_program
-from group_hygiene.spec.policy import Action, Limits, Mode, Policy
+from group_hygiene.spec.patterns import Patterns, likely_program
+from group_hygiene.spec.policy import Action, Limits, Match, Mode, Policy
 from group_hygiene.status.of_objects import lag_entry, warns_late
 
 _PER_RUN_MAX = 10_000
+# More matches are also counted by pattern and owner.
+_MANY = 20
+# Deleted topics of a match.
+_TOPICS = 10
+# As of `terraform plan`.
+_WOULD_ACT = 2
+_COLUMNS = (
+    Column("GROUP"),
+    Column("STATE", coloured=True),
+    Column("TYPE"),
+    Column("PROTOCOL-TYPE", cell=lambda d: d["protocolType"] or None, wide=True),
+    Column("VERDICT", coloured=True),
+    Column("REASON", cell=lambda d: d.get("reason")),
+    Column("OWNER", cell=lambda d: d.get("owner"), wide=True),
+    Column("LAST-USE", "lastUse", wide=True),
+    Column("MESSAGE", cell=lambda d: d.get("message") if "reason" in d else d["found"]),
+)
+_SHOWN = {"Passed": "passed", "NotReached": "not reached", "Skips": "skips"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run.
+
+    patterns, owners: see `by_pattern` and `by_owner`. begun: see `Scan`.
+    """
+
+    policy: Policy
+    made: Plan
+    first: Sequence[str]
+    snapshot: Snapshot
+    conditions: RunConditions
+    patterns: Sequence[Mapping[str, Any]]
+    owners: Sequence[Mapping[str, Any]]
+    begun: datetime
+
+
+def plan(chosen: PlanOptions) -> Report:
+    """The effect that each policy in the files would have now."""
+    if chosen.validate_only:
+        return validated(chosen.target, chosen.files)
+    scans = scan_clusters(chosen.target, chosen.files, chosen.activity)
+    every = [_plan_one(scan, policy) for scan in scans.every for policy in scan.policies]
+    every.sort(key=lambda planned: planned.policy.key)
+    shown = [_document(planned, chosen.summary) for planned in every]
+    document = {"policies": shown, "notes": scans.notes, "errors": scans.errors}
+    matched = sorted({name for planned in every for name in planned.made.matched})
+    tables = [_table(planned, each) for planned, each in zip(every, shown, strict=True)]
+    exit_code = _WOULD_ACT if matched and chosen.detailed_exitcode else 0
+    return Report(document, matched, tables, scans.notes, scans.errors, exit_code)
+
+
+def _plan_one(scan: Scan, policy: Policy) -> _Planned:
+    found = scan.observation.verdicts[policy.key]
+    verdicts = Verdicts.of(found[name] for name in sorted(found))
+    conditions = scan.observation.conditions
+    # In a dry run, each match is due, as if the grace period had elapsed.
+    dry = structs.replace(policy, mode=Mode.DRY_RUN)
+    made = make_plan(dry, verdicts, {}, conditions, datetime.now(UTC))
+    first = made.due[: max_deletions(dry.limits, conditions)] if made.refusal is None else ()
+    patterns = by_pattern(made, scan.snapshot.taken_at)
+    return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made), scan.begun)
+
+
+def _would(planned: _Planned) -> str:
+    """A one-line summary of what a run of the policy would do."""
+    policy, made = planned.policy, planned.made
+    text = f"{len(made.matched)} of {len(made.verdicts)} groups match"
+    if not made.matched:
+        return f"{text}: it would do nothing"
+    if policy.action is Action.ALERT:
+        return f"{text}: it would report them"
+    them = policy.action.describe_targets("them")
+    if made.refusal is not None:
+        why = f"{made.refusal.reason}: {made.refusal.message}"
+        return f"{text}: it would report them, and delete nothing: {why}"
+    pace = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
+    windows = f" ({'; '.join(map(str, policy.windows))})" if policy.windows else ""
+    later = f"and delete {them} after {format_duration(policy.grace_period)}{windows}{pace}"
+    if policy.mode is Mode.DRY_RUN:
+        return f"{text}: it would report them; mode Enforce would mark them {later}"
+    return f"{text}: it would mark them {later}"
+
+
+def _table(planned: _Planned, document: Document) -> Table:
+    """document: of the same plan; without groups it is a summary."""
+    policy, made, now, summary = planned.policy, planned.made, planned.snapshot.taken_at, "groups" not in document
+    heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
+    if summary or len(made.matched) > _MANY:
+        heading += [f"  {pattern_line(found)}" for found in planned.patterns]
+        heading += [f"  {owner_line(found)}" for found in planned.owners]
+    heading += [f"  {line}" for line in first_clean_up(made, planned.conditions)]
+    lags = [f"  {text}"] if (text := skipped_by_latest(made.verdicts[name] for name in made.matched)) else []
+    if policy.action is Action.DELETE:
+        heading += lags
+    if programs := programs_line(made.matched):
+        heading.append(f"  {programs}")
+    assumed = assumption(policy)
+    if assumed is not None and made.verdicts:
+        heading.append(f"  {assumed}")
+    late = warns_late(made, planned.snapshot)
+    if late is not None:
+        heading.append(f"  {late}")
+    if summary:
+        return Table((), (), heading, unwatched=lags)
+    verdicts = made.verdicts.values()
+    # Not a list: a plan may have a million groups.
+    rows = (
+        group
+        | {
+            "lastUse": last_use(verdict, now),
+            "found": matched_because(verdict, planned.begun) if verdict.matches else None,
+        }
+        for group, verdict in zip(document["groups"], verdicts, strict=True)
+    )
+    table = Table.of(rows, _COLUMNS, heading)
+    return replace(table, watched=[_watched(verdict) for verdict in verdicts], unwatched=lags)
+
+
+def assumption(policy: Policy) -> str | None:
+    """A one-line text on what the plan assumes."""
+    if policy.when.unchanged_for is None:
+        return None
+    wanted = format_duration(policy.when.unchanged_for)
+    return f"assumed: every group that is Empty now was seen unchanged for {wanted}"
 
 
 def by_pattern(made: Plan, now: datetime) -> list[dict[str, Any]]:
@@ -116,372 +240,6 @@ def _duration(policy: Policy, due: int, per_run: int) -> str:
     runs = -(-due // per_run)
     windows = " of open windows" if policy.windows else ""
     return f"{runs:,} run{'s' if runs != 1 else ''}, {format_duration(runs * policy.interval)}{windows}"
-
-
-# More matches are also counted by pattern and owner.
-_MANY = 20
-# Deleted topics of a match.
-_TOPICS = 10
-# As of `terraform plan`.
-_WOULD_ACT = 2
-_COLUMNS = (
-    Column("GROUP"),
-    Column("STATE", coloured=True),
-    Column("TYPE"),
-    Column("PROTOCOL-TYPE", cell=lambda d: d["protocolType"] or None, wide=True),
-    Column("VERDICT", coloured=True),
-    Column("REASON", cell=lambda d: d.get("reason")),
-    Column("OWNER", cell=lambda d: d.get("owner"), wide=True),
-    Column("LAST-USE", "lastUse", wide=True),
-    Column("MESSAGE", cell=lambda d: d.get("message") if "reason" in d else d["found"]),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """Policies of one connection, and the observation of one scan of its cluster, which began then."""
-
-    connection: str
-    policies: Sequence[Policy]
-    observation: Observation
-    begun: datetime
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self.observation.snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Scans:
-    """One scan for each connection whose cluster could be read; and notes and errors on all of them."""
-
-    every: Sequence[Scan]
-    notes: list[str]
-    errors: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run.
-
-    patterns, owners: see `by_pattern` and `by_owner`. begun: see `Scan`.
-    """
-
-    policy: Policy
-    made: Plan
-    first: Sequence[str]
-    snapshot: Snapshot
-    conditions: RunConditions
-    patterns: Sequence[Mapping[str, Any]]
-    owners: Sequence[Mapping[str, Any]]
-    begun: datetime
-
-
-def plan(target: ChosenCluster, files: Sequence[str], activity: ActivitySpec | None, options: PlanOptions) -> Report:
-    """The effect that each policy in the files would have now. activity: instead of the connection's."""
-    if options.validate_only:
-        return _validated(target, files)
-    scans = scan_clusters(target, files, activity)
-    every = [_plan_one(scan, policy) for scan in scans.every for policy in scan.policies]
-    every.sort(key=lambda planned: planned.policy.key)
-    shown = [_document(planned, options.summary) for planned in every]
-    document = {"policies": shown, "notes": scans.notes, "errors": scans.errors}
-    matched = sorted({name for planned in every for name in planned.made.matched})
-    tables = [_table(planned, each) for planned, each in zip(every, shown, strict=True)]
-    exit_code = _WOULD_ACT if matched and options.detailed_exitcode else 0
-    return Report(document, matched, tables, scans.notes, scans.errors, exit_code)
-
-
-def _validated(target: ChosenCluster, files: Sequence[str]) -> Report:
-    """The objects of the files. Raises UsageError if one is not valid, or if there is none."""
-    manifests = read_manifests(files, target.namespace, policy_needed=False)
-    if not manifests.titles:
-        raise UsageError(f"there is no object of {API_VERSION} in the files")
-    if misnamed := _misnamed(manifests):
-        raise UsageError("\n".join(["the files are not valid:", *misnamed.values()]))
-    keys = sorted(manifests.named - set(manifests.connections))
-    notes = [f"KafkaConnection {'/'.join(key)} is in none of the files: it is not validated" for key in keys]
-    notes += manifests.notes
-    notes += [f"{kind}: ignored, not of {API_VERSION}" for kind in sorted(manifests.skipped - set(PLURALS))]
-    document = {"valid": manifests.titles, "notes": notes, "errors": []}
-    count = len(manifests.titles)
-    text = "1 object is valid" if count == 1 else f"{count:,} objects are valid"
-    return Report(document, manifests.titles, [Table((), (), [text])], notes)
-
-
-def _plan_one(scan: Scan, policy: Policy) -> _Planned:
-    found = scan.observation.verdicts[policy.key]
-    verdicts = Verdicts.of(found[name] for name in sorted(found))
-    conditions = scan.observation.conditions
-    # In a dry run, each match is due, as if the grace period had elapsed.
-    dry = structs.replace(policy, mode=Mode.DRY_RUN)
-    made = make_plan(dry, verdicts, {}, conditions, datetime.now(UTC))
-    first = made.due[: max_deletions(dry.limits, conditions)] if made.refusal is None else ()
-    patterns = by_pattern(made, scan.snapshot.taken_at)
-    return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made), scan.begun)
-
-
-def scan_clusters(
-    target: ChosenCluster,
-    files: Sequence[str],
-    activity: ActivitySpec | None = None,
-    narrowed: Callable[[Policy], Policy] = lambda policy: policy,
-    full: bool = False,
-) -> Scans:
-    """Scan the cluster of each connection once, without earlier scans, and assume that `unchangedFor` is over.
-
-    If a cluster can't be reached, that is an error for its policies; the others are scanned. `narrowed`: returns the
-    policy to check in place of each.
-    """
-    manifests = read_manifests(files, target.namespace)
-    unplannable = _unplannable(target, manifests)
-    chosen = _by_connection(target, manifests, unplannable)
-    notes, errors = _first_notes(target, manifests), list(unplannable.values())
-    every: list[Scan] = []
-    for key, policies in chosen.items():
-        document = manifests.connections.get(key)
-        if target.connection is None and document is None:
-            where = f"KafkaConnection {'/'.join(key)} is in none of the files"
-            notes.append(f"{where}: its protect and limits are not known here")
-        try:
-            with open_session(target, document, claims=True) as session, working("reading groups"):
-                admitted, refused = _admitted(session.connection, policies)
-                errors += refused
-                notes += [f"GroupPolicy {policy.key}: {text}" for policy in admitted if (text := policy.stricter_note)]
-                memory = Memory(cluster_id=session.cluster_id)
-                ledger = LedgerSettings(installation=None, writer="", topic=session.connection.ledger.topic)
-                journal = open_journal(memory, session.client, ledger, LedgerNeed.SHOW, (), session.deadline())
-                if journal.problem is not None:
-                    notes.append(f"requests to keep a group are not known here: {journal.problem.message}")
-                    # A plan is about the policies: the operator may have permissions that this user does not have.
-                    journal.problem = None
-                context = Context(
-                    client=session.client,
-                    connection=session.connection,
-                    memory=memory,
-                    clock=session.clock,
-                    journal=journal,
-                    claims=session.claims,
-                    tables=open_tables(session, activity),
-                    assume_unchanged=True,
-                )
-                begun = session.clock.now()
-                observation = observe(context, [narrowed(policy) for policy in admitted], full, whole=True)
-                pattern_lines = [] if full else _pattern_notes(session, admitted, observation)
-        except HygieneError as error:
-            errors.append(f"GroupPolicy {', '.join(policy.key for policy in policies)}: {error}")
-            continue
-        scan = Scan("/".join(key), admitted, observation, begun)
-        notes += _scan_notes(scan, session.api is not None)
-        notes += pattern_lines
-        errors += _scan_errors(scan)
-        every.append(scan)
-    return Scans(every, list(dict.fromkeys(notes)), errors)
-
-
-def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[Policy], list[str]]:
-    """The policies that the connection admits, and errors for the others."""
-    admitted: list[Policy] = []
-    errors: list[str] = []
-    for policy in policies:
-        try:
-            # Labels of namespaces are not known here: access by labels counts as refused.
-            given = grant(connection, policy.namespace, None) if policy.crosses_namespace else Grant(None)
-            admitted.append(admit(connection, policy, given))
-        except SpecError as error:
-            errors.append(f"GroupPolicy {policy.key}: {error.reason}: {error}")
-    return admitted, errors
-
-
-def _unplannable(target: ChosenCluster, manifests: Manifests) -> dict[str, str]:
-    """Errors by policy: its KafkaConnection, or the spec.access of one in another namespace, is not known here."""
-    errors = _misnamed(manifests) if target.connection is None else {}
-    asked, advice = (target.namespace, target.connection), "add the KafkaConnection to the files, or give --connection"
-    for policy in manifests.policies:
-        if policy.crosses_namespace and _reference(policy) not in (asked, *manifests.connections):
-            access = f"spec.access of KafkaConnection {policy.connection_key} is not known here: {advice}"
-            errors[policy.key] = f"GroupPolicy {policy.key}: {reasons.CROSS_NAMESPACE}: {access}"
-    return errors
-
-
-def _by_connection(
-    target: ChosenCluster, manifests: Manifests, unplannable: Collection[str]
-) -> dict[tuple[str, str], list[Policy]]:
-    """The policies that would run, by their KafkaConnection; with --connection, only those of that connection.
-
-    Raises UsageError if the policies refer to several connections but the options specify one cluster, which would be
-    the wrong one for some of them.
-    """
-    chosen: dict[tuple[str, str], list[Policy]] = {}
-    for policy in manifests.policies:
-        if not policy.suspend and policy.key not in unplannable:
-            chosen.setdefault(_reference(policy), []).append(policy)
-    named = ", ".join("/".join(key) for key in sorted(chosen))
-    if target.connection is not None:
-        asked = target.namespace, target.connection
-        if chosen and asked not in chosen:
-            raise UsageError(
-                f"no GroupPolicy in the files refers to KafkaConnection {'/'.join(asked)}, only to {named}"
-            )
-        return {key: policies for key, policies in chosen.items() if key == asked}
-    if len(chosen) > 1 and names_cluster(target):
-        raise UsageError(
-            f"the files contain GroupPolicies of {len(chosen)} KafkaConnections ({named}), but the options specify one "
-            "cluster (--bootstrap-server, GROUP_HYGIENE_BOOTSTRAP_SERVER, or bootstrap.servers of --command-config): "
-            "give the policies of one connection with -f, or choose one with --connection"
-        )
-    return chosen
-
-
-def _reference(policy: Policy) -> tuple[str, str]:
-    return policy.connection_namespace, policy.connection_name
-
-
-def _misnamed(manifests: Manifests) -> dict[str, str]:
-    """Errors by policy: the files have KafkaConnections, but not the one of its namespace to which it refers."""
-    known = ", ".join("/".join(each) for each in sorted(manifests.connections))
-    return {
-        policy.key: f"GroupPolicy {policy.key}: spec.connectionRef: KafkaConnection {policy.connection_key} "
-        f"is in none of the files, which have {known}"
-        for policy in manifests.policies
-        if known and not policy.crosses_namespace and _reference(policy) not in manifests.connections
-    }
-
-
-def _first_notes(target: ChosenCluster, manifests: Manifests) -> list[str]:
-    """Notes that need no scan of a cluster."""
-    notes = [f"{kind}: ignored, not a GroupPolicy or KafkaConnection" for kind in sorted(manifests.skipped)]
-    for policy in manifests.policies:
-        if policy.suspend:
-            notes.append(f"GroupPolicy {policy.key} is suspended: it would do nothing")
-        elif target.connection is not None and _reference(policy) != (target.namespace, target.connection):
-            notes.append(f"GroupPolicy {policy.key}: ignored, refers to KafkaConnection {policy.connection_key}")
-    return notes
-
-
-def _scan_notes(scan: Scan, in_kubernetes: bool) -> list[str]:
-    """Notes on matches that are uncertain, and on slow reads of old brokers."""
-    notes = list(scan.snapshot.notes)
-    matched = any(verdict.matches for verdicts in scan.observation.verdicts.values() for verdict in verdicts.values())
-    if matched and not in_kubernetes:
-        notes.append("groups that a ScaledObject or KafkaConnector names are not known here: --connection reads them")
-    if scan.observation.topics is not None and scan.observation.topics.reason == reasons.TOPICS_ATTESTED:
-        notes.append(scan.observation.topics.message)
-    return notes
-
-
-def _pattern_notes(session: Session, policies: Sequence[Policy], observation: Observation) -> list[str]:
-    """Notes on patterns that select no group, or fewer than they seem to; none if not all groups are known."""
-    groups: Collection[str] | None = observation.all_groups
-    if groups is None:
-        listing = kafka_groups.list_groups(session.client, observation.snapshot.cluster, session.deadline())
-        groups = None if kafka_groups.unanswered(listing) else listing.groups
-    if groups is None or not observation.snapshot.complete:
-        return []
-    return note_lines(pattern_notes(session.connection, policies, groups))
-
-
-def _scan_errors(scan: Scan) -> list[str]:
-    """Errors on missing groups, on protection sources that could not be read, and on groups without a verdict."""
-    errors = [f"groups may be missing: {problem}" for problem in scan.snapshot.incomplete]
-    everything = scan.observation.verdicts.values()
-    skipped = {verdict.refusal.reason for verdicts in everything for verdict in verdicts.values() if verdict.refusal}
-    errors += protection_errors(scan.observation.protections, skipped)
-    coverage = scan.snapshot.coverage
-    if coverage is not None and coverage.problem is not None and coverage.problem.reason in skipped:
-        problem = coverage.problem
-        errors.append(f"groups are skipped for lack of evidence: {problem.reason}: {problem.message}")
-    for key, verdicts in scan.observation.verdicts.items():
-        for name, verdict in sorted(verdicts.items()):
-            if verdict.refusal is not None and verdict.refusal.reason in FAILURES:
-                errors.append(
-                    f"GroupPolicy {key}: group {printable(name)}: {verdict.refusal.reason}: {verdict.refusal.message}"
-                )
-    return errors
-
-
-def protection_errors(protections: Protections, skipped: Collection[str]) -> list[str]:
-    """Errors on protection sources that could not be read, which therefore protect groups that may be unused.
-
-    skipped: the reasons of all groups that are skipped.
-    """
-    errors = []
-    if isinstance(protections.claimed, Refusal) and reasons.CLAIMED in skipped:
-        errors.append(
-            "every group is skipped, as not all objects that may name groups could be read: "
-            f"{protections.claimed.message}"
-        )
-    if protections.streams is None and reasons.STREAMS in skipped:
-        errors.append("every group that may be a Kafka Streams application is skipped: topics could not be listed")
-    if protections.mirrored is None and reasons.MIRROR_MAKER in skipped:
-        errors.append(
-            "every group that MirrorMaker 2 may write is skipped: its checkpoints could not be read: "
-            "needs READ on each topic *.checkpoints.internal, and time for large ones (mirrorMaker.checkpointTopics)"
-        )
-    return errors
-
-
-def assumption(policy: Policy) -> str | None:
-    """A one-line text on what the plan assumes."""
-    if policy.when.unchanged_for is None:
-        return None
-    wanted = format_duration(policy.when.unchanged_for)
-    return f"assumed: every group that is Empty now was seen unchanged for {wanted}"
-
-
-def _would(planned: _Planned) -> str:
-    """A one-line summary of what a run of the policy would do."""
-    policy, made = planned.policy, planned.made
-    text = f"{len(made.matched)} of {len(made.verdicts)} groups match"
-    if not made.matched:
-        return f"{text}: it would do nothing"
-    if policy.action is Action.ALERT:
-        return f"{text}: it would report them"
-    them = policy.action.describe_targets("them")
-    if made.refusal is not None:
-        why = f"{made.refusal.reason}: {made.refusal.message}"
-        return f"{text}: it would report them, and delete nothing: {why}"
-    pace = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
-    windows = f" ({'; '.join(map(str, policy.windows))})" if policy.windows else ""
-    later = f"and delete {them} after {format_duration(policy.grace_period)}{windows}{pace}"
-    if policy.mode is Mode.DRY_RUN:
-        return f"{text}: it would report them; mode Enforce would mark them {later}"
-    return f"{text}: it would mark them {later}"
-
-
-def _table(planned: _Planned, document: Document) -> Table:
-    """document: of the same plan; without groups it is a summary."""
-    policy, made, now, summary = planned.policy, planned.made, planned.snapshot.taken_at, "groups" not in document
-    heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
-    if summary or len(made.matched) > _MANY:
-        heading += [f"  {pattern_line(found)}" for found in planned.patterns]
-        heading += [f"  {owner_line(found)}" for found in planned.owners]
-    heading += [f"  {line}" for line in first_clean_up(made, planned.conditions)]
-    lags = [f"  {text}"] if (text := skipped_by_latest(made.verdicts[name] for name in made.matched)) else []
-    if policy.action is Action.DELETE:
-        heading += lags
-    if programs := programs_line(made.matched):
-        heading.append(f"  {programs}")
-    assumed = assumption(policy)
-    if assumed is not None and made.verdicts:
-        heading.append(f"  {assumed}")
-    late = warns_late(made, planned.snapshot)
-    if late is not None:
-        heading.append(f"  {late}")
-    if summary:
-        return Table((), (), heading, unwatched=lags)
-    verdicts = made.verdicts.values()
-    # Not a list: a plan may have a million groups.
-    rows = (
-        group
-        | {
-            "lastUse": last_use(verdict, now),
-            "found": matched_because(verdict, planned.begun) if verdict.matches else None,
-        }
-        for group, verdict in zip(document["groups"], verdicts, strict=True)
-    )
-    table = Table.of(rows, _COLUMNS, heading)
-    return replace(table, watched=[_watched(verdict) for verdict in verdicts], unwatched=lags)
 
 
 def _watched(verdict: Verdict) -> tuple[object, ...]:
@@ -609,3 +367,136 @@ def judged(name: str, verdict: Verdict, begun: datetime) -> dict[str, Any]:
         **({} if verdict.expires is None else {"expiresTime": timestamp(verdict.expires)}),
         **_last_client(verdict),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One check, as in JSON: its name, purpose and result. reason: of the refusal, if the result is Skips."""
+
+    check: str
+    why: str
+    result: str
+    reason: str | None = None
+    message: str | None = None
+
+
+_CHECKS = (
+    Column("CHECK"),
+    Column("RESULT", cell=lambda d: _SHOWN[d["result"]] + (f" ({d['reason']})" if d["reason"] else "")),
+    Column("MESSAGE", wide=True),
+    Column("WHY"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    """last_use: in words, None = not known. begun: of the scan."""
+
+    policy: Policy
+    group: Group
+    verdict: Verdict | None
+    steps: Sequence[_Step]
+    last_use: str | None
+    begun: datetime
+
+
+def explain(target: ChosenCluster, name: str, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
+    """The result of each check of each policy in the files for one group; with --verbose, tables have all of them."""
+
+    def only(policy: Policy) -> Policy:
+        # So that no data of other groups is read.
+        groups = Patterns.of_names([name] if policy.match.groups.matches(name) else [])
+        return structs.replace(policy, match=structs.replace(policy.match, groups=groups))
+
+    scans = scan_clusters(target, files, activity, only, full=True)
+    notes, errors = list(scans.notes), list(scans.errors)
+    there = [scan for scan in scans.every if name in scan.snapshot.groups]
+    if scans.every and not there:
+        errors.append(f"there is no group {printable(name)}: group-hygiene list shows all")
+    elif there:
+        elsewhere = [scan.connection for scan in scans.every if scan not in there]
+        notes += [f"there is no group {printable(name)} in the cluster of KafkaConnection {key}" for key in elsewhere]
+    every = [_explain_one(scan, policy, name) for scan in there for policy in scan.policies]
+    every.sort(key=lambda explained: explained.policy.key)
+    shown = [
+        {
+            "namespace": one.policy.namespace,
+            "name": one.policy.name,
+            "group": None if one.verdict is None else judged(name, one.verdict, one.begun),
+            "checks": [asdict(step) for step in one.steps],
+        }
+        for one in every
+    ]
+    matches = [name] if any(one.verdict is not None and one.verdict.matches for one in every) else []
+    tables = [_explained_table(one, target.verbose) for one in every]
+    return Report({"policies": shown, "notes": notes, "errors": errors}, matches, tables, notes, errors)
+
+
+def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
+    group = scan.snapshot.groups[name]
+    verdict = scan.observation.verdicts[policy.key].get(name)
+    unselected = None if policy.match.selects(group) else _unselected(policy.match, group)
+    message = unselected and f"the policy does not select it: {unselected}"
+    steps = [_Step("match", _why(Match.selects), "Skips" if unselected else "Passed", message=message)]
+    decided = verdict is None
+    for check in checks.chain(policy):
+        what = (check.__name__, _why(check))
+        if decided or verdict is None:
+            steps.append(_Step(*what, "NotReached"))
+            continue
+        answer = check(policy, group, verdict.evidence, scan.snapshot.taken_at)
+        refusal = answer.refusal if isinstance(answer, Need) else answer
+        decided = refusal is not None
+        if refusal is not None:
+            steps.append(_Step(*what, "Skips", refusal.reason, refusal.message))
+            continue
+        found = None
+        if check is used.unchanged:
+            found = assumption(policy)
+        elif check is offsets.expires and policy.when.expires_within is not None:
+            found = expiry(verdict)
+        steps.append(_Step(*what, "Passed", message=found))
+    used_last = None if verdict is None else last_use(verdict, scan.snapshot.taken_at)
+    return _Explained(policy, group, verdict, steps, used_last, scan.begun)
+
+
+def _unselected(match: Match, group: Group) -> str:
+    if not match.groups.matches(group.id):
+        return "its id matches none of match.groups"
+    excluded = match.exclude.matching(group.id)
+    if excluded is not None:
+        return f"match.exclude has {excluded!r}"
+    if group.state not in match.states:
+        return f"its state is {group.state}, and match.states is {', '.join(sorted(match.states))}"
+    if group.type not in match.types:
+        return f"its type is {group.type}, and match.types is {', '.join(sorted(match.types))}"
+    return "spec.access of the KafkaConnection does not grant it to the policy's namespace"
+
+
+def _why(check: Any) -> str:
+    """The docstring of a check: a sentence on its purpose."""
+    return " ".join((inspect.getdoc(check) or "").split())
+
+
+def _explained_table(explained: _Explained, verbose: bool) -> Table:
+    policy, group = explained.policy, explained.group
+    protocol = f"protocol type {group.protocol_type}" if group.protocol_type else "a simple group"
+    # The check that decided; None = the group matches.
+    skip = next((step for step in explained.steps if step.result == "Skips"), None)
+    outcome = "Match" if skip is None else f"Skip: {skip.message}"
+    if skip is not None and skip.reason is not None:
+        outcome = f"Skip: {skip.reason}: {skip.message}"
+    heading = [
+        f"GroupPolicy {policy.key} ({policy.action}, {policy.mode}): {outcome}",
+        f"  {group.id}: {group.state}, {group.type}, {protocol}",
+    ]
+    if (entry := likely_program(group.id)) is not None:
+        heading.append(f"  by its id it looks like {entry.program}. Empty and needed: {entry.needed}")
+    if explained.last_use is not None:
+        heading.append(f"  {explained.last_use}")
+    heading += [f"  {step.message}" for step in explained.steps if step.result == "Passed" and step.message]
+    if verbose:
+        return Table.of(map(asdict, explained.steps), _CHECKS, heading)
+    passed = sum(step.result == "Passed" for step in explained.steps)
+    decided = f"{passed} checks passed" if skip is None else f"decided by {skip.check}: {skip.why}"
+    return Table((), (), [*heading, f"  {decided}"])

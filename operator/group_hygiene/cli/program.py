@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +21,7 @@ from click.shell_completion import BashComplete, FishComplete, ShellComplete, Zs
 
 from group_hygiene import __version__
 from group_hygiene.cli import backtests, commands, spark_commands
-from group_hygiene.cli.options import PageOption, namespace_name, output_option, short_output_option
+from group_hygiene.cli.options import PageOption, as_record, namespace_name, option, output_option, short_output_option
 from group_hygiene.cli.output import Column, Report, Table, show
 from group_hygiene.errors import HygieneError
 from group_hygiene.model.naming import printable
@@ -30,6 +31,18 @@ from group_hygiene.telemetry.logs import FORMS, configure
 _INTERRUPTED = 130
 # Errors of a write: a full disk, an exceeded quota, or a closed terminal or file.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+_CATALOGUE = (
+    Column("PROGRAM"),
+    Column("GROUPS", cell=lambda d: ", ".join(d["groups"]) or "given by users"),
+    Column("COMMITS"),
+    Column("EMPTY-AND-NEEDED", "needed"),
+    Column("ADVICE", wide=True),
+    Column("SEEN", wide=True),
+)
+_CRDS = ("KafkaConnection", "GroupPolicy", "GroupRestore", "GroupKeep")
+_SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+# cobra's ShellCompDirectiveDefault, which completes file names, and ShellCompDirectiveNoFileComp.
+_FILES, _NO_FILES = ":0", ":4"
 
 
 class CommandLine(click.Group):
@@ -118,81 +131,81 @@ def main(namespace: str | None) -> None:
     start()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Options of `operator`."""
+
+    namespaces: tuple[str, ...] = option(
+        "--namespace",
+        type=namespace_name,
+        multiple=True,
+        metavar="NAME",
+        cls=PageOption,
+        help="Serve only objects in this namespace; repeatable. The operator then needs permissions only there (see "
+        "docs/install.md). Default: all namespaces.",
+    )
+    health_port: int = option(
+        "--health-port", default=8080, show_default=True, help="Port of /healthz, /readyz and /metrics; 0 = any."
+    )
+    lease_namespace: str | None = option(
+        "--leader-election-namespace",
+        metavar="NAMESPACE",
+        help="Namespace of the Lease for leader election. Default: the pod's namespace, else the kubeconfig's.",
+    )
+    lease_duration: int = option(
+        "--lease-duration",
+        type=click.IntRange(min=6),
+        metavar="SECONDS",
+        default=30,
+        show_default=True,
+        help="Time after the leader's last renewal until another replica takes over.",
+    )
+    local_activity: tuple[Path, ...] = option(
+        "--allow-local-activity",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="DIR",
+        help="Allow activity.uri of KafkaConnections in this folder of the machine; repeatable. Default: none, only "
+        "object stores.",
+    )
+    activity_identity: tuple[str, ...] = option(
+        "--allow-activity-identity",
+        multiple=True,
+        metavar="NAMESPACE=URI",
+        help="For KafkaConnections of this namespace without a secretRef: read tables at or below this address "
+        "(s3://bucket/path) with the operator's own cloud identity; repeatable. Default: none.",
+    )
+    msk_identity: tuple[str, ...] = option(
+        "--allow-msk-identity",
+        multiple=True,
+        metavar="NAMESPACE=HOST[,ROLE_ARN]",
+        help="For KafkaConnections of this namespace with mechanism AWS_MSK_IAM: send tokens of the operator's own AWS "
+        "identity, or of this role, to brokers with this host (like *.kafka.eu-west-1.amazonaws.com); repeatable. "
+        "Default: none.",
+    )
+    allow_receiver: tuple[str, ...] = option(
+        "--allow-receiver",
+        multiple=True,
+        metavar="HOST|CIDR",
+        help="Allow alerts, and requests to token endpoints and object stores, only to this host, address or network "
+        "(10.0.0.0/8); repeatable. Loopback, link-local and similar addresses must be listed as addresses. Default: "
+        "all other addresses.",
+    )
+    log_level: str = option(
+        "--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True
+    )
+    log_format: str = option(
+        "--log-format",
+        type=click.Choice(FORMS),
+        default="text",
+        show_default=True,
+        help="Format of the log; json writes one object per line.",
+    )
+
+
 @main.command()
-@click.option(
-    "--namespace",
-    "namespaces",
-    type=namespace_name,
-    multiple=True,
-    metavar="NAME",
-    cls=PageOption,
-    help="Serve only objects in this namespace; repeatable. The operator then needs permissions only there (see "
-    "docs/install.md). Default: all namespaces.",
-)
-@click.option("--health-port", default=8080, show_default=True, help="Port of /healthz, /readyz and /metrics; 0 = any.")
-@click.option(
-    "--leader-election-namespace",
-    "lease_namespace",
-    metavar="NAMESPACE",
-    help="Namespace of the Lease for leader election. Default: the pod's namespace, else the kubeconfig's.",
-)
-@click.option(
-    "--lease-duration",
-    type=click.IntRange(min=6),
-    metavar="SECONDS",
-    default=30,
-    show_default=True,
-    help="Time after the leader's last renewal until another replica takes over.",
-)
-@click.option(
-    "--allow-local-activity",
-    "local_activity",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="DIR",
-    help="Allow activity.uri of KafkaConnections in this folder of the machine; repeatable. Default: none, only object "
-    "stores.",
-)
-@click.option(
-    "--allow-activity-identity",
-    "activity_identity",
-    multiple=True,
-    metavar="NAMESPACE=URI",
-    help="For KafkaConnections of this namespace without a secretRef: read tables at or below this address "
-    "(s3://bucket/path) with the operator's own cloud identity; repeatable. Default: none.",
-)
-@click.option(
-    "--allow-msk-identity",
-    "msk_identity",
-    multiple=True,
-    metavar="NAMESPACE=HOST[,ROLE_ARN]",
-    help="For KafkaConnections of this namespace with mechanism AWS_MSK_IAM: send tokens of the operator's own AWS "
-    "identity, or of this role, to brokers with this host (like *.kafka.eu-west-1.amazonaws.com); repeatable. Default: "
-    "none.",
-)
-@click.option(
-    "--allow-receiver",
-    multiple=True,
-    metavar="HOST|CIDR",
-    help="Allow alerts, and requests to token endpoints and object stores, only to this host, address or network "
-    "(10.0.0.0/8); repeatable. Loopback, link-local and similar addresses must be listed as addresses. Default: all "
-    "other addresses.",
-)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
-@click.option(
-    "--log-format",
-    type=click.Choice(FORMS),
-    default="text",
-    show_default=True,
-    help="Format of the log; json writes one object per line.",
-)
-def operator(
-    namespaces: tuple[str, ...],
-    allow_receiver: tuple[str, ...],
-    log_level: str,
-    log_format: str,
-    **given: Any,
-) -> int:
+@as_record("chosen", ServeOptions)
+def operator(chosen: ServeOptions) -> int:
     """Run the operator.
 
     It serves the Kubernetes cluster of the pod's ServiceAccount, or of $KUBECONFIG. Of several replicas one is the
@@ -212,17 +225,21 @@ def operator(
     from group_hygiene.spec.client_settings import parse_msk_grant
     from group_hygiene.spec.storage import Allowed, parse_grant
 
-    egress = parse_egress(allow_receiver)
-    grants = tuple(map(parse_grant, given.pop("activity_identity")))
-    brokers = tuple(map(parse_msk_grant, given.pop("msk_identity")))
-    activity = Allowed(given.pop("local_activity"), grants, egress, brokers)
-    configure(log_format, log_level)
+    egress = parse_egress(chosen.allow_receiver)
+    grants = tuple(map(parse_grant, chosen.activity_identity))
+    brokers = tuple(map(parse_msk_grant, chosen.msk_identity))
+    configure(chosen.log_format, chosen.log_level)
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    # A namespace that is given twice would be listed twice.
     options = app.OperatorOptions(
-        activity=activity, egress=egress, namespaces=tuple(dict.fromkeys(namespaces)), **given
+        activity=Allowed(chosen.local_activity, grants, egress, brokers),
+        egress=egress,
+        # A namespace that is given twice would be listed twice.
+        namespaces=tuple(dict.fromkeys(chosen.namespaces)),
+        health_port=chosen.health_port,
+        lease_namespace=chosen.lease_namespace,
+        lease_duration=chosen.lease_duration,
     )
-    if log_format == "text":
+    if chosen.log_format == "text":
         app.run(options)
         return 0
     try:
@@ -233,20 +250,6 @@ def operator(
         logging.getLogger(__name__).critical("%s", error, exc_info=None if ours else error)
         return 1
     return 0
-
-
-_CATALOGUE = (
-    Column("PROGRAM"),
-    Column("GROUPS", cell=lambda d: ", ".join(d["groups"]) or "given by users"),
-    Column("COMMITS"),
-    Column("EMPTY-AND-NEEDED", "needed"),
-    Column("ADVICE", wide=True),
-    Column("SEEN", wide=True),
-)
-_CRDS = ("KafkaConnection", "GroupPolicy", "GroupRestore", "GroupKeep")
-_SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
-# cobra's ShellCompDirectiveDefault, which completes file names, and ShellCompDirectiveNoFileComp.
-_FILES, _NO_FILES = ":0", ":4"
 
 
 @click.command()

@@ -12,70 +12,89 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from group_hygiene.cli.options import (
     YAML_FILE,
     ChosenCluster,
+    as_record,
     connection_file_option,
     duration,
+    option,
+    shared,
     size,
     target_options,
-    with_arguments,
-    with_options,
 )
 from group_hygiene.cli.output import note
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.connection import NO_OWNERS
 
+if TYPE_CHECKING:
+    from group_hygiene.pipeline.jobs import Options
 
-def _group(given: dict[str, Any]) -> None:
-    spark = {name: given.pop(name) for name in ("master", "jars", "memory", "log", "ui_port")}
-    given["spark"] = spark | {"log": spark["log"] or _log_file()}
+_period: dict[str, Any] = {"type": duration, "metavar": "DURATION", "show_default": True}
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
-# Of all Spark jobs; the command gets them as `warehouse` and `spark`, for jobs.Options.
-spark_options = with_options(
-    click.option(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkOptions:
+    """Options of the commands that start Spark."""
+
+    warehouse: str = option(
         "--warehouse",
         metavar="URI",
         required=True,
         help="Folder of the Delta tables of this Kafka cluster: a local one, or s3a://, abfss:// or gs://.",
-    ),
-    click.option(
+    )
+    master: str | None = option(
         "--master",
         metavar="URL",
         help="Spark master.  [default: that of spark-submit, else local[*], all cores of this machine]",
-    ),
-    click.option(
+    )
+    jars: Path | None = option(
         "--jars",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         envvar="GROUP_HYGIENE_SPARK_JARS",
         show_envvar=True,
         help="Folder with Delta's jars. Without it, Spark downloads them from Maven Central.",
-    ),
-    click.option(
+    )
+    memory: str = option(
         "--memory",
         type=size,
         metavar="SIZE",
         default="2g",
         show_default=True,
         help="Memory of Spark's Java process: 4g, 800m.",
-    ),
-    click.option(
+    )
+    log: Path = option(
         "--log-file",
-        "log",
         type=click.Path(path_type=Path, dir_okay=False),
         help="File for Spark's own log.  [default: group-hygiene-spark-<uid>.log in the folder of temporary files]",
-    ),
-    click.option("--ui-port", type=click.IntRange(1, 65535), help="Port of Spark's web UI.  [default: no web UI]"),
-    with_arguments(_group),
-)
+    )
+    ui_port: int | None = option(
+        "--ui-port", type=click.IntRange(1, 65535), help="Port of Spark's web UI.  [default: no web UI]"
+    )
+
+    def session(self) -> Options:
+        """For `jobs`."""
+        from group_hygiene.pipeline.jobs import Options
+
+        return Options(self.master, self.jars, self.memory, self.log, self.ui_port)
+
+
+def _with_log(given: dict[str, Any], _: object) -> SparkOptions:
+    return SparkOptions(**given | {"log": given["log"] or _log_file()})
+
+
+# A command gets them as `spark`.
+spark_options = as_record("spark", SparkOptions, _with_log)
 
 
 @contextmanager
@@ -139,37 +158,40 @@ def pipeline() -> None:
     """
 
 
-# Of a job that reads Kafka.
-_read_options = with_options(
-    connection_file_option,
-    click.option(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Options of a job that reads Kafka."""
+
+    connection_file: str | None = shared(connection_file_option)
+    continuous: bool = option(
         "--continuous/--once",
         default=False,
+        or_else=False,
         help="Run until a signal, or end after all of the log is read (default).",
-    ),
-    click.option(
+    )
+    every: timedelta = option(
         "--every",
         type=duration,
         metavar="DURATION",
         default="30s",
         show_default=True,
         help="With --continuous: time between two reads.",
-    ),
-    click.option(
+    )
+    start_over: bool = option(
         "--start-over",
         is_flag=True,
+        or_else=False,
         help="Continue although the log was recreated or lost unread records. History is not deleted.",
-    ),
-    click.option(
+    )
+    no_client_hosts: bool = option(
         "--no-client-hosts",
         is_flag=True,
+        or_else=False,
         help="Store no hosts of clients, nor values of malformed records, which may hold some. Tables retain "
         "hosts of earlier runs.",
-    ),
-)
+    )
 
 
-_period: dict[str, Any] = {"type": duration, "metavar": "DURATION", "show_default": True}
 _commits_option = click.option(
     "--keep-every-commit",
     **_period,
@@ -186,10 +208,10 @@ _history_option = click.option(
 
 @pipeline.command()
 @_history_option
-@_read_options
+@as_record("reading", ReadOptions)
 @spark_options
 @target_options
-def ingest(target: ChosenCluster, **given: Any) -> int:
+def ingest(target: ChosenCluster, spark: SparkOptions, keep_history: timedelta, reading: ReadOptions) -> int:
     """Read new records of the offsets log into the tables.
 
     \b
@@ -199,14 +221,14 @@ def ingest(target: ChosenCluster, **given: Any) -> int:
 
     Exit codes: 0 all of the log is in the tables, 1 an error; the next run continues at the same place.
     """
-    return _run(("ingest",), target, given)
+    return _run(("ingest",), spark, {"history": keep_history}, reading, target)
 
 
 @pipeline.command()
 @_history_option
 @_commits_option
 @spark_options
-def maintain(**given: Any) -> int:
+def maintain(spark: SparkOptions, keep_history: timedelta, keep_every_commit: timedelta) -> int:
     """Compact and clean up the tables. Removes history and files older than the retention. Needs no Kafka.
 
     \b
@@ -215,16 +237,22 @@ def maintain(**given: Any) -> int:
 
     Exit codes: 0 done, 1 an error.
     """
-    return _run(("maintain",), None, given)
+    return _run(("maintain",), spark, {"history": keep_history, "commits": keep_every_commit})
 
 
 @pipeline.command()
 @_history_option
 @_commits_option
-@_read_options
+@as_record("reading", ReadOptions)
 @spark_options
 @target_options
-def run(target: ChosenCluster, **given: Any) -> int:
+def run(
+    target: ChosenCluster,
+    spark: SparkOptions,
+    keep_history: timedelta,
+    keep_every_commit: timedelta,
+    reading: ReadOptions,
+) -> int:
     """Run ingest and, once a day, maintain in one session.
 
     \b
@@ -234,71 +262,78 @@ def run(target: ChosenCluster, **given: Any) -> int:
 
     Exit codes: 0 done, or stopped by a signal, 1 an error.
     """
-    return _run(("ingest", "maintain"), target, given)
+    retention = {"history": keep_history, "commits": keep_every_commit}
+    return _run(("ingest", "maintain"), spark, retention, reading, target)
 
 
-def _run(names: tuple[str, ...], target: ChosenCluster | None, given: dict[str, Any]) -> int:
+def _run(
+    names: Sequence[str],
+    spark: SparkOptions,
+    retention: Mapping[str, timedelta],
+    reading: ReadOptions | None = None,
+    target: ChosenCluster | None = None,
+) -> int:
+    """retention: see jobs.Retention. target: None = no job reads Kafka."""
     with needs_spark():
         from group_hygiene.pipeline import jobs
-        from group_hygiene.pipeline.jobs import Options, Retention
-    periods = {"history": "keep_history", "commits": "keep_every_commit"}
+    reading = reading or ReadOptions()
     work = jobs.Work(
         jobs=[jobs.Job(name) for name in names],
-        warehouse=jobs.warehouse_uri(given["warehouse"]),
-        retention=Retention(**{field: given[name] for field, name in periods.items() if name in given}),
-        start_over=given.get("start_over", False),
-        every=given["every"] if given.get("continuous") else None,
-        hosts=not given.get("no_client_hosts", False),
+        warehouse=jobs.warehouse_uri(spark.warehouse),
+        retention=jobs.Retention(**retention),
+        start_over=reading.start_over,
+        every=reading.every if reading.continuous else None,
+        hosts=not reading.no_client_hosts,
     )
-    options = Options(**given["spark"])
     if target is None:
-        jobs.run(options, None, work, progress_printer())
+        jobs.run(spark.session(), None, work, progress_printer())
         return 0
     from group_hygiene.cli.target import open_session, read_connection_file
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    # As Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with open_session(target, read_connection_file(given["connection_file"])) as session:
-            jobs.run(options, session.client, work, progress_printer())
+        with open_session(target, read_connection_file(reading.connection_file)) as session:
+            jobs.run(spark.session(), session.client, work, progress_printer())
     except KeyboardInterrupt:
         if work.every is None:
             raise
     return 0
 
 
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """Options of `report`."""
 
-
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    file: Path = option(
+        "--output-file", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The HTML file."
+    )
+    offsets_retention: timedelta = option(
+        "--offsets-retention",
+        type=duration,
+        metavar="DURATION",
+        default="7d",
+        show_default=True,
+        help="offsets.retention.minutes of the brokers, to calculate when offsets expire.",
+    )
+    connection_file: str | None = option(
+        "--connection-file",
+        type=YAML_FILE,
+        metavar="FILE",
+        help="YAML file with a KafkaConnection; the report shows its owners of groups.",
+    )
+    since: Path | None = option(
+        "--since",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="JSON file of an earlier report; the new one shows what changed since then.  [default: the last 7 days]",
+    )
+    spark: SparkOptions = shared(spark_options)
 
 
 @click.command()
-@click.option(
-    "--output-file", "file", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The HTML file."
-)
-@click.option(
-    "--offsets-retention",
-    type=duration,
-    metavar="DURATION",
-    default="7d",
-    show_default=True,
-    help="offsets.retention.minutes of the brokers, to calculate when offsets expire.",
-)
-@click.option(
-    "--connection-file",
-    type=YAML_FILE,
-    metavar="FILE",
-    help="YAML file with a KafkaConnection; the report shows its owners of groups.",
-)
-@click.option(
-    "--since",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="JSON file of an earlier report; the new one shows what changed since then.  [default: the last 7 days]",
-)
-@spark_options
-def report(**given: Any) -> int:
+@as_record("chosen", ReportOptions)
+def report(chosen: ReportOptions) -> int:
     """Write a report on all groups: an HTML file that loads nothing, a CSV file and a JSON file of the same name.
 
     Reads only the tables of `group-hygiene pipeline`: no Kafka, no Kubernetes. The report shows what idle groups cost,
@@ -318,34 +353,33 @@ def report(**given: Any) -> int:
     with needs_spark():
         from group_hygiene.pipeline import jobs
         from group_hygiene.pipeline.backtest.run import with_suggestions
-        from group_hygiene.pipeline.jobs import Options
         from group_hygiene.pipeline.survey import survey
         from group_hygiene.report.findings import decode, encode
         from group_hygiene.report.page import render
     from group_hygiene.cli.target import read_connection_file
 
-    file = _writable(given["file"])
+    file = _writable(chosen.file)
     numbers, listing = _writable(file.with_suffix(".json")), _writable(file.with_suffix(".csv"))
     if file in (numbers, listing):
         raise UsageError(f"{file} is the name of a file beside the page: name it as --output-file {file.stem}.html")
     before = None
-    if given["since"] is not None:
+    if chosen.since is not None:
         # Before it is replaced: it may be that of the same page.
-        before = decode(given["since"].read_bytes(), str(given["since"]))
-    connection = read_connection_file(given["connection_file"])
+        before = decode(chosen.since.read_bytes(), str(chosen.since))
+    connection = read_connection_file(chosen.connection_file)
     owners = NO_OWNERS if connection is None else connection.owners
-    warehouse, progress = jobs.warehouse_uri(given["warehouse"]), progress_printer()
+    warehouse, progress = jobs.warehouse_uri(chosen.spark.warehouse), progress_printer()
 
     def work(spark: Any) -> Any:
         progress("report: reading the current groups")
         since = None if before is None else before.read_at
-        findings = survey(spark, warehouse, given["offsets_retention"], owners, since)
+        findings = survey(spark, warehouse, chosen.offsets_retention, owners, since)
         if before is not None and before.cluster_id != findings.cluster_id:
-            raise UsageError(f"{given['since']} is of another cluster, {before.cluster_id!r}")
+            raise UsageError(f"{chosen.since} is of another cluster, {before.cluster_id!r}")
         progress(f"report: {findings.groups:,} groups; trying policies on their past")
         return with_suggestions(spark, warehouse, findings, progress)
 
-    findings = jobs.once(Options(**given["spark"]), work, progress)
+    findings = jobs.once(chosen.spark.session(), work, progress)
     _write(listing, findings.listing)
     _write(file, render(findings, listing.name, before).encode())
     _write(numbers, encode(findings).encode())

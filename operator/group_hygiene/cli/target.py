@@ -214,17 +214,11 @@ def read_settings(target: ChosenCluster, document: Connection | None) -> tuple[C
         document = Connection()
     tls, sasl = (properties.tls, properties.sasl) if properties else (None, None)
     if sasl is not None and sasl.msk is not None:
-        region = _region(servers)
+        region = region_of(servers) or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
+        if not is_region(region):
+            raise UsageError("the AWS region is not in the brokers' names: set AWS_REGION")
         sasl = replace(sasl, msk=replace(sasl.msk, region=region, hosts=run_by_aws(region, servers)))
     return document, Settings(servers, tls, sasl, document.timeout)
-
-
-def _region(servers: Sequence[str]) -> str:
-    """The AWS region of MSK's brokers: by their names, else by AWS's variables. Raises UsageError."""
-    found = region_of(servers) or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
-    if not is_region(found):
-        raise UsageError("the AWS region is not in the brokers' names: set AWS_REGION")
-    return found
 
 
 def _read_properties(path: Path, cluster: str | None) -> ClientProperties:

@@ -52,8 +52,6 @@ from group_hygiene.pipeline.tables import (
 
 # The jar that pyspark 4.2.0 lacks, with those that it needs; Spark downloads them from Maven Central by default.
 PACKAGES = "io.delta:delta-spark_4.2_2.13:4.4.0"
-# It logs each error that it raises, with a traceback.
-logging.getLogger("py4j").setLevel(logging.CRITICAL)
 _SECRETS = r"(?i)secret|password|passwd|token|credential|access[.]?key|jaas|keystore|truststore|kafka[.](sasl|ssl)"
 # A run of half a minute on few cores is mostly the warm-up of Java. It takes an eighth less time with a collector
 # without concurrent threads, and with C2 compiling less: its four thresholds are twelve times their defaults.
@@ -92,6 +90,16 @@ _SETTINGS = {
     "spark.sql.redaction.string.regex": r"(?is)(jaas|keystore|truststore|password|secret).*",
     "spark.ui.showConsoleProgress": "false",
 }
+# A property of `coverage`: time of the last maintenance, in seconds since 1970.
+_MAINTAINED = "grouphygiene.maintained"
+# A table of so many files is not compacted: that would rewrite all of a small one at each run.
+_FEW = 8
+T = TypeVar("T")
+Report = Callable[[str], None]
+# Object stores that both Spark's connectors and delta-rs support.
+_STORES = ("s3a", "s3", "abfss", "abfs", "gs")
+# It logs each error that it raises, with a traceback.
+logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +229,6 @@ def _end(gateway: Any) -> None:
     SparkContext._jvm = None
 
 
-# A property of `coverage`: time of the last maintenance, in seconds since 1970.
-_MAINTAINED = "grouphygiene.maintained"
-# A table of so many files is not compacted: that would rewrite all of a small one at each run.
-_FEW = 8
-
-
 @dataclass(frozen=True, slots=True)
 class Retention:
     """history: of records, by their time in the log, and of groups that are gone (which `ingest` drops).
@@ -319,13 +321,6 @@ def _thin(spark: SparkSession, warehouse: str, oldest: datetime, taken_in: int) 
         writer.save(COMMITS.path(warehouse))
         store.set_property(COMMITS.path(warehouse), THINNED, until.isoformat())
     store.set_property(COMMITS.path(warehouse), THINNED, end.isoformat())
-
-
-T = TypeVar("T")
-Report = Callable[[str], None]
-
-# Object stores that both Spark's connectors and delta-rs support.
-_STORES = ("s3a", "s3", "abfss", "abfs", "gs")
 
 
 class Job(StrEnum):

@@ -38,6 +38,15 @@ if TYPE_CHECKING:
 
 # Times in tables are at most so far from 1970, some 1,900 years: records may name any, and durations are added to them.
 FAR_MS = 60_000_000_000_000
+# Rows, or their bytes, that are buffered in memory, and then written as a row group.
+_ROW_GROUP, _BUFFER_BYTES = 250_000, 64_000_000
+# Numbers and times with nearly unique values: a dictionary for them would be built and discarded. Differences of
+# successive values are small. Spark's rewrites keep it: see `jobs`.
+NEARLY_UNIQUE = (
+    *("log_offset", "record_time", "committed_offset", "commit_ms"),
+    *("offsets.list.element.offset", "offsets.list.element.commit_time"),
+    *("first_seen", "first_commit", "last_commit", "oldest_commit"),
+)
 
 
 class Held(NamedTuple):
@@ -305,17 +314,6 @@ def _explained(uri: str) -> Iterator[None]:
         raise PipelineError(f"{message}. If another run wrote it at the same time, run this one again") from error
     except (DeltaError, OSError, ValueError, OverflowError, pa.ArrowException) as error:
         raise PipelineError(f"the table {uri} can't be read or written: {one_line(str(error))}") from error
-
-
-# Rows, or their bytes, that are buffered in memory, and then written as a row group.
-_ROW_GROUP, _BUFFER_BYTES = 250_000, 64_000_000
-# Numbers and times with nearly unique values: a dictionary for them would be built and discarded. Differences of
-# successive values are small. Spark's rewrites keep it: see `jobs`.
-NEARLY_UNIQUE = (
-    *("log_offset", "record_time", "committed_offset", "commit_ms"),
-    *("offsets.list.element.offset", "offsets.list.element.commit_time"),
-    *("first_seen", "first_commit", "last_commit", "oldest_commit"),
-)
 
 
 def leave_out_pandas() -> None:

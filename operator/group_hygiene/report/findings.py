@@ -14,6 +14,11 @@ import msgspec
 from group_hygiene.errors import UsageError
 from group_hygiene.model import naming
 
+IDLE = timedelta(days=7)
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_VERSION = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
@@ -183,9 +188,6 @@ class Findings:
     notes: Sequence[str]
 
 
-IDLE = timedelta(days=7)
-
-
 def printable(name: str) -> str:
     """A name as one line without invisible or bidirectional control characters; an empty name is shown as quotes."""
     return naming.printable(name) or '""'
@@ -223,13 +225,6 @@ def moment(time: datetime) -> str:
 def weekday(day: date) -> str:
     """Mon 23 Nov, in English in any locale."""
     return f"{_WEEKDAYS[day.weekday()]} {day.day} {_MONTHS[day.month - 1]}"
-
-
-_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
-_VERSION = 1
 
 
 class _Counts(msgspec.Struct, frozen=True, rename="camel", kw_only=True):

@@ -54,6 +54,18 @@ _BY_END = {_DELETED: "var(--accent)", _REGRET: "var(--bad)"}
 _FONT = "system-ui, sans-serif"
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "{http://www.w3.org/1999/xlink}href"
+# Of the 3 MB that a page may have; the rest of the page needs far less than these limits leave.
+_ROWS_BYTES = 1_300_000
+_UNITS_BYTES = 500_000
+_STALE_BYTES = 100_000
+_SUGGESTIONS_BYTES = 600_000
+# Of a suggestion with its charts, and of a unit, without their texts.
+_CARD_BYTES, _UNIT_BYTES = 40_000, 2_000
+_SPARK = timedelta(days=60)
+# What a broker's heap needs for an offset, by `make bench-broker`: of groups with one offset, with all that is theirs.
+_HEAP_BYTES = 2_400
+Cell = str | int | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,21 +326,6 @@ def _embeddable(svg: str, title: str) -> str:
     root.set("role", "group")
     root.set("aria-label", title)
     return ElementTree.tostring(root, encoding="unicode")
-
-
-# Of the 3 MB that a page may have; the rest of the page needs far less than these limits leave.
-_ROWS_BYTES = 1_300_000
-_UNITS_BYTES = 500_000
-_STALE_BYTES = 100_000
-_SUGGESTIONS_BYTES = 600_000
-# Of a suggestion with its charts, and of a unit, without their texts.
-_CARD_BYTES, _UNIT_BYTES = 40_000, 2_000
-_SPARK = timedelta(days=60)
-# What a broker's heap needs for an offset, by `make bench-broker`: of groups with one offset, with all that is theirs.
-_HEAP_BYTES = 2_400
-
-Cell = str | int | None
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,12 @@ _STATES = {"Empty": GroupState.EMPTY, "Active": GroupState.STABLE, "Unknown": Gr
 COMMIT = "commit"
 # The log is read at once, and no check depends on a group's first record, nor on its place in the log.
 _END = datetime.max.replace(tzinfo=UTC)
+# Instead of the reason of a refusal.
+MATCH = "Match"
+_NO_PROTECTIONS = Protections()
+_MOMENT = timedelta(microseconds=1)
+# Of a partition with unread records for every group.
+_ENDLESS = Bounds(0, 2**63)
 _activity = partial(Activity, first_seen=None, log_partition=0, covered_to=0, read_at=_END)
 
 
@@ -248,14 +254,6 @@ def moment_of(milliseconds: int) -> datetime:
 
 def milliseconds_of(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
-
-
-# Instead of the reason of a refusal.
-MATCH = "Match"
-_NO_PROTECTIONS = Protections()
-_MOMENT = timedelta(microseconds=1)
-# Of a partition with unread records for every group.
-_ENDLESS = Bounds(0, 2**63)
 
 
 class Span(NamedTuple):

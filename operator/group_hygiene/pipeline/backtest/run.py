@@ -58,6 +58,18 @@ _SETTINGS = {
     "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "400",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
 }
+# Patterns with fewer idle groups get no policy.
+_LEAST_IDLE = 10
+_MOST, _LIVES = 10, 3
+# The least that is suggested; its multiples are tried, too.
+_IDLE_FOR = timedelta(hours=24)
+_STEP = timedelta(days=1)
+# In a shorter history, weekly use occurs at most once.
+_ENOUGH = timedelta(days=14)
+# Explicit in the policy, independent of defaults.
+_INTERVAL, _GRACE = "10m", "24h"
+# The CRD's limit.
+_PATTERN_LENGTH = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,20 +320,6 @@ def _tried(number: int, one: OnTrial, rows: Sums, steps: Steps) -> Tried:
 def _variants(periods: Sequence[timedelta], row: Mapping[str, Any] = _NO_GROUP) -> list[Variant]:
     # Another policy may have more periods.
     return [Variant(*each) for each in zip(periods, row["deleted"], row["regretted"], strict=False)]
-
-
-# Patterns with fewer idle groups get no policy.
-_LEAST_IDLE = 10
-_MOST, _LIVES = 10, 3
-# The least that is suggested; its multiples are tried, too.
-_IDLE_FOR = timedelta(hours=24)
-_STEP = timedelta(days=1)
-# In a shorter history, weekly use occurs at most once.
-_ENOUGH = timedelta(days=14)
-# Explicit in the policy, independent of defaults.
-_INTERVAL, _GRACE = "10m", "24h"
-# The CRD's limit.
-_PATTERN_LENGTH = 255
 
 
 def with_suggestions(

@@ -47,6 +47,14 @@ from group_hygiene.pipeline.tables import (
 )
 
 _COLUMNS = ("group", "known", *Record._fields)
+_ROWS_A_BATCH = 10_000
+# Of each policy, the most that the driver lists.
+PATTERNS, REGRETS = 5_000, 10_000
+# Instead of a policy's number: counts of all groups.
+ALL = -1
+_TIME = pa.timestamp("us", "UTC")
+# (policy, what) -> rows.
+Sums = Mapping[tuple[int, str], Sequence[Mapping[str, Any]]]
 
 
 class Extent(NamedTuple):
@@ -181,13 +189,6 @@ def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> 
     return Life(GroupType(activity["type"]), activity["protocol_type"], state, last, empty, offsets)
 
 
-_ROWS_A_BATCH = 10_000
-# Of each policy, the most that the driver lists.
-PATTERNS, REGRETS = 5_000, 10_000
-# Instead of a policy's number: counts of all groups.
-ALL = -1
-
-
 class OnTrial(NamedTuple):
     """A policy, and the same with other periods. periods, graces: ascending, its own included, or empty."""
 
@@ -229,11 +230,8 @@ class Row(NamedTuple):
     many: int = 1
 
 
-_TIME = pa.timestamp("us", "UTC")
 _REGRET = pa.struct([(name, _TIME if name.endswith("_at") else pa.string()) for name in Regret._fields])
 _TYPES = {"what": pa.string(), "text": pa.string(), "regret": _REGRET}
-# (policy, what) -> rows.
-Sums = Mapping[tuple[int, str], Sequence[Mapping[str, Any]]]
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in Row._fields])
 
 

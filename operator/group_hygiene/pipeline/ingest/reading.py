@@ -55,6 +55,16 @@ _HOW_TO_CONTINUE = (
     "To continue with the current log, run this once with --start-over: all history stays, and groups count as active "
     "at that moment, since the lost records are unknown"
 )
+# Offsets of a task, and groups whose rows it may have to write, if that makes so many tasks; more if Spark has many
+# cores by now. A task takes a fifth of a second by itself, and compaction may have left few records.
+_TASK_OFFSETS, _TASK_GROUPS, _LEAST_TASKS, _MOST_TASKS = 1_000_000, 300_000, 2, 8
+# Bytes of records in memory after which a task ends, wherever it is: the rest follows in the next batch. A commit is
+# about a hundred; to fold them takes three times as many.
+_BYTES = 256_000_000
+# Up to so many groups and new offsets, `activity` is one file.
+_SMALL = 200_000
+# The days of `commits_by_day` before the last one.
+_COUNTED = timedelta(days=30)
 
 
 def cut_off(before: Progress, ends: Mapping[int, int]) -> dict[int, int]:
@@ -175,18 +185,6 @@ def _why_new_era(before: Progress, bounds: LogBounds, cut: Mapping[int, int]) ->
             "groups have moved to other partitions"
         )
     return None
-
-
-# Offsets of a task, and groups whose rows it may have to write, if that makes so many tasks; more if Spark has many
-# cores by now. A task takes a fifth of a second by itself, and compaction may have left few records.
-_TASK_OFFSETS, _TASK_GROUPS, _LEAST_TASKS, _MOST_TASKS = 1_000_000, 300_000, 2, 8
-# Bytes of records in memory after which a task ends, wherever it is: the rest follows in the next batch. A commit is
-# about a hundred; to fold them takes three times as many.
-_BYTES = 256_000_000
-# Up to so many groups and new offsets, `activity` is one file.
-_SMALL = 200_000
-# The days of `commits_by_day` before the last one.
-_COUNTED = timedelta(days=30)
 
 
 class Read(NamedTuple):

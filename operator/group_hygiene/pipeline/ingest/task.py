@@ -37,9 +37,17 @@ from group_hygiene.spec.fields import one_line
 
 # The names of `tables.RECORDS`.
 _COMMITS, _STATES, _QUARANTINE = "commits", "group_states", "quarantine"
-
 # By the name of a column, its values for the records that were decoded, in order.
 Columns = Mapping[str, Any]
+# Rows of a file of records.
+_FILE_ROWS = 2_000_000
+# Bytes of rows of `activity` that are folded together, and that wait for their files; rows that are added to a file at
+# once.
+_OLD_BYTES, _WAITING_BYTES, _CHUNK = 64_000_000, 128_000_000, 10_000
+_TIME = pa.timestamp("us", "UTC")
+# The names of two of the tables of records; the third has those that say nothing of a group.
+# The partition of a record, and times before which it was not written.
+_WHEN = ("log_partition", "record_time", "written_after")
 
 
 def decode_all(keys: Slices, values: Slices, hosts: bool = True) -> Iterator[tuple[str, Numbers, Columns]]:
@@ -206,17 +214,6 @@ def _row(key: bytes | None, value: bytes | None, hosts: bool) -> tuple[str, dict
         row |= {"committed_offset": record.offset, "leader_epoch": record.leader_epoch}
         row |= {"metadata": record.metadata, "commit_ms": record.commit_ms}
     return _COMMITS, row
-
-
-# Rows of a file of records.
-_FILE_ROWS = 2_000_000
-# Bytes of rows of `activity` that are folded together, and that wait for their files; rows that are added to a file at
-# once.
-_OLD_BYTES, _WAITING_BYTES, _CHUNK = 64_000_000, 128_000_000, 10_000
-_TIME = pa.timestamp("us", "UTC")
-# The names of two of the tables of records; the third has those that say nothing of a group.
-# The partition of a record, and times before which it was not written.
-_WHEN = ("log_partition", "record_time", "written_after")
 
 
 class Range(NamedTuple):
