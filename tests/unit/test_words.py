@@ -283,7 +283,7 @@ def test_each_exception_is_needed() -> None:
 
 def test_reasons_and_values_of_enums_are_searched() -> None:
     """Their words one by one, as those of other names."""
-    for file, words in (("model/reasons.py", "All Delivered"), ("model/evidence.py", "Not Deleted")):
+    for file, words in (("model/reasons.py", "All Delivered"), ("model/entries.py", "Not Deleted")):
         assert words in texts()[f"operator/group_hygiene/{file} strings"]
 
 
