@@ -25,13 +25,13 @@ export HOME_URL ?=
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
 
-demo: $(STAMP) ## run the demo on a real Kafka and a real API server, about 2 minutes (KEEP=1 leaves them running)
+demo: $(STAMP) ## run the demo on a real Kafka and a real API server, about 4 minutes (KEEP=1 leaves them running)
 	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
 # Which files run in one worker, and in which order: see tests/conftest.py. More workers than cores, as tests wait, too.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --ignore=tests/node --deselect $(WITH_SPARK)
 
-test: $(STAMP) ## run the tests of each promise on real components, about 7 minutes on two cores
+test: $(STAMP) ## run the tests of each promise on real components, about 20 minutes on two cores
 	@$(BIN)/python -m sandbox prepare
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
