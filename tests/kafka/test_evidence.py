@@ -70,19 +70,23 @@ def _entries(scene: Scene) -> list[Any]:
 def test_a_keep_tells_of_the_last_use(scene: Scene, pipeline: Pipeline, make: Maker, topic: str) -> None:
     """Whatever policies ask: of each group that a GroupKeep keeps, as the tables have it; not by tables of long ago."""
     old, unknown = make.abandoned(make.name("old"), topic), make.abandoned(make.name("unknown"), topic)
+    back = make.name("back")
+    make.join(back, topic, "classic", at(topic))
     row = idle(old, last_clients=[{"client_id": "billing-7", "host": None}], last_clients_at=now())
-    pipeline.run([row])
-    keep = GroupKeep("kafka", "k", "uid", (old, unknown), "needed", None)
+    pipeline.run([row, idle(back)])
+    keep = GroupKeep("kafka", "k", "uid", (old, unknown, back), "needed", None)
 
     def found() -> dict[str, tuple[datetime | None, str]]:
         kept = reconcile.keep_groups(reconcile.Executor(scene.context, Guard()), keep, {}, False)
         assert not isinstance(kept, Refusal), kept
         return {each.group: (each.idle_since, each.client) for each in kept}
 
-    nothing = {old: (None, ""), unknown: (None, "")}
-    assert found() == nothing
+    # It has members again: these are shown, and no earlier time.
+    nothing = found()
+    assert nothing == {old: (None, ""), unknown: (None, ""), back: (None, nothing[back][1])}
+    assert nothing[back][1].startswith("client ")
     scene.observe(full=True)
-    used = {old: (row["empty_since"], "client 'billing-7'"), unknown: (None, "")}
+    used = nothing | {old: (row["empty_since"], "client 'billing-7'")}
     assert found() == used
     scene.observe()
     assert found() == used

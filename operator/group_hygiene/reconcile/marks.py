@@ -217,13 +217,16 @@ def keep_groups(
 
     def result(name: str) -> KeptGroup:
         found_now = _protected(context, keep, name, found[name], earlier, policies)
-        since = seen[name].since if name in seen and found_now.state == GroupState.EMPTY else None
-        activity = context.memory.of_keeps.get(name)
         client = _client(contents.used_by.get(name), found[name], now)
-        if activity is None:
-            return replace(found_now, unchanged_since=since, client=client)
-        client = client or str(activity.last_client or "")
-        return replace(found_now, unchanged_since=since, idle_since=activity.idle_since, client=client)
+        activity = context.memory.of_keeps.get(name)
+        if activity is not None and not client:
+            client = str(activity.last_client or "")
+        if found_now.state != GroupState.EMPTY:
+            # What scans and tables saw of it was before its members.
+            return replace(found_now, client=client)
+        since = seen[name].since if name in seen else None
+        idle = None if activity is None else activity.idle_since
+        return replace(found_now, unchanged_since=since, idle_since=idle, client=client)
 
     return [refused.get(name) or result(name) for name in keep.groups]
 
