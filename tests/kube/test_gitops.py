@@ -15,7 +15,7 @@ import yaml
 from group_hygiene.decide.plan import EVIDENCE
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.status.of_objects import LIMITS, PASSING, build_status
+from group_hygiene.status.of_objects import PASSING, build_status
 from sandbox import crds, flux
 from sandbox.helm import helm
 from sandbox.kubernetes import ApiServer
@@ -29,6 +29,7 @@ ARGOCD, GITOPS = ROOT / "deploy" / "argocd", ROOT / "examples" / "gitops"
 SCRIPT = (ARGOCD / "health.lua").read_text()
 FIXTURES = sorted((ARGOCD / "fixtures").glob("*/*.yaml"))
 KINDS = ("KafkaConnection", "GroupPolicy", "GroupRestore", "GroupKeep")
+_LIMITS = (reasons.LIMIT_EXCEEDED, reasons.TOO_MANY_CHANGES)
 
 
 def _object(generation: int, observed: int | None, kind: str = "GroupPolicy", **spec: Any) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def test_only_objects_that_wait_for_a_user_are_degraded() -> None:
     }
     passing = dict.fromkeys(PASSING & set(policies), "Progressing")
     # Clients of Kafka abandon groups, and can't fail the platform's own objects by that.
-    assert found == dict.fromkeys(policies, "Degraded") | passing | dict.fromkeys(LIMITS, "Healthy")
+    assert found == dict.fromkeys(policies, "Degraded") | passing | dict.fromkeys(_LIMITS, "Healthy")
 
 
 def test_a_script_that_is_wrong_is_seen() -> None:
@@ -211,7 +212,7 @@ def test_flux_judges_objects_as_argo_cd_does() -> None:
     blocked = _blocked()
     stopped = dict(zip(blocked, flux.assess(list(blocked.values())), strict=True))
     passing = dict.fromkeys(PASSING & set(blocked), "InProgress")
-    assert stopped == dict.fromkeys(blocked, "Failed") | passing | dict.fromkeys(LIMITS, "Current")
+    assert stopped == dict.fromkeys(blocked, "Failed") | passing | dict.fromkeys(_LIMITS, "Current")
 
 
 @pytest.mark.parametrize("cluster", sorted(path.name for path in (GITOPS / "clusters").iterdir()))

@@ -1,4 +1,4 @@
-"""CpuTurns of CPU-bound work."""
+"""Turns of CPU-bound work."""
 
 from __future__ import annotations
 
