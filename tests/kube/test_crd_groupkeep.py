@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes.client import CustomObjectsApi
 
 from group_hygiene.errors import SpecError
+from group_hygiene.model.group_keep import KeptGroup
 from group_hygiene.spec.crds import violations
 from group_hygiene.spec.policy import parse_keep
+from group_hygiene.status.of_objects import build_keep_status
+from sandbox.kubernetes import ApiServer
 from tests.kube.test_crd_grouprestore import refusal
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "keep.yaml"
 PLACE = ("grouphygiene.io", "v1alpha1", "kafka", "groupkeeps")
 
 
@@ -74,3 +82,19 @@ def test_keep_is_refused(api: CustomObjectsApi, spec: dict[str, Any], field: str
     if field != "spec.connectionRef.name":
         with pytest.raises(SpecError):
             parse_keep(obj | {"metadata": obj["metadata"] | {"uid": "u"}})
+
+
+def test_example_and_columns(api_server: ApiServer) -> None:
+    """The example is accepted as it stands; kubectl shows what it came to, and `describe` each group's verdict."""
+    api_server.kubectl("apply", "--validate=strict", "-f", str(EXAMPLE))
+    (kept,) = json.loads(api_server.kubectl("get", "kgk", "-n", "kafka", "-o", "json").stdout)["items"]
+    found = [KeptGroup("billing", True, "", "", "Empty")]
+    status = build_keep_status(kept, found, datetime(2030, 1, 31, 12, 0, tzinfo=UTC))
+    name, patch = kept["metadata"]["name"], json.dumps({"status": status})
+    api_server.kubectl("patch", "kgk", name, "-n", "kafka", "--subresource=status", "--type=merge", "-p", patch)
+    header, line = api_server.kubectl("get", "kgk", "-n", "kafka", "-o", "wide").stdout.splitlines()
+    assert header.split() == ["NAME", "CONNECTION", "GROUPS", "KEPT", "REASON", "UNTIL", "AGE", "MESSAGE"]
+    assert line.split()[:5] == [name, "main", "1", "True", "Kept"]
+    described = api_server.kubectl("describe", "kgk", name, "-n", "kafka").stdout
+    assert re.search(r"Exists:\s+true\n\s+Group:\s+billing\n\s+Protected:\s+true\n\s+State:\s+Empty", described)
+    api_server.kubectl("delete", "-f", str(EXAMPLE))

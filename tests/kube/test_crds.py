@@ -1383,6 +1383,14 @@ def published(api_server: ApiServer) -> ApiServer:
             "observedGeneration startTime lastRunID completionTime conditions counts results truncated",
             id="restore-status",
         ),
+        pytest.param("kgk.spec", "connectionRef groups reason until ignoreNotFound", id="keep"),
+        pytest.param("kgk.status", "observedGeneration lastRunID conditions counts results", id="keep-status"),
+        pytest.param(
+            "kgk.status.results",
+            "group protected reason message exists state unchangedSince idleSince lastClient until dueTime policy "
+            "dueReason",
+            id="keep-results",
+        ),
         pytest.param("kgr.status.counts", "groups restored partly refused waiting", id="restore-counts"),
         pytest.param(
             "kgr.status.results",

@@ -575,11 +575,17 @@ def kept(reason: str, protected: bool, state: str = "") -> KeptGroup:
             id="ActionNotGranted-of-a-group",
         ),
         pytest.param(
+            [kept("TooManyKeeps", False)], stuck("TooManyKeeps", others="Kept False TooManyKeeps"), id="TooManyKeeps"
+        ),
+        pytest.param(
             Refusal("KeepEnded", "until is over"), ready("KeepEnded", others="Kept False KeepEnded"), id="KeepEnded"
         ),
         *(
             pytest.param(Refusal(reason, "because"), retried(reason, others=f"Kept False {reason}"), id=reason)
-            for reason in ("LedgerUnavailable", "ActionNotGranted", "CrossNamespaceRefused", "ConnectionNotReady")
+            for reason in (
+                *("LedgerUnavailable", "ActionNotGranted", "CrossNamespaceRefused", "ConnectionNotReady"),
+                "TooManyChanges",
+            )
         ),
         pytest.param(
             Refusal("InvalidSpec", "because"), stuck("InvalidSpec", others="Kept False InvalidSpec"), id="InvalidSpec"
