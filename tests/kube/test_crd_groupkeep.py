@@ -86,13 +86,12 @@ def test_keep_is_refused(api: CustomObjectsApi, spec: dict[str, Any], field: str
 
 def test_example_and_columns(api_server: ApiServer) -> None:
     """The example is accepted as it stands; kubectl shows what it came to, and `describe` each group's verdict."""
-    api_server.kubectl("apply", "--validate=strict", "-f", str(EXAMPLE))
-    (kept,) = json.loads(api_server.kubectl("get", "kgk", "-n", "kafka", "-o", "json").stdout)["items"]
+    kept = json.loads(api_server.kubectl("apply", "--validate=strict", "-f", str(EXAMPLE), "-o", "json").stdout)
     found = [KeptGroup("billing", True, "", "", "Empty")]
     status = build_keep_status(kept, found, datetime(2030, 1, 31, 12, 0, tzinfo=UTC))
     name, patch = kept["metadata"]["name"], json.dumps({"status": status})
     api_server.kubectl("patch", "kgk", name, "-n", "kafka", "--subresource=status", "--type=merge", "-p", patch)
-    header, line = api_server.kubectl("get", "kgk", "-n", "kafka", "-o", "wide").stdout.splitlines()
+    header, line = api_server.kubectl("get", "kgk", name, "-n", "kafka", "-o", "wide").stdout.splitlines()
     assert header.split() == ["NAME", "CONNECTION", "GROUPS", "KEPT", "REASON", "UNTIL", "AGE", "MESSAGE"]
     assert line.split()[:5] == [name, "main", "1", "True", "Kept"]
     described = api_server.kubectl("describe", "kgk", name, "-n", "kafka").stdout

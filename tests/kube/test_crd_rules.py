@@ -236,10 +236,6 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"], "types": ["Share"]}},
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Share"]}},
     ),
-    "must hold only protections of groups of match.types": (
-        {**_DELETE, "match": {"groups": ["a"], "types": ["Share", "Streams"], "unprotect": ["Share", "Streams"]}},
-        {**_DELETE, "match": {"groups": ["a"], "types": ["Share"], "unprotect": ["Share", "Connect"]}},
-    ),
     "must hold Streams where": (
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["Streams", "StreamsState"]}},
         {**_DELETE, "match": {"groups": ["a"], "unprotect": ["StreamsState"]}},

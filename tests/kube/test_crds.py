@@ -219,6 +219,11 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({**DELETE, "match": {"unprotect": ["Streams", "StreamsState"]}}, id="delete-streams-and-state"),
         pytest.param({**DELETE, "match": {"types": ["Consumer", "Streams"]}}, id="delete-one-type-of-two"),
         pytest.param({**DELETE, "match": {"types": ["Share"], "unprotect": ["Share"]}}, id="delete-share"),
+        # A group of any type may be named like a sink connector's, or be mirrored or have state as far as is known.
+        pytest.param(
+            {**DELETE, "match": {"types": ["Share"], "unprotect": ["Share", "Connect", "Streams", "MirrorMaker"]}},
+            id="delete-share-of-any-name",
+        ),
         pytest.param({**DELETE, "match": {"unprotect": ["UnreadableTopics"]}}, id="delete-without-read-on-topics"),
         pytest.param(
             {**DELETE, "match": {"unprotect": ["UnreadableOffsetsLog"]}}, id="delete-without-read-on-the-offsets-log"

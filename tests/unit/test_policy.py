@@ -452,13 +452,13 @@ def test_digest_does_not_depend_on_the_order_of_lists() -> None:
         "groups": ["a-*", "b-*"],
         "exclude": ["c", "d"],
         "states": ["Empty", "Dead"],
-        "types": ["Classic", "Consumer", "Share"],
+        "types": ["Classic", "Share"],
         "unprotect": ["Connect", "Share"],
     }
     turned = {name: items[::-1] for name, items in lists.items()}
     assert _policy(match=lists).digest == _policy(match=turned).digest
     for name, items in lists.items():
-        fewer = {**lists, name: items[:1] if name != "types" else items[1:]}
+        fewer = {**lists, name: items[:1] if name != "types" else ["Share"]}
         assert _policy(match=fewer).digest != _policy(match=lists).digest
 
 
