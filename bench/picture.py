@@ -11,10 +11,10 @@ from playwright.sync_api import Page, ViewportSize, sync_playwright
 from bench.command import run, say
 from bench.past import write_past
 from group_hygiene.errors import HygieneError
+from group_hygiene.observe.page import render
 from group_hygiene.pipeline.backtest.run import with_suggestions
 from group_hygiene.pipeline.jobs import Options, spark_session
 from group_hygiene.pipeline.survey import survey
-from group_hygiene.report.page import render
 from group_hygiene.spec.connection import GroupOwner, Owners
 from group_hygiene.spec.patterns import TenantPatterns
 from sandbox import browser

@@ -1,4 +1,4 @@
-"""docs/safety-proofs.md: docsite/proofs.md with the lists of `reconcile.executor` and `reconcile.settle`.
+"""docs/safety-proofs.md: docsite/proofs.md with the lists of `engine.executor` and `engine.settle`.
 
 Reads only that file and docsite/preconditions.yaml.
 """
@@ -14,14 +14,12 @@ from typing import Any
 import yaml
 
 from docsite.markdown import plain, table
+from group_hygiene.engine.executor import PRECONDITIONS, Moment
+from group_hygiene.engine.settle import ROWS, DeletionState, Open, Presence, RequestState, Row, Target
 from group_hygiene.model.entries import OutcomeType
-from group_hygiene.reconcile.executor import PRECONDITIONS, Moment
-from group_hygiene.reconcile.settle import ROWS, DeletionState, Open, Presence, RequestState, Row, Target
 
 _HERE = Path(__file__).parent
-_NOTICE = (
-    "<!-- Made by `make docs` of docsite/proofs.md, docsite/preconditions.yaml and reconcile/: edit these. -->\n\n"
-)
+_NOTICE = "<!-- Made by `make docs` of docsite/proofs.md, docsite/preconditions.yaml and engine/: edit these. -->\n\n"
 _DEFAULTS = {"lasts": "one run", "unknown": "nothing is deleted", "right": "none"}
 _PRECONDITION = ("precondition", "protects from", "proof", "holds for", "if unknown", "reasons", "right in Kafka")
 _OUTCOME = ("Row", "In the ledger", "Target", "Request", "In Kafka", "Outcome", "Backup")

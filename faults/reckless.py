@@ -13,16 +13,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from group_hygiene import reconcile
 from group_hygiene.cli import main
 from group_hygiene.controller import admission, leader
-from group_hygiene.decide import plan
+from group_hygiene.engine import deletion, plan, recheck, uses
+from group_hygiene.engine.executor import Executor
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger import topic
 from group_hygiene.model.entries import Backup, Intent
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.reconcile import deletion, recheck
-from group_hygiene.reconcile.executor import Executor
 
 _FOREVER = 1_000_000.0
 
@@ -49,7 +47,7 @@ def fresh() -> None:
 
 def window() -> None:
     """The offsets log is not read again right before a deletion: it shows what `fresh` alone would miss."""
-    _replace(reconcile.uses.DeletionWindow, "read_on", lambda *_: {})
+    _replace(uses.DeletionWindow, "read_on", lambda *_: {})
 
 
 def unedited() -> None:
@@ -85,7 +83,7 @@ def re_read() -> None:
         ready = {}
         for name in batch:
             verdict = decided.verdicts[name]
-            offsets = reconcile.context.known_offsets(verdict.evidence.offsets)
+            offsets = context.known_offsets(verdict.evidence.offsets)
             group = verdict.group
             ready[name] = recheck.Ready(
                 group=group, coordinator=group.coordinator, offsets=offsets, lag={}, topic_ids={}, why=""

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 from group_hygiene.model.evidence import LastClient
-from group_hygiene.report.findings import (
+from group_hygiene.observe.findings import (
     DayCounts,
     Findings,
     GroupRow,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.alerts.messages import Endpoint, post
-from group_hygiene.alerts.outbox import Lane, Outbox
-from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of
-from group_hygiene.network.egress import parse_egress
+from group_hygiene.observe.alerts import AlertFinding, AlertType, Situation, digest_of
+from group_hygiene.observe.messages import Endpoint, post
+from group_hygiene.observe.outbox import Lane, Outbox
+from group_hygiene.process.egress import parse_egress
 from group_hygiene.spec.connection import ReceiverKind
 from group_hygiene.spec.fields import Hidden
 from sandbox.alertmanager import Alertmanager

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.alerts import messages, state
-from group_hygiene.alerts import outbox as module
-from group_hygiene.alerts.messages import MESSAGE_MAX, Endpoint
-from group_hygiene.alerts.outbox import Lane, Message, Outbox, Sender
-from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Notice, PolicyAlerts
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.network.egress import Egress, parse_egress
+from group_hygiene.observe import alerts, messages
+from group_hygiene.observe import outbox as module
+from group_hygiene.observe.alerts import AlertFinding, AlertType, Situation, digest_of
+from group_hygiene.observe.messages import MESSAGE_MAX, Endpoint
+from group_hygiene.observe.outbox import Lane, Message, Outbox, Sender
+from group_hygiene.process.egress import Egress, parse_egress
 from group_hygiene.spec.connection import ReceiverKind
 from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.policy import Policy
@@ -415,7 +415,7 @@ def test_an_alertmanager_gets_it_again_although_no_policy_runs(
 ) -> None:
     """As while Kafka can't be reached: it would end the alert else."""
     monkeypatch.setattr(module, "_RENEWAL_CHECK_S", 0.1)
-    monkeypatch.setattr(state, "_VALID_MIN", timedelta(seconds=1))
+    monkeypatch.setattr(alerts, "_VALID_MIN", timedelta(seconds=1))
     scene = Scene(receiver)
     to = Endpoint("am", ReceiverKind.ALERTMANAGER, Hidden(receiver.url("/am")))
     scene.outbox.bind("uid-c", [structs.replace(policy(), interval=timedelta(0))], {"am": to})

@@ -18,15 +18,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from group_hygiene.alerts import messages
-from group_hygiene.alerts.messages import Endpoint, body, post, read_endpoint
-from group_hygiene.alerts.state import AlertType, Item, Status
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.network import egress
-from group_hygiene.network.egress import parse_egress
-from group_hygiene.process import runs
+from group_hygiene.observe import messages
+from group_hygiene.observe.alerts import AlertType, Item, Status
+from group_hygiene.observe.messages import Endpoint, body, post, read_endpoint
+from group_hygiene.process import egress, runs
+from group_hygiene.process.egress import parse_egress
 from group_hygiene.spec.connection import Receiver as ReceiverSpec
 from group_hygiene.spec.connection import ReceiverKind, Webhook
 from group_hygiene.spec.crds import judged_part

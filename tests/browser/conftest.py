@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
 
-from group_hygiene.report.page import render
+from group_hygiene.observe.page import render
 from sandbox.browser import arguments, find
 from sandbox.errors import MissingPrerequisite
 from tests.findings import HOSTILE, empty, rich, suggestion

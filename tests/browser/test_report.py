@@ -11,8 +11,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Locator, Page, expect
 
-from group_hygiene.report.findings import printable
-from group_hygiene.report.page import unit_name
+from group_hygiene.observe.findings import printable
+from group_hygiene.observe.page import unit_name
 from tests.browser.conftest import Open
 from tests.findings import HOSTILE, rich
 

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from group_hygiene.cli import main
+from group_hygiene.engine.executor import open_ledger
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model.groups import CommittedOffset, Partition
-from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon

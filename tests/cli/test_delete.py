@@ -12,6 +12,11 @@ import pytest
 
 from group_hygiene.cli.history import CommandGuard
 from group_hygiene.cli.target import Session
+from group_hygiene.engine.context import Context, Memory
+from group_hygiene.engine.executor import Executor, open_ledger
+from group_hygiene.engine.marks import forget_policies
+from group_hygiene.engine.recovery import has_unresolved
+from group_hygiene.engine.requested import DeletionRequest, delete_requested, judge_requested
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.changes import commit_offsets
 from group_hygiene.kafka.client import Client
@@ -20,17 +25,6 @@ from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model.entries import REQUESTED, Intent, Mark
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.reconcile import (
-    Context,
-    DeletionRequest,
-    Executor,
-    Memory,
-    delete_requested,
-    forget_policies,
-    judge_requested,
-    open_ledger,
-)
-from group_hygiene.reconcile.recovery import has_unresolved
 from group_hygiene.spec.connection import Connection, LimitsSpec
 from group_hygiene.spec.fields import parse_duration
 from sandbox.kafka import KafkaCluster

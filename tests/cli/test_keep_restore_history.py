@@ -10,6 +10,7 @@ import pytest
 import yaml
 from confluent_kafka import Consumer
 
+from group_hygiene.engine.executor import open_ledger
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline, connect
@@ -28,7 +29,6 @@ from group_hygiene.model.entries import (
 )
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for

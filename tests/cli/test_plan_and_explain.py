@@ -13,7 +13,7 @@ import yaml
 
 import group_hygiene.cli
 from group_hygiene.cli.manifests import protection_errors
-from group_hygiene.decide import checks
+from group_hygiene.engine import checks
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
 from group_hygiene.model import reasons

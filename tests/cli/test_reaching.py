@@ -17,6 +17,7 @@ import yaml
 from group_hygiene.cli.history import CommandGuard
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import open_session
+from group_hygiene.engine.executor import open_ledger
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.kafka.cluster import topic_ids
 from group_hygiene.kafka.offsets import committed_offsets
@@ -25,7 +26,6 @@ from group_hygiene.ledger.topic import find
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, Removal, SavedOffset
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.crds import load_crd
 from sandbox.kafka import KafkaCluster, Security

@@ -8,8 +8,8 @@ from typing import Any
 
 from group_hygiene.cli import main
 from group_hygiene.controller import policies
-from group_hygiene.decide import plan
-from group_hygiene.status import of_objects
+from group_hygiene.engine import plan
+from group_hygiene.observe import of_objects
 
 build, decide = of_objects.build_status, plan.make_plan
 

@@ -17,10 +17,10 @@ import yaml
 from confluent_kafka import Producer
 
 from faults.errors import FaultsError
+from group_hygiene.engine.executor import open_ledger
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model.entries import Delivered, Notice, PolicyAlerts
-from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.manifests import operators_account

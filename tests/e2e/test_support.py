@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from faults.offsets_log import ends
+from group_hygiene.engine.executor import open_ledger
 from group_hygiene.kafka.client import connect
 from group_hygiene.ledger.contents import LedgerSettings
-from group_hygiene.reconcile import open_ledger
+from group_hygiene.observe.conditions import QUIET_PERIOD
 from group_hygiene.spec.client_settings import Settings
-from group_hygiene.status.conditions import QUIET_PERIOD
 from sandbox.kafka import KafkaCluster
 from sandbox.manifests import operators_account
 from sandbox.waiting import wait_for

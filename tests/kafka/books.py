@@ -13,6 +13,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka import KafkaConsumer, TopicPartition
 from kafka.protocol.producer import EndTxnRequest
 
+from group_hygiene.engine.context import Context, Memory
+from group_hygiene.engine.executor import Executor, Guard, open_ledger
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Call, Client, Deadline, Response
 from group_hygiene.ledger import topic as ledger_topic
@@ -34,7 +36,6 @@ from group_hygiene.model.entries import (
 )
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.clock import Clock
-from group_hygiene.reconcile import Context, Executor, Guard, Memory, open_ledger
 from group_hygiene.spec.connection import parse_connection
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from group_hygiene import reconcile
-from group_hygiene.decide.plan import Plan, make_plan
+from group_hygiene.engine import deletion, executor, marks, recovery, scan
+from group_hygiene.engine.context import Context, Memory, Observation
+from group_hygiene.engine.plan import Plan, make_plan
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.ledger.contents import LedgerSettings
@@ -17,7 +18,6 @@ from group_hygiene.ledger.records import record
 from group_hygiene.model.entries import Intent, Mark
 from group_hygiene.model.evidence import Claims, Outcome
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Context, Memory, Observation
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.policy import Policy, parse_policy
 
@@ -80,7 +80,7 @@ class Scene:
         claimed: Mapping[str, str] | None = None,
         timeout: str = "60s",
         ledger: str = "",
-        need: reconcile.LedgerNeed = reconcile.LedgerNeed.CREATE,
+        need: recovery.LedgerNeed = recovery.LedgerNeed.CREATE,
     ) -> None:
         """ledger: the topic; by default one that nobody else uses. need: what its policies need it for."""
         servers = list(client.settings.bootstrap_servers)
@@ -102,7 +102,7 @@ class Scene:
     def open(self) -> Context:
         """What a run begins with: the ledger, read to its end."""
         settings = LedgerSettings(installation="tests", writer=f"{self.writer}-{self.ledger}", topic=self.ledger)
-        journal = reconcile.open_journal(self.memory, self.client, settings, self._need, (), Deadline(60))
+        journal = recovery.open_journal(self.memory, self.client, settings, self._need, (), Deadline(60))
         who = self.client, self.connection, self.memory, self.clock, journal
         return Context(*who, claims=lambda: Claims(self.claimed), tables=self.tables)
 
@@ -112,7 +112,7 @@ class Scene:
         if self.context.journal.problem is not None:
             # As each run does: what failed in the last one may go well now.
             self.context = self.open()
-        return reconcile.observe(self.context, policies, full, whole)
+        return scan.observe(self.context, policies, full, whole)
 
     def intent(self, group: str, policy: Policy, *, topics: tuple[str, ...] = (), writer: str | None = None) -> Intent:
         """What this connection, or another one, writes before a deletion: nothing is written yet."""
@@ -142,7 +142,7 @@ class Scene:
     def mark(self, policy: Policy, observation: Observation) -> Plan:
         """Plan, and write the marks of that."""
         plan = self.planned(observation, policy)
-        reconcile.note_marks(self.context, plan)
+        marks.note_marks(self.context, plan)
         return plan
 
     def marked(self, policy: Policy, groups: Iterable[str]) -> None:
@@ -169,7 +169,7 @@ class Scene:
         return observation, self.planned(observation, policy)
 
     def apply(self, plan: Plan, observation: Observation, guard: Guard | None = None) -> list[Outcome]:
-        return reconcile.apply(reconcile.Executor(self.context, guard or Guard()), plan, observation)
+        return deletion.apply(executor.Executor(self.context, guard or Guard()), plan, observation)
 
 
 def verdicts(observation: Observation, policy: Policy, tag: str = "") -> dict[str, str]:

@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from group_hygiene.engine.context import read_missing_topics
 from group_hygiene.errors import AuthenticationFailed, ConnectError, SecretProblem, TLSFailed, Unreachable
 from group_hygiene.kafka.changes import delete_groups
 from group_hygiene.kafka.client import Client, connect
@@ -38,7 +39,6 @@ from group_hygiene.kafka.login import client_context
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model.groups import Fault, GroupType, Partition
-from group_hygiene.reconcile.context import read_missing_topics
 from group_hygiene.spec.client_settings import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.fields import Hidden
 from sandbox.kafka import KafkaCluster, Security

@@ -16,6 +16,7 @@ from kafka.protocol.consumer import JoinGroupRequest, JoinGroupResponse, SyncGro
 from kafka.protocol.consumer.group import LeaveGroupRequest, LeaveGroupResponse
 
 from faults.groups import _Brokers
+from group_hygiene.engine.uses import read_ends
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
@@ -28,7 +29,6 @@ from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Entry, Key
 from group_hygiene.model.groups import CommittedOffset, Fault, Partition
-from group_hygiene.reconcile.uses import read_ends
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from group_hygiene import reconcile
+from group_hygiene.engine import executor, marks
+from group_hygiene.engine.context import Memory
+from group_hygiene.engine.executor import open_ledger
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.cluster import PREFIX
@@ -21,7 +23,6 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, LargestCoverage, OutcomeType
 from group_hygiene.model.group_keep import GroupKeep
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Memory, open_ledger
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
@@ -77,7 +78,7 @@ def test_a_keep_tells_of_the_last_use(scene: Scene, pipeline: Pipeline, make: Ma
     keep = GroupKeep("kafka", "k", "uid", (old, unknown, back), "needed", None)
 
     def found() -> dict[str, tuple[datetime | None, str]]:
-        kept = reconcile.keep_groups(reconcile.Executor(scene.context, Guard()), keep, {}, False)
+        kept = marks.keep_groups(executor.Executor(scene.context, Guard()), keep, {}, False)
         assert not isinstance(kept, Refusal), kept
         return {each.group: (each.idle_since, each.client) for each in kept}
 

@@ -12,6 +12,7 @@ from confluent_kafka.admin import NewTopic
 from kafka.protocol.admin import ListGroupsRequest
 
 from faults.leaders import lists_while_leaders_move, mover
+from group_hygiene.engine.context import Observation
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import hidden_topics
 from group_hygiene.kafka.groups import list_groups
@@ -21,7 +22,6 @@ from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Fault, Offsets
-from group_hygiene.reconcile import Observation
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
 from group_hygiene.spec.fields import Hidden
 from sandbox.kafka import KafkaCluster, Security

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from group_hygiene.engine.context import Observation
+from group_hygiene.engine.requested import DeletionRequest, judge_requested
 from group_hygiene.kafka.client import Call, Client, Deadline
 from group_hygiene.kafka.library import RawListGroupsRequest
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Fault, GroupState
-from group_hygiene.reconcile import DeletionRequest, Observation, judge_requested
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for

@@ -15,8 +15,10 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest
 from msgspec import structs
 from msgspec.structs import replace as replace_entry
 
-from group_hygiene import reconcile
-from group_hygiene.decide.plan import Plan
+from group_hygiene.engine import context, marks
+from group_hygiene.engine.context import Observation
+from group_hygiene.engine.executor import Executor
+from group_hygiene.engine.plan import Plan
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Mark, OutcomeType, Removal
@@ -24,7 +26,6 @@ from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.group_keep import Deletions, DueReason, GroupKeep, KeptGroup
 from group_hygiene.model.naming import message_shown
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Observation, context, marks
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.fields import Duration
 from group_hygiene.spec.policy import Action, Policy, When
@@ -39,7 +40,7 @@ DAY = timedelta(days=1)
 
 def kept(scene: Scene, keep: GroupKeep) -> dict[str, str]:
     """Group -> the reason of its result."""
-    found = reconcile.keep_groups(reconcile.Executor(scene.context, Guard()), keep, {}, False)
+    found = marks.keep_groups(Executor(scene.context, Guard()), keep, {}, False)
     assert not isinstance(found, Refusal), found
     return {each.group: each.reason for each in found}
 
@@ -63,11 +64,11 @@ def test_a_namespace_has_so_many_requests_and_no_more(
 def test_a_namespace_writes_so_much_in_an_hour(scene: Scene, make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an object that is edited all the time makes the ledger too long to be read, for all namespaces."""
     monkeypatch.setattr(context, "ENTRIES", 4)
-    executor = reconcile.Executor(scene.context, Guard())
+    executor = Executor(scene.context, Guard())
 
     def edited(namespace: str, number: int) -> str:
         names = (make.name(f"{namespace}-{number}-a"), make.name(f"{namespace}-{number}-b"))
-        found = reconcile.keep_groups(executor, GroupKeep(namespace, "k", "uid", names, "needed", None), {}, False)
+        found = marks.keep_groups(executor, GroupKeep(namespace, "k", "uid", names, "needed", None), {}, False)
         return found.reason if isinstance(found, Refusal) else ""
 
     assert [edited("team-a", number) for number in range(3)] == ["", "", reasons.TOO_MANY_CHANGES]
@@ -87,7 +88,7 @@ def test_a_namespace_marks_so_much_in_an_hour(scene: Scene, make: Maker, monkeyp
     for number in range(6):
         mine = structs.replace(policy(f"{tag}-*", mode="DryRun" if number % 2 else "Enforce"), namespace="team-a")
         plan = scene.planned(scene.observe(mine, after=0 if number else 60), mine)
-        problem = reconcile.note_marks(scene.context, plan)
+        problem = marks.note_marks(scene.context, plan)
         problems.append(problem.reason if problem else "")
         counts.append(len(journal.contents.marks.get(mine.uid, {})))
     assert counts == [3, 0, 3, 0, 0, 0]
@@ -102,7 +103,7 @@ def test_requests_of_namespaces_that_are_not_served_stay(scene: Scene, make: Mak
     names = make.name("a"), make.name("b")
     for namespace, name in zip(("team-a", "team-b"), names, strict=True):
         kept(scene, GroupKeep(namespace, "k", f"uid-{namespace}", (name,), "needed", None))
-    reconcile.withdraw(scene.context, {}, lambda namespace: namespace == "team-a")
+    marks.withdraw(scene.context, {}, lambda namespace: namespace == "team-a")
     left = [name for name, requests in scene.context.journal.contents.object_keeps.items() if requests]
     assert left == [names[1]]
 
@@ -118,7 +119,7 @@ def test_what_was_counted_for_a_connection_that_is_gone_ends(scene: Scene, make:
     contents.seen["another"] = dict(contents.seen[uid])
     contents.clocks["another"] = contents.clocks[uid]
     contents.seen["third"] = dict(contents.seen[uid])
-    reconcile.forget_policies(scene.context, contents.watches, {uid, "third"})
+    marks.forget_policies(scene.context, contents.watches, {uid, "third"})
     assert set(contents.seen) == {uid, "third"}
     assert set(contents.clocks) == {uid}
 
@@ -169,8 +170,8 @@ def test_a_mark_says_what_it_is_for(
     mark = Mark(policy_uid=uid, group=group, policy="team-b/p", digest=_POLICY.digest, since=now, due=now + DAY)
     scene.context.journal.contents.apply([mark])
     keep = GroupKeep("team-a", "k", "uid", (group,), "needed", None)
-    executor = reconcile.Executor(scene.context, Guard())
-    found = reconcile.keep_groups(executor, keep, {}, False, {"marking": marking})
+    executor = Executor(scene.context, Guard())
+    found = marks.keep_groups(executor, keep, {}, False, {"marking": marking})
     assert not isinstance(found, Refusal), found
     assert [(each.due, each.due_reason, each.policy) for each in found] == [(now + DAY, reason, "")]
     scene.context.journal.contents.apply([Removal(mark.key)])
@@ -194,7 +195,7 @@ def test_a_mark_says_what_it_is_for(
 def test_a_deleted_group_says_how_it_comes_back(scene: Scene, name: str, restorable: bool, says: str) -> None:
     scene.context.journal.contents.apply([outcome(name)])
     keep = GroupKeep("team-a", "k", "uid", (name,), "needed", None, restorable=lambda _: restorable)
-    found = reconcile.keep_groups(reconcile.Executor(scene.context, Guard()), keep, {}, False)
+    found = marks.keep_groups(Executor(scene.context, Guard()), keep, {}, False)
     assert not isinstance(found, Refusal), found
     (of_name,) = found
     assert (of_name.protected, of_name.reason) == (False, reasons.ALREADY_DELETED)
@@ -220,7 +221,7 @@ def test_a_group_shows_its_client_and_since_when_it_is_unchanged(scene: Scene, m
     before = scene.clock.now()
     scene.observe(policy("*"))
     keep = GroupKeep("team-a", "both", "uid", (used, empty), "needed", None)
-    found = reconcile.keep_groups(reconcile.Executor(scene.context, Guard()), keep, {}, False)
+    found = marks.keep_groups(Executor(scene.context, Guard()), keep, {}, False)
     assert not isinstance(found, Refusal), found
     of_used, of_empty = found
     assert (of_used.state, of_used.unchanged_since, of_empty.client) == ("Stable", None, "")
@@ -262,8 +263,8 @@ class _Both:
 
     def keep(self, group: str, earlier: dict[str, Deletions], into: list[KeptGroup]) -> None:
         wanted = GroupKeep("kafka", "k", f"uid-{group}", (group,), "needed", None)
-        executor = reconcile.Executor(self.keeping.context, Guard())
-        found = reconcile.keep_groups(executor, wanted, earlier, False)
+        executor = Executor(self.keeping.context, Guard())
+        found = marks.keep_groups(executor, wanted, earlier, False)
         assert not isinstance(found, Refusal), found
         into += found
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
+from group_hygiene.engine.context import Observation
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.ledger.contents import group_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, OutcomeType
-from group_hygiene.reconcile import Observation
+from group_hygiene.observe.of_objects import build_status
 from group_hygiene.spec.policy import Policy
-from group_hygiene.status.of_objects import build_status
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
 from tests.kafka.makers import Maker, at, soon

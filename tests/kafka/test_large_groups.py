@@ -16,18 +16,17 @@ import pytest
 from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.consumer import OffsetDeleteRequest
 
-from group_hygiene import reconcile
-from group_hygiene.decide.plan import Plan
+from group_hygiene.engine import context, deletion, recovery
+from group_hygiene.engine.plan import Plan
+from group_hygiene.engine.recheck import FRESH_S
+from group_hygiene.engine.restorable import RestoreRequest, ResultKind
+from group_hygiene.engine.restoration import restore
 from group_hygiene.kafka.changes import commit_offsets, delete_groups
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, OutcomeType
 from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partition
-from group_hygiene.reconcile import deletion
-from group_hygiene.reconcile.recheck import FRESH_S
-from group_hygiene.restore.restorable import RestoreRequest, ResultKind
-from group_hygiene.restore.restoration import restore
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.books import configured, restorer
@@ -87,7 +86,7 @@ def brought_back(scene: Scene, group: str) -> ResultKind:
     return result.kind
 
 
-def due(scene: Scene, group: str) -> tuple[reconcile.Observation, Plan]:
+def due(scene: Scene, group: str) -> tuple[context.Observation, Plan]:
     observation, plan = scene.plan(policy(group))
     assert plan.actions == (group,), (plan.refusal, observation.verdicts[plan.policy.key])
     return observation, plan
@@ -161,7 +160,7 @@ def test_a_process_that_dies_between_the_requests_leaves_a_whole_backup(
 
     successor = Scene(client, ledger=scene.ledger)
     known_for(successor, 60)
-    assert reconcile.recover_intents(successor.context) == {}
+    assert recovery.recover_intents(successor.context) == {}
     (outcome,) = recorded(successor, group)
     assert (outcome.what, outcome.reason) == (OutcomeType.NOT_DELETED, reasons.INTERRUPTED)
     assert f"{left} of its {PARTITIONS} committed offsets are left" in outcome.message
@@ -244,7 +243,7 @@ def test_who_comes_back_between_the_requests_keeps_the_rest(
     assert f"{PARTITIONS - len(there)} of its {PARTITIONS} committed offsets" in outcome.message
     assert saved(scene, group) == [PARTITIONS]
     known_for(scene, 60)
-    assert reconcile.recover_intents(scene.context) == {}
+    assert recovery.recover_intents(scene.context) == {}
     assert [each.what for each in recorded(scene, group)] == [OutcomeType.NOT_DELETED]
     assert saved(scene, group) == [PARTITIONS]
     tidy = policy(group)
@@ -260,7 +259,7 @@ def test_half_a_group_that_is_used_later_is_left_alone(
     scene, group, _ = half_deleted
     successor = Scene(client, ledger=scene.ledger)
     known_for(successor, 60)
-    assert reconcile.recover_intents(successor.context) == {}
+    assert recovery.recover_intents(successor.context) == {}
     make.simple(group, at(topic, 1, PARTITIONS - 1))
     there = committed(client, group)
     observation, plan = due(successor, group)
@@ -350,7 +349,7 @@ def test_a_commit_right_before_half_of_it_is_deleted_is_saved(
         scene.apply(plan, observation)
     successor = Scene(client, ledger=scene.ledger)
     known_for(successor, 60)
-    assert reconcile.recover_intents(successor.context) == {}
+    assert recovery.recover_intents(successor.context) == {}
     assert 0 < len(committed(client, group)) < PARTITIONS
     (backup,) = backups(successor, group)
     assert {row.partition: row.offset for row in backup.offsets[topic]}[1] == 4
@@ -366,7 +365,7 @@ def test_half_a_group_that_was_restored_was_not_deleted(
     assert brought_back(Scene(client, ledger=scene.ledger), group) is ResultKind.RESTORED
     successor = Scene(client, ledger=scene.ledger)
     known_for(successor, 60)
-    assert reconcile.recover_intents(successor.context) == {}
+    assert recovery.recover_intents(successor.context) == {}
     assert [each.what for each in recorded(successor, group)] == [OutcomeType.RESTORED, OutcomeType.NOT_DELETED]
     assert recorded(successor, group)[-1].reason == reasons.REAPPEARED
     assert committed(client, group) == offsets
@@ -385,7 +384,7 @@ def test_half_a_group_that_was_restored_and_deleted_is_gone(
     make.delete_group(group)
     successor = Scene(client, ledger=scene.ledger)
     known_for(successor, 60)
-    assert reconcile.recover_intents(successor.context) == {plan.policy.uid: 1}
+    assert recovery.recover_intents(successor.context) == {plan.policy.uid: 1}
     assert group in successor.context.journal.contents.deletions
 
 

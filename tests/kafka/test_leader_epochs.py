@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from group_hygiene.engine.recovery import LedgerNeed
+from group_hygiene.engine.requested import DeletionRequest, judge_requested
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
@@ -20,7 +22,6 @@ from group_hygiene.kafka.offsets_topic import LogBounds, read_log_bounds
 from group_hygiene.kafka.partition import PartitionLeader, RawFetched, fetch_raw
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Cluster, Partition
-from group_hygiene.reconcile import DeletionRequest, LedgerNeed, judge_requested
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster

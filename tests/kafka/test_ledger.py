@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import ConfigResource
 from kafka import KafkaConsumer, TopicPartition
 
+from group_hygiene.engine.executor import open_ledger
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.partition import Fetched
 from group_hygiene.ledger.contents import encode_key, encode_value
@@ -18,7 +19,6 @@ from group_hygiene.ledger.topic import Pair, Written
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, Owner, Removal, Watch, in_parts, whole
 from group_hygiene.model.groups import Fault
-from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from group_hygiene.engine.executor import open_ledger
 from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, Mark, Removal
-from group_hygiene.reconcile import open_ledger
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
 from group_hygiene.spec.fields import Hidden
 from sandbox.kafka import KafkaCluster, Security

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from group_hygiene.engine.context import read_protections
+from group_hygiene.engine.recovery import LedgerNeed
 from group_hygiene.kafka import mirror
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics, is_checkpoints
 from group_hygiene.kafka.partition import Batch, PartitionLeader, fetch
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import Cluster, Fault
-from group_hygiene.reconcile import LedgerNeed
-from group_hygiene.reconcile.context import read_protections
 from group_hygiene.spec.connection import parse_connection
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, checkpoint_key, soon

@@ -16,15 +16,15 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer
 from confluent_kafka.admin import NewPartitions
 
-from group_hygiene import reconcile
 from group_hygiene.cli import main
+from group_hygiene.engine import recovery
+from group_hygiene.engine.recovery import LedgerNeed
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
-from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.client_settings import Settings
 from sandbox.errors import NotReached
 from sandbox.kafka import KafkaCluster
@@ -213,6 +213,6 @@ def test_a_deletion_is_not_settled_by_brokers_that_disagree(place: Place) -> Non
     assert record(scene.context.journal, intents) is None
     successor = Scene(scene.client, ledger=scene.ledger, need=LedgerNeed.READ)
     known_for(successor, 60)
-    reconcile.recover_intents(successor.context)
+    recovery.recover_intents(successor.context)
     contents = successor.context.journal.contents
     assert contents.deletions.keys().isdisjoint(place.groups.moved)

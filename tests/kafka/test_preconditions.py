@@ -1,4 +1,4 @@
-"""What must hold before Kafka is changed, proved again for every run: `reconcile.executor`, on real brokers."""
+"""What must hold before Kafka is changed, proved again for every run: `executor`, on real brokers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from group_hygiene import reconcile
+from group_hygiene.engine import recovery
+from group_hygiene.engine.context import Memory
+from group_hygiene.engine.recovery import LedgerNeed, few_replicas, open_journal
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
-from group_hygiene.reconcile import LedgerNeed, Memory, few_replicas, open_journal
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
@@ -63,9 +64,9 @@ def test_a_ledger_does_not_move_to_another_topic(scene: Scene, client: Client, m
     """Whether the edit reaches a running process or the next one: nothing is written, and nothing is created."""
     other = make.name("other-ledger")
     edited = LedgerSettings(installation="tests", writer=f"group-hygiene-{other}", topic=other)
-    held = reconcile.open_journal(scene.memory, client, edited, LedgerNeed.CREATE, (), soon())
+    held = recovery.open_journal(scene.memory, client, edited, LedgerNeed.CREATE, (), soon())
     restarted = replace(edited, known="an-id", known_topic=scene.ledger)
-    begun = reconcile.open_journal(Memory(), client, restarted, LedgerNeed.CREATE, (), soon())
+    begun = recovery.open_journal(Memory(), client, restarted, LedgerNeed.CREATE, (), soon())
     for journal in (held, begun):
         assert journal.problem is not None
         assert journal.problem.reason == reasons.LEDGER_CHANGED

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from group_hygiene import reconcile
+from group_hygiene.engine import uses
+from group_hygiene.engine.context import Memory
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import UsedBy
 from group_hygiene.model.groups import Program
-from group_hygiene.reconcile import Memory
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.programs import Programs, connect
 from sandbox.waiting import wait_for
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 
 def look(scene: Scene) -> None:
     """What a connection does every ten minutes."""
-    reconcile.note_programs(scene.context, scene.observe(full=True))
+    uses.note_programs(scene.context, scene.observe(full=True))
 
 
 def noted(scene: Scene, group: str) -> Program | None:

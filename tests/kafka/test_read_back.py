@@ -14,12 +14,12 @@ from kafka.protocol.consumer import FetchResponse
 from faults.kafka_proxy import KafkaProxy, Rule, Then, When
 from faults.owners import Owners
 from faults.requests import DELETE_GROUPS, END_TXN, FETCH, PRODUCE, Exchange
-from group_hygiene import reconcile
+from group_hygiene.engine import recovery
+from group_hygiene.engine.recheck import FRESH_S
 from group_hygiene.kafka.client import Client
 from group_hygiene.ledger.contents import encode_key
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import in_parts
-from group_hygiene.reconcile.recheck import FRESH_S
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.ledger_log import LedgerLog
@@ -192,7 +192,7 @@ def test_nothing_is_deleted_whose_backup_is_not_read_back(
         return
     scene.context = scene.open()
     known_for(scene, 60)
-    reconcile.recover_intents(scene.context)
+    recovery.recover_intents(scene.context)
     contents = scene.context.journal.contents
     # Nothing was sent, so nothing is in doubt; and no backup is left of it.
     assert (contents.intents, contents.unresolved) == ({}, {})
@@ -249,7 +249,7 @@ def test_a_transaction_that_ends_too_late(
     assert world.group in world.make.groups()
     scene.context = scene.open()
     known_for(scene, 60)
-    reconcile.recover_intents(scene.context)
+    recovery.recover_intents(scene.context)
     assert scene.context.journal.contents.intents == {}
     observation, plan = scene.due(wanted)
     (outcome,) = scene.apply(plan, observation)

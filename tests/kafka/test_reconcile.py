@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene import reconcile
+from group_hygiene.engine import context, deletion, recovery
+from group_hygiene.engine.context import Context
+from group_hygiene.engine.executor import MARGIN_S, open_ledger
+from group_hygiene.engine.uses import Uses
 from group_hygiene.kafka.changes import commit_offsets
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
 from group_hygiene.kafka.offsets_log import partition_of
@@ -24,9 +27,6 @@ from group_hygiene.model.entries import Backup, HistoryEntry, KeepRequest, Outco
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Context, deletion, open_ledger
-from group_hygiene.reconcile.executor import MARGIN_S
-from group_hygiene.reconcile.uses import Uses
 from group_hygiene.spec.connection import Role
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
@@ -155,7 +155,7 @@ def test_policies_share_what_scans_saw(scene: Scene, make: Maker, topic: str) ->
     hasty = structs.replace(policy(group, name="hasty"), interval=timedelta(minutes=1))
     scene.observe(steady, hasty)
     scene.observe(steady, hasty, after=30)
-    scene.memory = reconcile.Memory()
+    scene.memory = context.Memory()
     scene.context = scene.open()
     scene.observe(steady, hasty, after=30)
     scene.observe(hasty, new, after=1)
@@ -510,17 +510,17 @@ def test_a_deletion_that_came_to_no_end_is_settled(scene: Scene, make: Maker, to
         make.delete_group(group)
     # Known for long enough: nobody acts on it any more.
     scene.memory.intents[intent.id] = scene.clock.monotonic() - 60
-    assert reconcile.recover_intents(scene.context) == ({tidy.uid: 1} if gone else {})
+    assert recovery.recover_intents(scene.context) == ({tidy.uid: 1} if gone else {})
     contents = scene.context.journal.contents
     assert contents.intents == {}
     assert (group in contents.deletions) is gone
     if not gone:
         # A broker that hung goes on, and carries out what everybody had given up.
-        assert reconcile.recover_intents(scene.context) == {}
+        assert recovery.recover_intents(scene.context) == {}
         make.delete_group(group)
-        assert reconcile.recover_intents(scene.context) == {tidy.uid: 1}
+        assert recovery.recover_intents(scene.context) == {tidy.uid: 1}
         assert group in contents.deletions
-    assert reconcile.recover_intents(scene.context) == {}
+    assert recovery.recover_intents(scene.context) == {}
 
 
 # What a scan costs is what its policies ask for.

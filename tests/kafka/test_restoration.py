@@ -13,6 +13,10 @@ import msgspec
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from group_hygiene.engine import restoration
+from group_hygiene.engine.executor import open_ledger
+from group_hygiene.engine.restorable import GroupResult, OutOfRange, RestoreRequest, ResultKind
+from group_hygiene.engine.restoration import restore
 from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
@@ -23,10 +27,6 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, HistoryEntry, OutcomeType, Removal, SavedOffset, in_parts
 from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import open_ledger
-from group_hygiene.restore import restoration
-from group_hygiene.restore.restorable import GroupResult, OutOfRange, RestoreRequest, ResultKind
-from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for

@@ -17,6 +17,10 @@ import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from msgspec.structs import replace as replaced
 
+from group_hygiene.engine.executor import open_ledger
+from group_hygiene.engine.recovery import recover_intents
+from group_hygiene.engine.restorable import RestoreRequest, ResultKind
+from group_hygiene.engine.restoration import restore
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError
 from group_hygiene.kafka.changes import commit_offsets, delete_offsets, set_share_offsets
 from group_hygiene.kafka.client import Client, connect
@@ -29,10 +33,7 @@ from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, Change, OutcomeType, SavedOffset
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.network.egress import Egress, parse_egress
-from group_hygiene.reconcile import open_ledger, recover_intents
-from group_hygiene.restore.restorable import RestoreRequest, ResultKind
-from group_hygiene.restore.restoration import restore
+from group_hygiene.process.egress import Egress, parse_egress
 from group_hygiene.spec.client_settings import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.policy import Policy

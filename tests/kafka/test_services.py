@@ -13,13 +13,13 @@ from msgspec import structs
 from group_hygiene.cli.doctor import CheckResult
 from group_hygiene.cli.doctor_kafka import CheckedCluster, examine_kafka
 from group_hygiene.cli.target import Session
+from group_hygiene.engine.executor import open_ledger
+from group_hygiene.engine.restorable import RestoreRequest, ResultKind
+from group_hygiene.engine.restoration import restore
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
-from group_hygiene.reconcile import open_ledger
-from group_hygiene.restore.restorable import RestoreRequest, ResultKind
-from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
 from group_hygiene.spec.connection import TopicVisibility
 from group_hygiene.spec.fields import Hidden

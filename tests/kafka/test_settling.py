@@ -9,7 +9,21 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from group_hygiene import reconcile
+from group_hygiene.engine import context, recovery
+from group_hygiene.engine.context import Context
+from group_hygiene.engine.executor import open_ledger
+from group_hygiene.engine.restorable import RestoreRequest
+from group_hygiene.engine.restoration import restore
+from group_hygiene.engine.settle import (
+    Answer,
+    DeletionFacts,
+    DeletionState,
+    Done,
+    Presence,
+    Remains,
+    RequestState,
+    settle,
+)
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import topic_ids
@@ -21,19 +35,6 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, HistoryEntry, Intent, KeepRequest, OutcomeType, SavedOffset, in_parts
 from group_hygiene.model.evidence import Outcome as GroupOutcome
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Context, open_ledger, recovery
-from group_hygiene.reconcile.settle import (
-    Answer,
-    DeletionFacts,
-    DeletionState,
-    Done,
-    Presence,
-    Remains,
-    RequestState,
-    settle,
-)
-from group_hygiene.restore.restorable import RestoreRequest
-from group_hygiene.restore.restoration import restore
 from tests.backups import backup as backup_of
 from tests.kafka.books import LosingClient, backup, restorer
 from tests.kafka.makers import Maker, at
@@ -81,9 +82,9 @@ def test_it_is_settled_whatever_became_of_its_policy(client: Client, scene: Scen
     group = make.abandoned(make.name("old"), topic)
     assert record(scene.context.journal, [scene.intent(group, TIDY)]) is None
     make.delete_group(group)
-    successor = Scene(client, ledger=scene.ledger, need=reconcile.LedgerNeed.READ)
+    successor = Scene(client, ledger=scene.ledger, need=recovery.LedgerNeed.READ)
     known_for(successor, 60)
-    assert reconcile.recover_intents(successor.context) == {TIDY.uid: 1}
+    assert recovery.recover_intents(successor.context) == {TIDY.uid: 1}
     assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED]
     # And from then on it writes no more than any dry run.
     assert not successor.open().journal.writable
@@ -114,7 +115,7 @@ def test_what_was_restored_had_been_deleted(scene: Scene, make: Maker, topic: st
     another_process(scene).write([outcome(deletion, OutcomeType.RESTORED, **changes)])
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
-    assert reconcile.recover_intents(scene.context) == {TIDY.uid: 1}
+    assert recovery.recover_intents(scene.context) == {TIDY.uid: 1}
     assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED, OutcomeType.RESTORED]
     contents = scene.context.journal.contents
     assert group in contents.deletions
@@ -144,7 +145,7 @@ def test_a_restore_of_what_was_missing_before_proves_no_deletion(scene: Scene, m
     assert reasons.VERIFIED in {partition.reason for partition in result.partitions}
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
-    assert reconcile.recover_intents(scene.context) == {}
+    assert recovery.recover_intents(scene.context) == {}
     assert {each.what for each in recorded(scene, group)} == {OutcomeType.RESTORED, OutcomeType.NOT_DELETED}
     assert group not in scene.context.journal.contents.deletions
 
@@ -170,7 +171,7 @@ def test_a_restore_after_two_interrupted_deletions(scene: Scene, make: Maker, le
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
     is_proven = left == "nothing"
-    assert reconcile.recover_intents(scene.context) == ({TIDY.uid: 1} if is_proven else {})
+    assert recovery.recover_intents(scene.context) == ({TIDY.uid: 1} if is_proven else {})
     assert [each.what for each in recorded(scene, group)][:1] == (
         [OutcomeType.DELETED] if is_proven else [OutcomeType.RESTORED]
     )
@@ -239,7 +240,7 @@ def test_what_another_connection_began_is_left_to_it(
     assert record(scene.context.journal, [scene.intent(group, TIDY, writer="another-connection")]) is None
     make.delete_group(group)
     known_for(scene, seconds)
-    assert reconcile.recover_intents(scene.context) == ({TIDY.uid: 1} if settled else {})
+    assert recovery.recover_intents(scene.context) == ({TIDY.uid: 1} if settled else {})
     assert (group in scene.context.journal.contents.intents) is not settled
 
 
@@ -258,7 +259,7 @@ def test_an_outcome_that_its_writer_recorded_is_not_reported_again(scene: Scene,
     assert isinstance(done, Done)
     writer.write(done.changes)
     assert group in scene.context.journal.contents.intents, "not read on yet"
-    assert reconcile.recover_intents(scene.context) == {}
+    assert recovery.recover_intents(scene.context) == {}
     assert [each.message for each in recorded(scene, group)] == ["by its writer"]
 
 
@@ -290,8 +291,8 @@ def test_a_deletion_is_counted_once(client: Client, make: Maker, topic: str, los
         make.simple(group, at(topic))
     scene.context = scene.open()
     known_for(scene, 60)
-    assert reconcile.recover_intents(scene.context) == {tidy.uid: 1}
-    assert reconcile.recover_intents(scene.context) == {}
+    assert recovery.recover_intents(scene.context) == {tidy.uid: 1}
+    assert recovery.recover_intents(scene.context) == {}
     assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED]
     assert group in scene.context.journal.contents.deletions
 
@@ -304,13 +305,13 @@ def test_doubt_ends(scene: Scene, make: Maker, topic: str, minutes: float, blame
     group = make.abandoned(make.name("old"), topic)
     assert record(scene.context.journal, [scene.intent(group, TIDY)]) is None
     known_for(scene, 60)
-    assert reconcile.recover_intents(scene.context) == {}
+    assert recovery.recover_intents(scene.context) == {}
     contents = scene.context.journal.contents
     assert contents.unresolved.keys() == {group}
     scene.clock.pass_minutes(minutes)
-    assert reconcile.recover_intents(scene.context) == {}
+    assert recovery.recover_intents(scene.context) == {}
     make.delete_group(group)
-    assert reconcile.recover_intents(scene.context) == ({TIDY.uid: 1} if blamed else {})
+    assert recovery.recover_intents(scene.context) == ({TIDY.uid: 1} if blamed else {})
     assert (group in contents.deletions) is blamed
     assert contents.unresolved == {}
     assert another_process(scene).contents.unresolved == {}
@@ -325,9 +326,9 @@ def test_a_group_that_comes_back_with_another_protocol_was_not_deleted(
     assert record(scene.context.journal, [scene.intent(group, TIDY)]) is None
     known_for(scene, 60)
     if in_doubt:
-        assert reconcile.recover_intents(scene.context) == {}
+        assert recovery.recover_intents(scene.context) == {}
     make.join(group, topic, "consumer")
-    assert reconcile.recover_intents(scene.context) == {}
+    assert recovery.recover_intents(scene.context) == {}
     make.leave(group)
     assert {each.what for each in recorded(scene, group)} == {OutcomeType.NOT_DELETED}
     assert group not in scene.context.journal.contents.deletions
@@ -339,12 +340,12 @@ def test_a_late_deletion_that_was_restored_is_recorded(scene: Scene, make: Maker
     deletion = scene.intent(group, TIDY)
     assert record(scene.context.journal, [deletion]) is None
     known_for(scene, 60)
-    assert reconcile.recover_intents(scene.context) == {}
+    assert recovery.recover_intents(scene.context) == {}
     make.delete_group(group)
     make.simple(group, at(topic))
     changes: dict[str, Any] = {"id": "a-restore", "at": scene.clock.now(), "backup": deletion.id}
     another_process(scene).write([outcome(deletion, OutcomeType.RESTORED, **changes)])
-    assert reconcile.recover_intents(scene.context) == {TIDY.uid: 1}
+    assert recovery.recover_intents(scene.context) == {TIDY.uid: 1}
     assert group in scene.context.journal.contents.deletions
     assert scene.context.journal.contents.unresolved == {}
 
@@ -356,7 +357,7 @@ def command(scene: Scene, name: str) -> Context:
     assert ledger is not None
     ledger.claim(Deadline(60))
     journal = Journal(ledger, ledger.contents, {}, writable=True)
-    return dataclasses.replace(scene.context, journal=journal, memory=reconcile.Memory(contents=ledger.contents))
+    return dataclasses.replace(scene.context, journal=journal, memory=context.Memory(contents=ledger.contents))
 
 
 _COMMAND, _OPERATOR = f"{COMMAND_WRITER}killed", "an-operator"

@@ -13,6 +13,10 @@ import yaml
 from click.testing import CliRunner
 
 from group_hygiene.cli import main
+from group_hygiene.engine.context import read_offsets
+from group_hygiene.engine.executor import Executor
+from group_hygiene.engine.restorable import GroupResult, RestoreRequest, ResultKind
+from group_hygiene.engine.restoration import restore
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.changes import set_share_offsets
 from group_hygiene.kafka.client import Client, connect
@@ -24,14 +28,10 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, OutcomeType
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Cluster, CommittedOffset, Fault, GroupType, Partition
-from group_hygiene.reconcile import Executor
-from group_hygiene.reconcile.context import read_offsets
-from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
-from group_hygiene.restore.restoration import restore
+from group_hygiene.observe.of_objects import build_status
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
-from group_hygiene.status.of_objects import build_status
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from group_hygiene.engine.context import Observation
 from group_hygiene.kafka.client import Client
 from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
-from group_hygiene.reconcile import Observation
 from group_hygiene.spec.policy import Policy
 from tests.kafka.makers import Maker
 from tests.kafka.scene import Scene, alert, policy, verdicts

@@ -12,7 +12,10 @@ import pytest
 from kafka.protocol.consumer import OffsetDeleteRequest
 from msgspec import structs
 
-from group_hygiene import reconcile
+from group_hygiene.engine import recovery
+from group_hygiene.engine.executor import Executor, open_ledger
+from group_hygiene.engine.restorable import RestoreRequest, ResultKind
+from group_hygiene.engine.restoration import restore
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.changes import delete_offsets
 from group_hygiene.kafka.client import Client
@@ -23,9 +26,6 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, HistoryEntry, Intent, KeepRequest, OutcomeType
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Executor, open_ledger
-from group_hygiene.restore.restorable import RestoreRequest, ResultKind
-from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
 from tests.kafka.clients import Around, Died, die
@@ -428,7 +428,7 @@ def test_what_was_interrupted_is_settled(
     if done:
         delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
-    assert reconcile.recover_intents(scene.context) == ({policy.uid: 1} if done else {})
+    assert recovery.recover_intents(scene.context) == ({policy.uid: 1} if done else {})
     (recorded,) = entries(scene, HistoryEntry)
     assert (recorded.what, recorded.topics) == (
         OutcomeType.OFFSETS_DELETED if done else OutcomeType.NOT_DELETED,
@@ -438,7 +438,7 @@ def test_what_was_interrupted_is_settled(
     if not done:
         # A broker that hung carries it out now.
         delete_offsets(client, live, [Partition(left, 0)], soon())
-        assert reconcile.recover_intents(scene.context) == {policy.uid: 1}
+        assert recovery.recover_intents(scene.context) == {policy.uid: 1}
         late = entries(scene, HistoryEntry)[-1]
         assert (late.what, late.reason, late.topics) == (OutcomeType.OFFSETS_DELETED, reasons.OFFSETS_DELETED, (left,))
 
@@ -453,7 +453,7 @@ def test_what_was_interrupted_in_part_is_settled_in_part(
     assert record(scene.context.journal, [intent]) is None
     delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
-    assert reconcile.recover_intents(scene.context) == {policy.uid: 1}
+    assert recovery.recover_intents(scene.context) == {policy.uid: 1}
     (recorded,) = entries(scene, HistoryEntry)
     assert (recorded.what, recorded.topics) == (OutcomeType.OFFSETS_DELETED, (left,))
     assert set(scene.context.journal.contents.offset_deletions[live]) == {left}
@@ -477,7 +477,7 @@ def test_tries_that_fail_leave_two_backups(
             scene.apply(plan, observation)
         (intent,) = entries(scene, Intent)
         scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
-        assert reconcile.recover_intents(scene.context) == {}
+        assert recovery.recover_intents(scene.context) == {}
     backups = sorted(entries(scene, Backup), key=lambda each: each.id)
     assert len(backups) == 2
     saved = {topic: [row.offset for row in rows] for topic, rows in backups[-1].offsets.items()}

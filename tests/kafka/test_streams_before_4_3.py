@@ -10,6 +10,9 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from msgspec import structs
 
+from group_hygiene.engine.executor import Executor
+from group_hygiene.engine.restorable import RestoreRequest, ResultKind
+from group_hygiene.engine.restoration import restore
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.groups import list_groups, list_problems
@@ -17,9 +20,6 @@ from group_hygiene.kafka.offsets_log import decode
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType, SavedOffset
 from group_hygiene.model.groups import GroupType
-from group_hygiene.reconcile import Executor
-from group_hygiene.restore.restorable import RestoreRequest, ResultKind
-from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from group_hygiene.engine.executor import Executor
+from group_hygiene.engine.restorable import GroupResult, RestoreRequest, ResultKind
+from group_hygiene.engine.restoration import restore
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.ledger.contents import group_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, OutcomeType
 from group_hygiene.model.groups import Cluster
-from group_hygiene.reconcile import Executor
-from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
-from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from group_hygiene.engine.uses import read_ends
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka import offsets_topic
 from group_hygiene.kafka.changes import delete_offsets
@@ -24,7 +25,6 @@ from group_hygiene.kafka.offsets_topic import Found, Tail
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Cluster, CommittedOffset, Fault, Partition
-from group_hygiene.reconcile.uses import read_ends
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster

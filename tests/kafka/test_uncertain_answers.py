@@ -12,7 +12,7 @@ from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
 from faults.kafka_proxy import KafkaProxy, Rule, Then, When
 from faults.owners import Owners
 from faults.requests import DELETE_GROUPS, OFFSET_DELETE, Exchange, answer_offsets_with, answer_with
-from group_hygiene import reconcile
+from group_hygiene.engine import recovery
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.model import reasons
@@ -128,11 +128,11 @@ def test_a_backup_goes_only_where_the_answer_proves_a_refusal(client: Client, ma
     assert {groups[name] for name in contents.intents} == set(UNCERTAIN)
     # Later it turns out that they are there; and one of them goes all the same.
     known_for(scene, 60)
-    assert reconcile.recover_intents(scene.context) == {}
+    assert recovery.recover_intents(scene.context) == {}
     assert {groups[name] for name in contents.unresolved} == set(UNCERTAIN)
     late = next(name for name, code in groups.items() if code == 16)
     make.delete_group(late)
-    assert reconcile.recover_intents(scene.context) == {plan.policy.uid: 1}
+    assert recovery.recover_intents(scene.context) == {plan.policy.uid: 1}
     assert len(backups(scene, late)) == 1
 
 
@@ -147,7 +147,7 @@ def test_tried_again_and_again_it_leaves_few_backups(client: Client, make: Maker
     for _ in range(4):
         assert [each.reason for each in scene.apply(plan, observation)] == [reasons.DELETE_FAILED]
         known_for(scene, 60)
-        assert reconcile.recover_intents(scene.context) == {}
+        assert recovery.recover_intents(scene.context) == {}
         observation = scene.observe(tidy, after=1)
         plan = scene.planned(observation, tidy)
         assert plan.actions == (group,)

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from group_hygiene.engine.context import read_offsets
+from group_hygiene.engine.executor import Executor
+from group_hygiene.engine.restorable import RestoreRequest, ResultKind
+from group_hygiene.engine.restoration import restore
 from group_hygiene.kafka.changes import commit_offsets, delete_groups, delete_offsets, set_share_offsets
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.kafka.cluster import features, hidden_topics, offsets_retention_minutes
@@ -22,10 +26,6 @@ from group_hygiene.kafka.offsets import (
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import CommittedOffset, Description, Fault, Group, GroupState, GroupType, Partition
-from group_hygiene.reconcile import Executor
-from group_hygiene.reconcile.context import read_offsets
-from group_hygiene.restore.restorable import RestoreRequest, ResultKind
-from group_hygiene.restore.restoration import restore
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.scene import Guard, Scene, policy, verdicts

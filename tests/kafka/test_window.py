@@ -15,13 +15,12 @@ from kafka.protocol.admin import DeleteGroupsRequest
 from faults.kafka_proxy import KafkaProxy, Rule, Then, When
 from faults.owners import Owners
 from faults.requests import DELETE_GROUPS, FETCH, PRODUCE, Exchange
-from group_hygiene import reconcile
+from group_hygiene.engine import executor, recheck, recovery, requested, uses
 from group_hygiene.kafka.client import Client
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import HistoryEntry, OutcomeType
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import recheck, uses
 from group_hygiene.spec.client_settings import Settings
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.waiting import wait_for
@@ -204,13 +203,13 @@ def test_a_transaction_that_begins_while_the_group_is_read_again(
 ) -> None:
     """By force nothing else looks for uses: either the question for open transactions finds it, or the log's end."""
     group = make.abandoned(make.name("monthly"), topic, commit=at(topic, SAVED))
-    request = reconcile.DeletionRequest([group], "ann", None, timedelta(days=1))
+    request = requested.DeletionRequest([group], "ann", None, timedelta(days=1))
     another = make.topic(records=SAVED)
 
     why_not: list[object] = []
 
-    def judge() -> reconcile.Judged | None:
-        found = reconcile.judge_requested(scene.context, request)
+    def judge() -> requested.Judged | None:
+        found = requested.judge_requested(scene.context, request)
         why_not[:] = [found.stop, found.verdicts[group]]
         return found if found.verdicts[group].matches and found.stop is None else None
 
@@ -222,7 +221,7 @@ def test_a_transaction_that_begins_while_the_group_is_read_again(
         return uses.read_start(*arguments)
 
     monkeypatch.setattr(recheck, "read_start", after_it_began)
-    problem, outcomes = reconcile.delete_requested(reconcile.Executor(scene.context, Guard()), judged)
+    problem, outcomes = requested.delete_requested(executor.Executor(scene.context, Guard()), judged)
     assert problem is None
     _LEFT_OPEN.pop().abort_transaction(30)
     (outcome,) = outcomes
@@ -257,7 +256,7 @@ def test_a_process_that_died_leaves_the_commit_to_the_next(client: Client, make:
     assert saved(scene, group) == {topic: SAVED}
     scene.context = scene.open()
     known_for(scene, 60)
-    assert sum(reconcile.recover_intents(scene.context).values()) == 1
+    assert sum(recovery.recover_intents(scene.context).values()) == 1
     assert saved(scene, group) == {topic: LATE}
     ended = scene.context.journal.entries(lambda key: key[:2] == ("outcome", group), soon())
     assert not isinstance(ended, Refusal)

@@ -26,9 +26,9 @@ from group_hygiene.controller.objects import POLICIES, Objects
 from group_hygiene.controller.statuses import Recorder, StatusWriter
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.metrics import Metrics
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.crds import PLURALS
-from group_hygiene.telemetry.metrics import Metrics
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import operators_account, use_crds
 from sandbox.waiting import PATIENCE, wait_for

@@ -13,9 +13,9 @@ from kubernetes.client import CustomObjectsApi
 
 from group_hygiene.errors import SpecError
 from group_hygiene.model.group_keep import KeptGroup
+from group_hygiene.observe.of_objects import build_keep_status
 from group_hygiene.spec.crds import violations
 from group_hygiene.spec.policy import parse_keep
-from group_hygiene.status.of_objects import build_keep_status
 from sandbox.kubernetes import ApiServer
 from tests.kube.test_crd_grouprestore import refusal
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiException, CustomObjectsApi
 
-from group_hygiene.restore.restorable import GroupResult, ResultKind, build_restore_status, parse_restore
+from group_hygiene.engine.restorable import GroupResult, ResultKind, parse_restore
+from group_hygiene.observe.of_objects import build_restore_status
 from sandbox.kubernetes import ApiServer
 from tests.kube.test_crd_rules import CRDS
 

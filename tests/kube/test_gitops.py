@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from group_hygiene.decide.plan import EVIDENCE
+from group_hygiene.engine.plan import EVIDENCE
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.status.of_objects import PASSING, build_status
+from group_hygiene.observe.of_objects import PASSING, build_status
 from sandbox import crds, flux
 from sandbox.helm import helm
 from sandbox.kubernetes import ApiServer

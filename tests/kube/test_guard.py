@@ -20,9 +20,9 @@ from group_hygiene.controller.objects import CONNECTIONS, POLICIES, refuse_unusa
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.conditions import redact_problem
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.crds import PLURALS, load_crd
-from group_hygiene.status.conditions import redact_problem
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import use_crds
 from sandbox.waiting import wait_for

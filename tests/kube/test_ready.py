@@ -17,15 +17,15 @@ import pytest
 from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.config import new_client_from_config
 
-from group_hygiene.alerts.outbox import Outbox, Sender
 from group_hygiene.controller.admission import AdmittedPolicy, Granted, Grants
 from group_hygiene.controller.api import KINDS, Api
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, Objects
 from group_hygiene.controller.policies import Alerting, Executed, Policies
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.statuses import Recorder, Unserved
-from group_hygiene.decide.pattern_notes import PatternNote
-from group_hygiene.decide.plan import FAILURES
+from group_hygiene.engine.pattern_notes import PatternNote
+from group_hygiene.engine.plan import FAILURES
+from group_hygiene.engine.restorable import GroupResult, ResultKind
 from group_hygiene.errors import Unreachable
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
@@ -33,14 +33,20 @@ from group_hygiene.model.evidence import Outcome, Protections, Verdict
 from group_hygiene.model.group_keep import KeptGroup
 from group_hygiene.model.groups import Coverage
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.network.egress import Egress
+from group_hygiene.observe.conditions import connection_not_ready
+from group_hygiene.observe.metrics import Metrics
+from group_hygiene.observe.of_objects import (
+    ConnectionFacts,
+    LedgerFacts,
+    build_connection_status,
+    build_keep_status,
+    build_restore_status,
+)
+from group_hygiene.observe.outbox import Outbox, Sender
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.restore.restorable import GroupResult, ResultKind, build_restore_status
+from group_hygiene.process.egress import Egress
 from group_hygiene.spec.connection import admit, grant, parse_connection
 from group_hygiene.spec.policy import Limits, parse_policy
-from group_hygiene.status.conditions import connection_not_ready
-from group_hygiene.status.of_objects import ConnectionFacts, LedgerFacts, build_connection_status, build_keep_status
-from group_hygiene.telemetry.metrics import Metrics
 from sandbox import flux
 from sandbox.kubernetes import ApiServer
 from sandbox.lua import assess

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from group_hygiene.decide.checks import judge
+from group_hygiene.engine.checks import judge
+from group_hygiene.engine.recovery import LedgerNeed
 from group_hygiene.errors import PipelineError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
@@ -21,7 +22,6 @@ from group_hygiene.pipeline.backtest.replay import Trial
 from group_hygiene.pipeline.backtest.run import Backtest, Terms, backtest
 from group_hygiene.pipeline.backtest.tally import extent, histories, lives
 from group_hygiene.pipeline.ingest.reading import ingest
-from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.fields import format_duration
 from group_hygiene.spec.patterns import Patterns

@@ -21,9 +21,9 @@ from group_hygiene.cli import backtests, main
 from group_hygiene.cli.manifests import read_manifests
 from group_hygiene.cli.output import show
 from group_hygiene.errors import HygieneError
+from group_hygiene.observe.findings import printable
 from group_hygiene.pipeline.backtest.run import backtest as run
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
-from group_hygiene.report.findings import printable
 from sandbox.spark.jars import jars
 from tests.findings import HOSTILE
 from tests.spark.histories import Bronze, classic, commit, moment

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from group_hygiene.evidence.reader import Reading, Tables
-from group_hygiene.network.egress import parse_egress
+from group_hygiene.process.egress import parse_egress
 from group_hygiene.spec.connection import ActivitySpec, SecretName
 from group_hygiene.spec.storage import read_store
 from sandbox.kafka import KafkaCluster

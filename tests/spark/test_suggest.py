@@ -12,10 +12,10 @@ import yaml
 from pyspark.sql import SparkSession
 
 from group_hygiene.cli.manifests import read_manifests
+from group_hygiene.observe.findings import Findings, Suggestion
 from group_hygiene.pipeline.backtest.run import with_suggestions
 from group_hygiene.pipeline.survey import survey
 from group_hygiene.pipeline.tables import COVERAGE
-from group_hygiene.report.findings import Findings, Suggestion
 from group_hygiene.spec.policy import Action, Mode, Policy
 from tests.spark.histories import START, Bronze, Event, classic, commit
 

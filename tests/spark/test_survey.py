@@ -18,10 +18,10 @@ from group_hygiene.evidence.reader import CoveredPartition, Tables, _activity
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model.evidence import Commits
 from group_hygiene.model.groups import GroupType
+from group_hygiene.observe.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit
 from group_hygiene.pipeline import survey as surveying
 from group_hygiene.pipeline.survey import known, survey
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, Place, Progress
-from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit
 from group_hygiene.spec.connection import ActivitySpec, GroupOwner, Owners
 from group_hygiene.spec.patterns import Patterns, TenantPatterns
 from tests.spark.bronze import all_rows, replace

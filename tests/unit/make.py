@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.plan import Plan, RunConditions, Verdicts, make_plan
+from group_hygiene.engine.plan import Plan, RunConditions, Verdicts, make_plan
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Activity, Deletion, Evidence, Need, Protections, Unchanged, Verdict
 from group_hygiene.model.groups import (

@@ -18,7 +18,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Commits, LastClient
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, GroupType
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.network.egress import parse_egress
+from group_hygiene.process.egress import parse_egress
 from group_hygiene.spec.connection import ActivitySpec, SecretName
 from group_hygiene.spec.storage import Allowed, parse_grant, read_store
 from tests.receiving import Receiver

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.alerts.messages import Endpoint
-from group_hygiene.alerts.outbox import Lane, Message, Outbox
-from group_hygiene.alerts.state import AlertFinding, AlertType, Situation, digest_of, of_owner
 from group_hygiene.ledger.contents import decode, encode_value
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Key, Notice, PolicyAlerts, Removal
 from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.alerts import AlertFinding, AlertType, Situation, digest_of, of_owner
+from group_hygiene.observe.messages import Endpoint
+from group_hygiene.observe.outbox import Lane, Message, Outbox
 from group_hygiene.spec.connection import GroupOwner, ReceiverKind
 from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.patterns import TenantPatterns

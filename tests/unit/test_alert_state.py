@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.alerts.state import (
+from group_hygiene.ledger.contents import encode_value
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Delivered, Firing, Notice, OutcomeType, PolicyAlerts
+from group_hygiene.model.evidence import Outcome
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.alerts import (
     AlertFinding,
     AlertType,
     Item,
@@ -22,11 +27,6 @@ from group_hygiene.alerts.state import (
     pending,
     received,
 )
-from group_hygiene.ledger.contents import encode_value
-from group_hygiene.model import reasons
-from group_hygiene.model.entries import Delivered, Firing, Notice, OutcomeType, PolicyAlerts
-from group_hygiene.model.evidence import Outcome
-from group_hygiene.model.reasons import Refusal
 from tests.unit.make import NOW, P0, P1, alert, delete, mark, match, plan, refused, snapshot
 
 MATCHED, MARKED, BLOCKED, DELETED = (

@@ -9,9 +9,9 @@ import pytest
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Verdict
 from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.conditions import needs_write
+from group_hygiene.observe.of_objects import is_alerting, with_alerting, with_delivery
 from group_hygiene.spec.policy import parse_policy
-from group_hygiene.status.conditions import needs_write
-from group_hygiene.status.of_objects import is_alerting, with_alerting, with_delivery
 from tests.unit.make import NOW, delete, match, plan, policy_object, refused
 
 FEW = parse_policy(policy_object("Alert", {}, notify={"groupsAtLeast": 2}))

@@ -11,11 +11,10 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from group_hygiene.alerts.outbox import Lane, Outbox, Sender
-from group_hygiene.alerts.state import Item
 from group_hygiene.controller.admission import AdmittedPolicy
 from group_hygiene.controller.loop import ConnectionLoop
 from group_hygiene.controller.policies import Alerting
+from group_hygiene.engine.context import Memory
 from group_hygiene.errors import HygieneError, LedgerFenced, LedgerProblem, SecretProblem
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
@@ -23,16 +22,17 @@ from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, OutcomeType
 from group_hygiene.model.evidence import Outcome, Verdict
-from group_hygiene.network.egress import Egress
+from group_hygiene.observe.alerts import Item
+from group_hygiene.observe.conditions import Status
+from group_hygiene.observe.metrics import Metrics
+from group_hygiene.observe.of_objects import build_status, is_alerting
+from group_hygiene.observe.outbox import Lane, Outbox, Sender
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.reconcile import Memory
+from group_hygiene.process.egress import Egress
 from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.fields import SecretRef
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.storage import Allowed
-from group_hygiene.status.conditions import Status
-from group_hygiene.status.of_objects import build_status, is_alerting
-from group_hygiene.telemetry.metrics import Metrics
 from tests.unit.make import NOW, delete, match, plan, policy_object, refused, snapshot
 
 RECEIVER = {"name": "r", "type": "Webhook", "webhook": {"address": "http://receiver.example"}}

@@ -12,7 +12,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from group_hygiene.decide.checks import ALERT_CHECKS, CHECKS, PROTECTIONS, Check, judge
+from group_hygiene.engine.checks import ALERT_CHECKS, CHECKS, PROTECTIONS, Check, judge
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, UsedBy
 from group_hygiene.model.evidence import Activity, Claims, Deletion, Evidence, LastClient, Need, Protections

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.decide.checks import judge
-from group_hygiene.decide.checks.used import commits_outside
+from group_hygiene.engine.checks import judge
+from group_hygiene.engine.checks.used import commits_outside
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Evidence, Need, Protections
 from group_hygiene.model.groups import Group, GroupState, GroupType

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.decide.checks import CHECKS, judge, lag
-from group_hygiene.decide.checks.lag import LagSummary, lag_summary, skipped_by_latest
+from group_hygiene.engine.checks import CHECKS, judge, lag
+from group_hygiene.engine.checks.lag import LagSummary, lag_summary, skipped_by_latest
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Evidence, Need, Verdict
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, Offsets, Partition

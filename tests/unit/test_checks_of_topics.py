@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.decide.checks import judge
-from group_hygiene.decide.plan import due_topics
+from group_hygiene.engine.checks import judge
+from group_hygiene.engine.plan import due_topics
 from group_hygiene.kafka.groups import subscribed_topics
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest

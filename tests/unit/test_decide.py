@@ -11,12 +11,12 @@ import pytest
 from group_hygiene.controller import policies
 from group_hygiene.controller.admission import AdmittedPolicy, Granted
 from group_hygiene.controller.policies import Decision, Due, decide, shares
-from group_hygiene.decide.plan import Plan, RunConditions, Verdicts, make_plan
+from group_hygiene.engine.context import Observation
+from group_hygiene.engine.plan import Plan, RunConditions, Verdicts, make_plan
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Protections
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Observation
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.policy import Limits, Policy, parse_policy
 from tests.unit.make import NOW, mark, match, policy_object, snapshot

@@ -14,10 +14,10 @@ import yaml
 from docsite import reason_page
 from group_hygiene import errors
 from group_hygiene.cli import main
-from group_hygiene.decide.plan import FAILURES
+from group_hygiene.engine.plan import FAILURES
 from group_hygiene.model import reasons
+from group_hygiene.observe import conditions
 from group_hygiene.process import runs
-from group_hygiene.status import conditions
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "operator" / "group_hygiene").rglob("*.py"))

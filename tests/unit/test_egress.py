@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from group_hygiene.errors import UsageError
-from group_hygiene.network.egress import parse_egress
+from group_hygiene.process.egress import parse_egress
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.checks import judge
+from group_hygiene.engine.checks import judge
+from group_hygiene.engine.scan import _old_enough
 from group_hygiene.kafka.cluster import whole_number
 from group_hygiene.kafka.groups import subscribed_topics
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Commits, Evidence, Need, Verdict, offsets_retention
 from group_hygiene.model.groups import Coverage, Description, Fault, Group, GroupState, GroupType, Member
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile.scan import _old_enough
+from group_hygiene.observe.metrics import Metrics
+from group_hygiene.observe.of_objects import build_status, warns_late
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, Policy, parse_policy
-from group_hygiene.status.of_objects import build_status, warns_late
-from group_hygiene.telemetry.metrics import Metrics
 from tests.unit.make import (
     DENIED,
     FAULT,

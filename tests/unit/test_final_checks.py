@@ -9,7 +9,13 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.plan import RunConditions, Verdicts, make_plan
+from group_hygiene.engine import deletion
+from group_hygiene.engine.context import Context, Memory
+from group_hygiene.engine.deletion import ToSave
+from group_hygiene.engine.executor import Executor
+from group_hygiene.engine.plan import RunConditions, Verdicts, make_plan
+from group_hygiene.engine.recheck import Rechecked
+from group_hygiene.engine.settle import Answer, RequestState
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
@@ -17,11 +23,6 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Intent, OutcomeType, Removal, ScanClock
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Executor, deletion
-from group_hygiene.reconcile.context import Context, Memory
-from group_hygiene.reconcile.deletion import ToSave
-from group_hygiene.reconcile.recheck import Rechecked
-from group_hygiene.reconcile.settle import Answer, RequestState
 from group_hygiene.spec.connection import parse_connection
 from tests.unit.make import NOW, delete
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.checks import needed
+from group_hygiene.engine.checks import needed
+from group_hygiene.engine.marks import keepers
 from group_hygiene.ledger.contents import Contents, encode_key, encode_value, group_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest
 from group_hygiene.model.group_keep import KeptGroup
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import keepers
+from group_hygiene.observe.of_objects import build_keep_status
 from group_hygiene.spec.fields import ObjectRef
-from group_hygiene.status.of_objects import build_keep_status
 from tests.unit.make import NOW, delete, evidence, group
 
 OBJECT = {"metadata": {"name": "k", "namespace": "team-a", "generation": 3}, "spec": {}, "status": {}}

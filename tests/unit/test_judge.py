@@ -16,9 +16,9 @@ import pytest
 import tests.kube.test_crds as server
 from group_hygiene.controller.admission import parsed
 from group_hygiene.controller.objects import Objects, refuse_unusable
+from group_hygiene.engine.restorable import parse_restore
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
-from group_hygiene.restore.restorable import parse_restore
 from group_hygiene.spec import crds
 from group_hygiene.spec.connection import ActivitySpec, LedgerSpec, grant, parse_connection
 from group_hygiene.spec.crds import PLURALS, load_crd

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from kopf._cogs.clients import api
 
+from group_hygiene.observe.logs import JsonFormatter, TextFormatter
 from group_hygiene.process import runs
 from group_hygiene.process.start import start
-from group_hygiene.telemetry.logs import JsonFormatter, TextFormatter
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,7 +107,7 @@ def test_fields_end_with_what_they_are_about_and_reach_a_thread_that_inherits() 
 
 PROGRAM = """
 import logging, sys, threading, warnings
-from group_hygiene.telemetry.logs import configure
+from group_hygiene.observe.logs import configure
 configure(sys.argv[1], "info")
 logging.getLogger("kopf.objects").warning("theirs")
 logging.getLogger("quiet").debug("too much")
@@ -130,7 +130,7 @@ def test_all_that_is_said_has_the_form(form: str) -> None:
         assert lines[0].endswith("WARNING kopf.objects: theirs")
         return
     found = [json.loads(line) for line in lines]
-    assert [line["logger"] for line in found] == ["kopf.objects", "py.warnings", "group_hygiene.telemetry.logs"]
+    assert [line["logger"] for line in found] == ["kopf.objects", "py.warnings", "group_hygiene.observe.logs"]
     assert found[2]["traceback"].endswith("ZeroDivisionError: division by zero")
 
 
@@ -142,7 +142,7 @@ def test_a_request_that_kopf_sends_again_is_no_error(what: str, level: str) -> N
     """While the API server starts, for example. An alert on errors of the log would fire."""
     program = (
         "import logging\n"
-        "from group_hygiene.telemetry.logs import configure\n"
+        "from group_hygiene.observe.logs import configure\n"
         "configure('text', 'info')\n"
         f"logging.getLogger('kopf._cogs').error('Request attempt #1/9 failed; {what}: GET a -> OSError()')\n"
     )

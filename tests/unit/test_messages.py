@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.alerts.messages import MESSAGE_MAX, body, fitting, summary
-from group_hygiene.alerts.state import AlertType, Item, Status
+from group_hygiene.observe.alerts import AlertType, Item, Status
+from group_hygiene.observe.messages import MESSAGE_MAX, body, fitting, summary
 from group_hygiene.spec.connection import ReceiverKind
 from tests.unit.make import NOW
 

@@ -13,26 +13,26 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
 from group_hygiene import __version__
-from group_hygiene.alerts.outbox import Outbox, Sender
 from group_hygiene.controller.admission import AdmittedPolicy
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.objects import Objects
 from group_hygiene.controller.policies import Alerting
 from group_hygiene.controller.statuses import Recorder, StatusWriter
-from group_hygiene.decide.pattern_notes import FIELDS, PatternNote
-from group_hygiene.decide.plan import Plan
+from group_hygiene.engine.pattern_notes import FIELDS, PatternNote
+from group_hygiene.engine.plan import Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Coverage, GroupState, GroupType
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.network.egress import Egress
+from group_hygiene.observe.metrics import Metrics
+from group_hygiene.observe.of_objects import ConnectionFacts, LedgerFacts, build_status
+from group_hygiene.observe.outbox import Outbox, Sender
 from group_hygiene.process.clock import SystemClock
+from group_hygiene.process.egress import Egress
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.fields import ObjectRef
 from group_hygiene.spec.policy import Action, Policy
-from group_hygiene.status.of_objects import ConnectionFacts, LedgerFacts, build_status
-from group_hygiene.telemetry.metrics import Metrics
 from tests.metrics_table import documented
 from tests.unit.make import NOW, activity, alert, delete, group, mark, match, plan, refused, snapshot
 

@@ -25,7 +25,7 @@ from group_hygiene.controller.objects import (
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.restore.restorable import build_restore_status
+from group_hygiene.observe.of_objects import build_restore_status
 
 
 def an_object(name: str = "p", version: int = 1, namespace: str = "kafka", **more: Any) -> dict[str, Any]:

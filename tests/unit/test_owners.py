@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.alerts.messages import body, fitting, keep_command, keep_link, summary
-from group_hygiene.alerts.state import AlertType, Item, Situation, Status, assess, by_owner, of_owner, owner_in
 from group_hygiene.cli.commands import keep
 from group_hygiene.cli.groups import list_table, listed_group
 from group_hygiene.cli.plans import judged
+from group_hygiene.engine.context import Context, Facts, Memory, evidence_of
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.evidence import Outcome, Verdict
 from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.alerts import AlertType, Item, Situation, Status, assess, by_owner, of_owner, owner_in
+from group_hygiene.observe.messages import body, fitting, keep_command, keep_link, summary
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.reconcile.context import Context, Facts, Memory, evidence_of
 from group_hygiene.spec.connection import NO_OWNERS, Owners, ReceiverKind, parse_connection
 from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.patterns import Patterns, TenantPatterns

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide import pattern_notes as module
-from group_hygiene.decide.pattern_notes import pattern_notes, unused_by_field, unused_refusal
+from group_hygiene.engine import pattern_notes as module
+from group_hygiene.engine.pattern_notes import pattern_notes, unused_by_field, unused_refusal
 from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.policy import parse_policy
 from tests.unit.make import policy_object

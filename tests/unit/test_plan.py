@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from group_hygiene.decide.plan import VETOES, RunConditions, due_groups, max_deletions
+from group_hygiene.engine.plan import VETOES, RunConditions, due_groups, max_deletions
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Protections, Verdict

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from group_hygiene.cli.plans import by_owner, first_clean_up, owner_line
-from group_hygiene.decide.plan import RunConditions, Verdicts, make_plan, max_deletions
+from group_hygiene.engine.plan import RunConditions, Verdicts, make_plan, max_deletions
 from group_hygiene.spec.policy import Limits, parse_policy
 from tests.unit.make import NOW, match, plan, policy_object
 

@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 
 from docsite.proofs_page import texts
+from group_hygiene.engine.context import Memory
+from group_hygiene.engine.executor import MARGIN_S, PRECONDITIONS, Moment, ProofInput, refusals
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import SystemClock
-from group_hygiene.reconcile import Memory
-from group_hygiene.reconcile.executor import MARGIN_S, PRECONDITIONS, Moment, ProofInput, refusals
 
 
 class _Guard:

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from group_hygiene.engine import context, deletion, scan
+from group_hygiene.engine.settle import RequestState
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Cluster, Fault, GroupState, GroupType, Listing, Partition
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import context, deletion, scan
-from group_hygiene.reconcile.settle import RequestState
 from group_hygiene.spec.policy import Policy
 from tests.unit.make import DENIED, FAULT, alert, cluster, delete, group
 

@@ -8,23 +8,16 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.checks.needed import protected
+from group_hygiene.engine.checks.needed import protected
+from group_hygiene.engine.restorable import GroupResult, PartitionResult, ResultKind
 from group_hygiene.errors import SecretProblem
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import CommittedOffset, Coverage, Partition
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.restore.restorable import (
-    OWN_RESULTS,
-    GroupResult,
-    PartitionResult,
-    ResultKind,
-    build_restore_status,
-    redact_results,
-)
-from group_hygiene.status.conditions import OWN, connection_not_ready, redact_problem, redact_run
-from group_hygiene.status.of_objects import build_status
+from group_hygiene.observe.conditions import OWN, connection_not_ready, redact_problem, redact_run
+from group_hygiene.observe.of_objects import OWN_RESULTS, build_restore_status, build_status, redact_results
 from tests.messages import insertions
 from tests.unit.make import NOW, delete, match, plan, refused, snapshot
 
@@ -45,7 +38,7 @@ SHOWN = {
     # A time by the ledger, of the same object's predecessor.
     reasons.RAN_BEFORE: {"what", "timestamp(outcome.at)"},
     reasons.CAUGHT_UP: {"found.outside", "topics"},
-    # `message` is one of `reconcile.recovery`, all literal.
+    # `message` is one of `engine.recovery`, all literal.
     reasons.DELETED: {"message", "named(gone.topics)"},
     reasons.EXPIRES_FIRST: {
         *("field", "timestamp(due)", "timestamp(end)", "name"),

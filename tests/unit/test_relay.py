@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from group_hygiene.evidence.reader import Relay
-from group_hygiene.network.egress import Egress, parse_egress
+from group_hygiene.process.egress import Egress, parse_egress
 from group_hygiene.spec.storage import HostPort
 
 

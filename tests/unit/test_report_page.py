@@ -17,8 +17,8 @@ import pytest
 
 from group_hygiene.cli.spark_commands import _write
 from group_hygiene.errors import UsageError
-from group_hygiene.report.findings import Findings, decode, duration, encode, period, printable
-from group_hygiene.report.page import by_day, curve, draw, render, strips
+from group_hygiene.observe.findings import Findings, decode, duration, encode, period, printable
+from group_hygiene.observe.page import by_day, curve, draw, render, strips
 from tests.findings import HOSTILE, READ_AT, empty, rich, suggestion
 
 _MB = 1_000_000

@@ -7,19 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from group_hygiene.errors import SpecError
-from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup, HistoryEntry, OutcomeType, SavedOffset
-from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Partition
-from group_hygiene.model.reasons import Refusal
-from group_hygiene.restore.restorable import (
-    RESULTS_MAX,
+from group_hygiene.engine.restorable import (
     GroupResult,
     OutOfRange,
     PartitionResult,
     RestoreRequest,
     ResultKind,
-    build_restore_status,
     choose,
     concerns,
     decide,
@@ -29,7 +22,13 @@ from group_hygiene.restore.restorable import (
     ran_before,
     warned,
 )
-from group_hygiene.restore.restoration import proves_deletion
+from group_hygiene.engine.restoration import proves_deletion
+from group_hygiene.errors import SpecError
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Backup, HistoryEntry, OutcomeType, SavedOffset
+from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Partition
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.of_objects import RESULTS_MAX, build_restore_status
 from group_hygiene.spec.fields import timestamp
 from tests.backups import backup as backup_of
 

@@ -24,14 +24,15 @@ from group_hygiene.controller.link import Link
 from group_hygiene.controller.loop import ConnectionLoop
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.statuses import Recorder
-from group_hygiene.decide.plan import Plan
+from group_hygiene.engine import recovery
+from group_hygiene.engine.context import Observation
+from group_hygiene.engine.plan import Plan
 from group_hygiene.errors import ApiError, LedgerFenced
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka import client as client_module
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Offsets, Partition
-from group_hygiene.reconcile import Observation, recovery
-from group_hygiene.telemetry.metrics import Metrics
+from group_hygiene.observe.metrics import Metrics
 from tests.examples import examples
 from tests.unit.imagined import Crash, MemoryClient, MemoryLedger, MemoryObjects, Trouble, World, topic_id
 from tests.unit.make import NOW

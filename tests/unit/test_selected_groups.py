@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.plan import Verdicts
+from group_hygiene.engine import scan
+from group_hygiene.engine.context import Memory
+from group_hygiene.engine.plan import Verdicts
+from group_hygiene.engine.scan import _GROUP_BYTES, _group_bytes
 from group_hygiene.errors import MemoryExhausted
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import ID_MAX, Group
 from group_hygiene.process import memory
-from group_hygiene.reconcile import scan
-from group_hygiene.reconcile.context import Memory
-from group_hygiene.reconcile.scan import _GROUP_BYTES, _group_bytes
 from group_hygiene.spec.policy import Policy
 from tests.unit.make import cluster, delete, group, match
 

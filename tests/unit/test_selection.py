@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from group_hygiene.engine.selection import Selection
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.process import clock
-from group_hygiene.reconcile.selection import Selection
 from group_hygiene.spec.policy import Policy, parse_policy
 
 _COSTLY = ["*{hex}-*{hex}-*{hex}-*00Z*"] * 64

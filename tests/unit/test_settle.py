@@ -14,13 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from group_hygiene.ledger.contents import Contents
-from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Intent, Mark, OutcomeType, Removal
-from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
-from group_hygiene.model.evidence import Outcome
-from group_hygiene.reconcile import recovery
-from group_hygiene.reconcile.settle import (
+from group_hygiene.engine import recovery
+from group_hygiene.engine.settle import (
     ROWS,
     UNCLEAR,
     Answer,
@@ -34,6 +29,11 @@ from group_hygiene.reconcile.settle import (
     Target,
     settle,
 )
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, Intent, Mark, OutcomeType, Removal
+from group_hygiene.model.entries import HistoryEntry as OutcomeEntry
+from group_hygiene.model.evidence import Outcome
 from tests.unit.make import NOW
 
 INTENT = Intent(

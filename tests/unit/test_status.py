@@ -11,21 +11,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from group_hygiene.alerts.state import assess
-from group_hygiene.decide.pattern_notes import PatternNote
-from group_hygiene.decide.plan import EVIDENCE, SHOWN, Verdicts, make_plan
-from group_hygiene.decide.plan import RunConditions as PlanConditions
+from group_hygiene.engine.pattern_notes import PatternNote
+from group_hygiene.engine.plan import EVIDENCE, SHOWN, Verdicts, make_plan
+from group_hygiene.engine.plan import RunConditions as PlanConditions
+from group_hygiene.engine.restorable import GroupResult, ResultKind
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.evidence import NEVER, LastClient, Outcome, Protections, Verdict
 from group_hygiene.model.groups import Bounds, CommittedOffset, Coverage, GroupState, GroupType, Partition
 from group_hygiene.model.naming import json_bytes
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.restore.restorable import GroupResult, ResultKind, build_restore_status
-from group_hygiene.spec.fields import ObjectRef, timestamp
-from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Policy, parse_policy
-from group_hygiene.status.conditions import (
+from group_hygiene.observe.alerts import assess
+from group_hygiene.observe.conditions import (
     Status,
     build_problem_status,
     build_suspended_status,
@@ -36,14 +33,18 @@ from group_hygiene.status.conditions import (
     signed,
     without_announcements,
 )
-from group_hygiene.status.of_objects import (
+from group_hygiene.observe.of_objects import (
     ConnectionFacts,
     LedgerFacts,
     build_connection_status,
+    build_restore_status,
     build_status,
     has_evidence,
     last_marked,
 )
+from group_hygiene.spec.fields import ObjectRef, timestamp
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Policy, parse_policy
 from tests.unit.make import (
     FAULT,
     NO_TOPIC,

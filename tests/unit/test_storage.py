@@ -15,7 +15,7 @@ from group_hygiene.errors import SecretProblem, UsageError
 from group_hygiene.evidence.reader import Reading, Tables, refused
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.network.egress import Egress, parse_egress
+from group_hygiene.process.egress import Egress, parse_egress
 from group_hygiene.spec.connection import ActivitySpec, SecretName
 from group_hygiene.spec.storage import Allowed, Store, parse_grant, read_store
 from sandbox.kafka.tls import Authority

@@ -11,6 +11,8 @@ import pytest
 from kafka.protocol.admin import DescribeLogDirsResponse
 from kafka.protocol.metadata import MetadataResponse
 
+from group_hygiene.engine.scan import _Scan
+from group_hygiene.engine.uses import Since, Uses
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, SAMPLES, read_cluster, sample_ids
 from group_hygiene.kafka.groups import not_loaded_before, not_loaded_since
@@ -19,8 +21,6 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import ScanClock, Watch
 from group_hygiene.model.groups import Cluster, Fault, LogPlace
-from group_hygiene.reconcile.scan import _Scan
-from group_hygiene.reconcile.uses import Since, Uses
 from tests.unit.make import NOW, delete
 
 _UNKNOWN, _DENIED, _CLUSTER_DENIED, _LOADING, _NO_COORDINATOR = 3, 29, 31, 14, 15

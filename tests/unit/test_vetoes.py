@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from group_hygiene.engine import recheck
+from group_hygiene.engine.context import Context, Facts, Memory
 from group_hygiene.kafka.offsets_log import Commit
 from group_hygiene.kafka.offsets_topic import Found
 from group_hygiene.ledger.contents import Contents
@@ -18,8 +20,6 @@ from group_hygiene.model.entries import Intent, KeepRequest, Mark
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import CommittedOffset, Description, Fault, Group, GroupState, Offsets
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import recheck
-from group_hygiene.reconcile.context import Context, Facts, Memory
 from group_hygiene.spec.connection import parse_connection
 from tests.unit.make import (
     DENIED,

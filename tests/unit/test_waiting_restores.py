@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
-from group_hygiene import reconcile
 from group_hygiene.controller.admission import Grants
 from group_hygiene.controller.turns import Restores
+from group_hygiene.engine.context import Context, Memory
 from group_hygiene.errors import Unreachable
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
@@ -58,11 +58,11 @@ def a_connection(generation: int = 1) -> Connection:
     return parse_connection({"metadata": metadata, "spec": {"bootstrapServers": ["kafka:9092"]}})
 
 
-def a_context(connection: Connection, clock: Clock) -> reconcile.Context:
+def a_context(connection: Connection, clock: Clock) -> Context:
     """Of a run in which the ledger can't be read, so that every restore waits."""
     unread = Refusal(reasons.LEDGER_UNAVAILABLE, "nobody answers")
     journal = Journal(None, Contents(), {}, problem=unread)
-    return reconcile.Context(cast(Any, None), connection, reconcile.Memory(), clock, journal)
+    return Context(cast(Any, None), connection, Memory(), clock, journal)
 
 
 def services(clock: Clock) -> Any:
@@ -109,9 +109,7 @@ def test_an_error_of_our_own_ends_no_round() -> None:
     asked = restores.due(a_connection(), [RESTORE])
     context = a_context(a_connection(), clock)
     broken = cast(Any, object())
-    context = replace(
-        context, memory=reconcile.Memory(ledger=broken), journal=Journal(broken, Contents(), {}, writable=True)
-    )
+    context = replace(context, memory=Memory(ledger=broken), journal=Journal(broken, Contents(), {}, writable=True))
     restores.run(context, asked, lambda _: Guard())
     assert written.reasons == [reasons.INTERNAL_ERROR]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from group_hygiene.decide import unchanged as watching
+from group_hygiene.engine import unchanged as watching
 from group_hygiene.model.entries import Gap, ScanClock, Seen, Watch
 from group_hygiene.model.evidence import Unchanged
 from group_hygiene.spec.patterns import Patterns

@@ -1,7 +1,7 @@
 """The command line `group-hygiene`, also `kubectl group-hygiene`.
 
 `program` and the modules of commands import nothing slow, so that --help and completion answer at once; each command
-imports the rest when it runs. `delete` and `delete-offsets` delete by the steps of `reconcile`, `restore` commits
+imports the rest when it runs. `delete` and `delete-offsets` delete by the steps of `engine`, `restore` commits
 offsets, `keep` writes to the ledger; the others only read.
 
     program         the commands, exit codes and errors; operator, version, crds, catalogue, completion

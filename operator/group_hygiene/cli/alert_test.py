@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from group_hygiene.alerts.messages import body, post, read_endpoint
-from group_hygiene.alerts.outbox import receiver_not_found
-from group_hygiene.alerts.state import AlertType, Item, Status
 from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.cli.target import current_namespace, open_api, read_object
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES
 from group_hygiene.errors import HygieneError, UsageError
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.network.egress import Egress, parse_egress
+from group_hygiene.observe.alerts import AlertType, Item, Status
+from group_hygiene.observe.messages import body, post, read_endpoint
+from group_hygiene.observe.outbox import receiver_not_found
+from group_hygiene.process.egress import Egress, parse_egress
 from group_hygiene.spec.connection import Connection, Receiver, parse_connection, receivers_of
 from group_hygiene.spec.policy import Policy, parse_policy
 

@@ -400,7 +400,7 @@ def restore(chosen: RestoreOptions) -> int:
     import secrets
 
     from group_hygiene.cli.history import restore_groups
-    from group_hygiene.restore.restorable import OutOfRange, RestoreRequest
+    from group_hygiene.engine.restorable import OutOfRange, RestoreRequest
 
     if bool(chosen.names) == bool(chosen.policy):
         raise click.UsageError("either GROUP... (or --from-file) or --policy must be given")
@@ -523,7 +523,7 @@ def delete_offsets(chosen: DeleteOptions, topics: tuple[str, ...]) -> int:
 
 def _delete(chosen: DeleteOptions, topics: Sequence[str]) -> int:
     from group_hygiene.cli import deletions
-    from group_hygiene.reconcile import DeletionRequest
+    from group_hygiene.engine.requested import DeletionRequest
 
     if chosen.target.connection is not None and chosen.connection_file is not None:
         raise click.UsageError("--connection and --connection-file can't be given together")

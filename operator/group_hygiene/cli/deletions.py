@@ -9,10 +9,11 @@ from group_hygiene.cli.history import Opening, open_executor
 from group_hygiene.cli.manifests import protection_errors
 from group_hygiene.cli.output import Column, Report, Table, note, printable, working
 from group_hygiene.cli.target import Session, open_session, read_connection_file
+from group_hygiene.engine.recovery import LedgerNeed
+from group_hygiene.engine.requested import DeletionRequest, Judged, delete_requested, judge_requested
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import DeletionRequest, Judged, LedgerNeed, delete_requested, judge_requested
 
 _COLUMNS = (
     Column("GROUP"),

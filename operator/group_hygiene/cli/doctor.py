@@ -16,7 +16,6 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from group_hygiene.alerts.messages import read_endpoint
 from group_hygiene.cli.options import (
     ChosenCluster,
     with_addresses,
@@ -32,12 +31,13 @@ from group_hygiene.ledger.journal import SKEW_MAX
 from group_hygiene.model import reasons
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.conditions import COUNTING
+from group_hygiene.observe.messages import read_endpoint
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec, Connection, Role, admit, grant, parse_connection, receivers_of
 from group_hygiene.spec.crds import PLURALS, VERSION, fields_of, fields_of_schema, load_crd
 from group_hygiene.spec.fields import SecretRef, format_duration
 from group_hygiene.spec.policy import Policy, parse_policy
-from group_hygiene.status.conditions import COUNTING
 
 _TIMEOUT_S = 10.0
 _SKEW_SEEN = timedelta(seconds=5)
@@ -190,7 +190,7 @@ def examine(
     """Check one cluster. document: a KafkaConnection of a file. activity: instead of the connection's."""
     from group_hygiene.cli.doctor_kafka import CheckedCluster, connect_and_examine
     from group_hygiene.cli.target import read_settings
-    from group_hygiene.reconcile import Memory
+    from group_hygiene.engine.context import Memory
     from group_hygiene.spec.connection import cluster_of
 
     findings: list[Finding] = []

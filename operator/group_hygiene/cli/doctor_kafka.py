@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 from group_hygiene.cli.doctor import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.output import working
 from group_hygiene.cli.target import Session, open_tables
-from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
+from group_hygiene.engine.context import Context, Memory, read_evidence
+from group_hygiene.engine.executor import Moment, ProofInput, may_create_ledger, refusals
+from group_hygiene.engine.pattern_notes import note_lines, pattern_notes
+from group_hygiene.engine.recovery import LedgerNeed, few_replicas, ledger_settings, open_journal
+from group_hygiene.engine.scan import observe
+from group_hygiene.engine.uses import read_ends
 from group_hygiene.errors import ApiError, AuthenticationFailed, ConnectError, TLSFailed, Unreachable
 from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
@@ -26,19 +31,6 @@ from group_hygiene.ledger.journal import SKEW_MAX, Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Cluster as ClusterMetadata
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.reconcile import (
-    Context,
-    LedgerNeed,
-    Memory,
-    few_replicas,
-    ledger_settings,
-    may_create_ledger,
-    observe,
-    open_journal,
-)
-from group_hygiene.reconcile.context import read_evidence
-from group_hygiene.reconcile.executor import Moment, ProofInput, refusals
-from group_hygiene.reconcile.uses import read_ends
 from group_hygiene.spec.client_settings import Settings, region_of
 from group_hygiene.spec.connection import ActivitySpec, Connection
 from group_hygiene.spec.fields import timestamp

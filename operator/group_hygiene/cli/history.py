@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Column, Report, Table, printable, working
 from group_hygiene.cli.target import Session, open_session
+from group_hygiene.engine.context import Context, Memory
+from group_hygiene.engine.executor import Executor
+from group_hygiene.engine.recovery import LedgerNeed, open_journal, recover_commands
+from group_hygiene.engine.restorable import GroupResult, RestoreRequest, ResultKind
+from group_hygiene.engine.restoration import restore
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.contents import COMMAND_LINE, COMMAND_WRITER, LedgerSettings, group_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, Entry, HistoryEntry, KeepRequest, Key, Mark, whole
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Context, Executor, LedgerNeed, Memory, open_journal, recover_commands
-from group_hygiene.restore.restorable import GroupResult, RestoreRequest, ResultKind
-from group_hygiene.restore.restoration import restore
 from group_hygiene.spec.fields import timestamp
 
 _ENTRY_TYPES = frozenset({"outcome", "mark", "keep", "backup"})

@@ -19,6 +19,9 @@ from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Column, Report, Table, note, printable, working
 from group_hygiene.cli.target import Session, current_namespace, open_api, other_ledgers
 from group_hygiene.controller.objects import KEEPS
+from group_hygiene.engine.executor import Executor, Moment
+from group_hygiene.engine.marks import deletions_of, effect_of_deletion
+from group_hygiene.engine.recovery import LedgerNeed
 from group_hygiene.errors import Forbidden, LedgerProblem, NotAllowed, NotFound, Refused, UsageError
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import read_identity
@@ -29,9 +32,6 @@ from group_hygiene.model.evidence import Deletion
 from group_hygiene.model.group_keep import Deletions
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Executor, LedgerNeed
-from group_hygiene.reconcile.executor import Moment
-from group_hygiene.reconcile.marks import deletions_of, effect_of_deletion
 from group_hygiene.spec.crds import API_VERSION
 from group_hygiene.spec.fields import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.patterns import is_like_a_pattern

@@ -18,8 +18,12 @@ from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Report, Table, printable, working
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.controller.objects import connection_of
-from group_hygiene.decide.pattern_notes import note_lines, pattern_notes
-from group_hygiene.decide.plan import FAILURES
+from group_hygiene.engine.context import Context, Memory, Observation
+from group_hygiene.engine.pattern_notes import note_lines, pattern_notes
+from group_hygiene.engine.plan import FAILURES
+from group_hygiene.engine.recovery import LedgerNeed, open_journal
+from group_hygiene.engine.restorable import parse_restore
+from group_hygiene.engine.scan import observe
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.ledger.contents import LedgerSettings
@@ -27,8 +31,6 @@ from group_hygiene.model import naming, reasons
 from group_hygiene.model.evidence import Protections
 from group_hygiene.model.groups import Snapshot
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.reconcile import Context, LedgerNeed, Memory, Observation, observe, open_journal
-from group_hygiene.restore.restorable import parse_restore
 from group_hygiene.spec.connection import ActivitySpec, Connection, Grant, admit, grant, parse_connection
 from group_hygiene.spec.crds import API_VERSION, PLURALS, violations
 from group_hygiene.spec.patterns import is_like_a_pattern

@@ -18,19 +18,19 @@ from group_hygiene.cli.commands import PlanOptions
 from group_hygiene.cli.manifests import Scan, scan_clusters, validated
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.output import Column, Document, Report, Table, printable
-from group_hygiene.decide import checks
-from group_hygiene.decide.checks import offsets, used
-from group_hygiene.decide.checks.lag import skipped_by_latest
-from group_hygiene.decide.plan import Plan, RunConditions, Verdicts, make_plan, max_deletions
+from group_hygiene.engine import checks
+from group_hygiene.engine.checks import offsets, used
+from group_hygiene.engine.checks.lag import skipped_by_latest
+from group_hygiene.engine.plan import Plan, RunConditions, Verdicts, make_plan, max_deletions
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Need, Verdict
 from group_hygiene.model.groups import Group, Snapshot
 from group_hygiene.model.naming import truncated_list
+from group_hygiene.observe.of_objects import lag_entry, warns_late
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.fields import format_duration, timestamp
 from group_hygiene.spec.patterns import Patterns, likely_program
 from group_hygiene.spec.policy import Action, Limits, Match, Mode, Policy
-from group_hygiene.status.of_objects import lag_entry, warns_late
 
 _PER_RUN_MAX = 10_000
 # More matches are also counted by pattern and owner.

@@ -25,8 +25,8 @@ from group_hygiene.cli.options import PageOption, as_record, namespace_name, opt
 from group_hygiene.cli.output import Column, Report, Table, show
 from group_hygiene.errors import HygieneError
 from group_hygiene.model.naming import printable
+from group_hygiene.observe.logs import FORMS, configure
 from group_hygiene.process.start import start
-from group_hygiene.telemetry.logs import FORMS, configure
 
 _INTERRUPTED = 130
 # Errors of a write: a full disk, an exceeded quota, or a closed terminal or file.
@@ -221,7 +221,7 @@ def operator(chosen: ServeOptions) -> int:
     Exit codes: 0 stopped by a signal, 1 a part of the operator failed, it lost the leadership, or the CRDs are missing.
     """
     from group_hygiene.controller import app
-    from group_hygiene.network.egress import parse_egress
+    from group_hygiene.process.egress import parse_egress
     from group_hygiene.spec.client_settings import parse_msk_grant
     from group_hygiene.spec.storage import Allowed, parse_grant
 

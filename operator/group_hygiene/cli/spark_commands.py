@@ -351,11 +351,11 @@ def report(chosen: ReportOptions) -> int:
     Exit codes: 0 written, 1 an error.
     """
     with needs_spark():
+        from group_hygiene.observe.findings import decode, encode
+        from group_hygiene.observe.page import render
         from group_hygiene.pipeline import jobs
         from group_hygiene.pipeline.backtest.run import with_suggestions
         from group_hygiene.pipeline.survey import survey
-        from group_hygiene.report.findings import decode, encode
-        from group_hygiene.report.page import render
     from group_hygiene.cli.target import read_connection_file
 
     file = _writable(chosen.file)

@@ -84,7 +84,7 @@ class Session:
         return self.connection.cluster_id or self.known.get("clusterID")
 
     def claims(self) -> Claims | Refusal:
-        """See reconcile.Context."""
+        """See context.Context."""
         return self.api.claimed_groups() if self.api is not None and self.with_claims else Claims()
 
     def read_change(self) -> Refusal | None:

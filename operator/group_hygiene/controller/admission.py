@@ -1,6 +1,6 @@
 """Which objects a connection admits, and whether a run may still make a change for them. Reads only; no Kafka here.
 
-A grant is known at the start of a run, and read again right before each change (see reconcile.Guard). An error in our
+A grant is known at the start of a run, and read again right before each change (see executor.Guard). An error in our
 own code ends one piece of work, such as one policy's plan, and not that of others.
 """
 
@@ -15,12 +15,12 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from group_hygiene.controller.api import KINDS, Api
 from group_hygiene.controller.objects import Object, is_over, refuse_unusable
+from group_hygiene.engine.restorable import RestoreRequest
 from group_hygiene.errors import ApiError, HygieneError, LedgerProblem, NotFound, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.group_keep import GroupKeep
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.clock import Clock
-from group_hygiene.restore.restorable import RestoreRequest
 from group_hygiene.spec.connection import (
     Connection,
     Grant,
@@ -140,7 +140,7 @@ class ObjectGuard:
     """The guard of one run of a policy, or of one restore. stopping: set when the process must end.
 
     objects: plural and object of the policy or restore and of the connection, as they were at the start. granted: the
-    connection's grant to the namespace of the policy or restore at the start. seconds_left: see reconcile.Guard.
+    connection's grant to the namespace of the policy or restore at the start. seconds_left: see executor.Guard.
     confirmed: called when nothing refuses.
     """
 

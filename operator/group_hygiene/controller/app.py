@@ -42,13 +42,13 @@ from group_hygiene.controller.services import Services, Workers
 from group_hygiene.controller.statuses import Recorder, StatusWriter, Unserved
 from group_hygiene.errors import ApiError, HygieneError, NotFound
 from group_hygiene.model.naming import message_shown
-from group_hygiene.network.egress import Egress
+from group_hygiene.observe.metrics import Metrics
 from group_hygiene.process import memory
 from group_hygiene.process.clock import SystemClock
+from group_hygiene.process.egress import Egress
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.crds import GROUP, VERSION
 from group_hygiene.spec.storage import Allowed
-from group_hygiene.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from group_hygiene import reconcile
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.objects import Object
-from group_hygiene.decide.pattern_notes import pattern_notes
+from group_hygiene.engine import context, recovery
+from group_hygiene.engine.pattern_notes import pattern_notes
 from group_hygiene.errors import SecretProblem
 from group_hygiene.evidence.reader import Tables, refused
 from group_hygiene.kafka import client as kafka_client
@@ -18,13 +18,13 @@ from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.of_objects import ConnectionFacts, LedgerFacts
 from group_hygiene.process.clock import Clock
 from group_hygiene.process.memory import Intake, MemoryTurns
 from group_hygiene.spec.client_settings import Settings, with_granted_hosts
 from group_hygiene.spec.connection import Connection, cluster_of
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.storage import Allowed
-from group_hygiene.status.of_objects import ConnectionFacts, LedgerFacts
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Link:
         self._client: kafka_client.Client | None = None
         self._features: tuple[str, ...] = ()
         self._intake = Intake(namespace, _turns)
-        self.memory = reconcile.Memory()
+        self.memory = context.Memory()
         self.uid: str | None = None
 
     def follow(self, obj: Object | None) -> None:
@@ -56,7 +56,7 @@ class Link:
         if uid != self.uid:
             self.uid = uid
             self.close()
-            self.memory = reconcile.Memory()
+            self.memory = context.Memory()
         if obj is not None:
             # The spec may be edited; and the object that was read first may have lacked the status.
             pinned = cluster_of({"spec": obj["spec"]})
@@ -79,19 +79,19 @@ class Link:
         connection_obj: Object,
         connection: Connection,
         clock: Clock,
-        need: reconcile.LedgerNeed,
+        need: recovery.LedgerNeed,
         policies: Sequence[str],
-    ) -> reconcile.Context:
+    ) -> context.Context:
         """The context of a run, with the client that `connect` made and the ledger read to its end.
 
         policies: uids of the active policies.
         """
         if self._client is None:
             raise RuntimeError("connect must be called before open_context")
-        settings = reconcile.ledger_settings(connection, connection_obj.get("status") or {}, self._installation)
+        settings = recovery.ledger_settings(connection, connection_obj.get("status") or {}, self._installation)
         deadline = kafka_client.Deadline(connection.timeout.total_seconds())
-        journal = reconcile.open_journal(self.memory, self._client, settings, need, policies, deadline)
-        return reconcile.Context(
+        journal = recovery.open_journal(self.memory, self._client, settings, need, policies, deadline)
+        return context.Context(
             client=self._client,
             connection=connection,
             memory=self.memory,
@@ -145,12 +145,12 @@ class Link:
         """Close the clients and forget what was remembered, to free memory. The loss only delays deletions."""
         self.close()
         known = self.memory
-        self.memory = reconcile.Memory(
+        self.memory = context.Memory(
             cluster_id=known.cluster_id, ledger_topic=known.ledger_topic, ledger_id=known.ledger_id
         )
 
     def facts(
-        self, context: reconcile.Context, observation: reconcile.Observation, full: bool, policies: Sequence[Policy]
+        self, context: context.Context, observation: context.Observation, full: bool, policies: Sequence[Policy]
     ) -> ConnectionFacts:
         """The facts for the connection's status after a scan. policies: all that it admits.
 
@@ -169,7 +169,7 @@ class Link:
                 contents.owner.ledger if contents.owner else None,
                 contents.unreadable,
                 journal.problem or hidden,
-                reconcile.few_replicas(context.memory.ledger, connection),
+                recovery.few_replicas(context.memory.ledger, connection),
             )
         return ConnectionFacts(
             snapshot=observation.snapshot,
@@ -185,7 +185,7 @@ class Link:
         )
 
     def _claims(self, age: float = 0.0) -> Claims | Refusal:
-        """See reconcile.Context. If the API server does not answer, any group may be claimed."""
+        """See context.Context. If the API server does not answer, any group may be claimed."""
         found = self._api.claimed_groups(age)
         if isinstance(found, Refusal):
             log.warning("the groups that Kubernetes objects name are not known: %s", found.message)

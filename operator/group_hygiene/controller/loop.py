@@ -15,22 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from group_hygiene import reconcile
-from group_hygiene.alerts.outbox import Outbox, Sender
 from group_hygiene.controller.admission import AdmittedPolicy, internal_error, parsed
 from group_hygiene.controller.link import Link
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTORES, Object
 from group_hygiene.controller.policies import Alerting, Policies
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.turns import Asked, Keeping, Keeps, Restores
+from group_hygiene.engine import context, marks, recovery
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.conditions import connection_not_ready
+from group_hygiene.observe.outbox import Outbox, Sender
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.policy import Policy
-from group_hygiene.status.conditions import connection_not_ready
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class ConnectionLoop:
                 if self._services.objects.is_complete:
                     # The marks of a policy end with its deletion, also while a finalizer keeps its object there.
                     objects = self._services.objects
-                    reconcile.forget_policies(context, objects.active_uids(POLICIES), objects.uids(CONNECTIONS))
+                    marks.forget_policies(context, objects.active_uids(POLICIES), objects.uids(CONNECTIONS))
                 self._keeps.withdraw(context)
                 self._keeps.run(
                     context, keeping, lambda each: self._services.guard(KEEPS, each.obj, obj, each.granted), active
@@ -286,19 +286,19 @@ class ConnectionLoop:
         """Whether requests of GroupKeeps have to be withdrawn."""
         return self._keeps.have_ended(self._link.memory.contents)
 
-    def _open_context(self, served: _Served) -> reconcile.Context:
+    def _open_context(self, served: _Served) -> context.Context:
         """Read the ledger to its end, and recover deletions that an earlier run left open."""
         connection, active = served.connection, served.active
         need = (
-            reconcile.LedgerNeed.WRITE
+            recovery.LedgerNeed.WRITE
             if served.asked or self._keeps_ended or self._alerts.unwritten
-            else reconcile.LedgerNeed.READ
+            else recovery.LedgerNeed.READ
         )
         if any(entry.spec.enforced for entry in active) or self._alerts.needs_ledger or served.keeping:
-            need = reconcile.LedgerNeed.CREATE
+            need = recovery.LedgerNeed.CREATE
         uids = [entry.spec.uid for entry in active]
         context = self._link.open_context(served.obj, connection, self._services.clock, need, uids)
-        self._policies.add_deleted(reconcile.recover_intents(context))
+        self._policies.add_deleted(recovery.recover_intents(context))
         self._alerts.begin(context)
         return context
 

@@ -2,7 +2,7 @@
 
 A run observes once for all due policies, decides for all, then executes and publishes each. An internal error in one
 policy does not stop the others. Errors of Kafka, the ledger and the API server do. The messages to receivers are
-written and sent by package `alerts`; here are their Secrets and the ledger.
+written and sent by `observe`; here are their Secrets and the ledger.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from group_hygiene import reconcile
-from group_hygiene.alerts.messages import Endpoint, read_endpoint
-from group_hygiene.alerts.outbox import Sender
-from group_hygiene.alerts.state import AlertType, Situation, advance, assess, by_owner, of_owner
 from group_hygiene.controller.admission import AdmittedPolicy, internal_error, isolated
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.link import Link
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.statuses import StatusWriter
-from group_hygiene.decide.plan import Plan, RunConditions, due_groups, make_plan, outside_window
+from group_hygiene.engine import context, deletion, executor, marks, scan, uses
+from group_hygiene.engine.context import Context
+from group_hygiene.engine.plan import Plan, RunConditions, due_groups, make_plan, outside_window
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
@@ -33,14 +31,11 @@ from group_hygiene.model.entries import Change, Mark, OutcomeType
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Snapshot
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.process import runs
-from group_hygiene.process.clock import Clock
-from group_hygiene.reconcile import Context
-from group_hygiene.spec.connection import NO_OWNERS, Connection, Right, granted_to_any, receivers_of
-from group_hygiene.spec.fields import SecretRef
-from group_hygiene.spec.policy import Action, Mode, Policy, Unprotect, next_open
-from group_hygiene.status.conditions import Status, redact_run
-from group_hygiene.status.of_objects import (
+from group_hygiene.observe.alerts import AlertType, Situation, advance, assess, by_owner, of_owner
+from group_hygiene.observe.conditions import Status, redact_run
+from group_hygiene.observe.messages import Endpoint, read_endpoint
+from group_hygiene.observe.metrics import Metrics
+from group_hygiene.observe.of_objects import (
     build_connection_status,
     build_status,
     has_evidence,
@@ -49,7 +44,12 @@ from group_hygiene.status.of_objects import (
     with_alerting,
     with_delivery,
 )
-from group_hygiene.telemetry.metrics import Metrics
+from group_hygiene.observe.outbox import Sender
+from group_hygiene.process import runs
+from group_hygiene.process.clock import Clock
+from group_hygiene.spec.connection import NO_OWNERS, Connection, Right, granted_to_any, receivers_of
+from group_hygiene.spec.fields import SecretRef
+from group_hygiene.spec.policy import Action, Mode, Policy, Unprotect, next_open
 
 log = logging.getLogger(__name__)
 
@@ -285,7 +285,7 @@ class Executed:
 
 def decide(
     due: Due,
-    observation: reconcile.Observation,
+    observation: context.Observation,
     marks: Mapping[str, Mapping[str, Mark]],
     announced: Mapping[str, datetime],
     now: datetime,
@@ -414,10 +414,10 @@ class Policies:
         """Add deletions by earlier runs that were recovered now. counts: policy uid -> number."""
         self._unreported.update(counts)
 
-    def run(self, context: reconcile.Context, due: Due) -> None:
+    def run(self, context: context.Context, due: Due) -> None:
         """Run the due policies. Raises HygieneError and MemoryError; after the latter, drop the connection's memory."""
         connection, started = context.connection, self._clock.monotonic()
-        observation = reconcile.observe(context, [entry.spec for entry in due.policies], due.full)
+        observation = scan.observe(context, [entry.spec for entry in due.policies], due.full)
         seconds = self._clock.monotonic() - started
         self._services.metrics.scanned(connection.namespace, connection.name, seconds, observation.snapshot)
         decisions = decide(due, observation, context.journal.contents.marks, self._announced, self._clock.now())
@@ -448,15 +448,15 @@ class Policies:
             swept = context.journal.sweep(self._clock.now())
             self._sweep_at = self._clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)
         if any(_needs_programs(entry.spec) for entry in due.active):
-            isolated(f"connection {connection.key}", reconcile.note_programs, context, observation)
+            isolated(f"connection {connection.key}", uses.note_programs, context, observation)
         if unwritten is not None:
             raise unwritten
 
     def _execute(
         self,
-        context: reconcile.Context,
+        context: context.Context,
         due: Due,
-        observation: reconcile.Observation,
+        observation: context.Observation,
         decision: Decision,
         budget: int,
     ) -> Executed | Refusal:
@@ -471,13 +471,13 @@ class Policies:
         if isinstance(decision.plan, Refusal):
             return decision.plan
         plan = decision.plan.at_turn(now, budget)
-        unwritten = reconcile.note_marks(context, plan)
+        unwritten = marks.note_marks(context, plan)
         if unwritten is not None:
             plan = plan.halted(unwritten)
         if not plan.actions or self._unreported[policy.uid]:
             return Executed(plan)
         guard = self._services.guard(POLICIES, decision.entry.obj, due.connection, decision.entry.granted)
-        return Executed(plan, reconcile.apply(reconcile.Executor(context, guard), plan, observation))
+        return Executed(plan, deletion.apply(executor.Executor(context, guard), plan, observation))
 
     def _publish(
         self, connection: Connection, entry: AdmittedPolicy, done: Executed | Refusal, snapshot: Snapshot
@@ -511,7 +511,7 @@ class Policies:
             log.exception("policy %s: what it did could not be shown; trying again at its next run", key)
             self._writer.write_problem(POLICIES, entry.obj, internal_error(error))
 
-    def _publish_connection(self, context: reconcile.Context, due: Due, observation: reconcile.Observation) -> None:
+    def _publish_connection(self, context: context.Context, due: Due, observation: context.Observation) -> None:
         connection, policies = context.connection, [entry.spec for entry in due.active]
         facts = self._link.facts(context, observation, due.full, policies)
         self._services.metrics.observed(connection.namespace, connection.name, facts)

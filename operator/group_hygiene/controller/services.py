@@ -21,12 +21,12 @@ from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object, Obje
 from group_hygiene.controller.statuses import Recorder, StatusWriter, Unserved
 from group_hygiene.errors import SpecError
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.network.egress import Egress
+from group_hygiene.observe.metrics import Metrics
 from group_hygiene.process.clock import Clock, SystemClock
+from group_hygiene.process.egress import Egress
 from group_hygiene.spec.connection import Connection, admit
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.storage import Allowed
-from group_hygiene.telemetry.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Workers:
 
     def __init__(self, share: int = _SHARE, threads: int = _ALL) -> None:
         self._share = share
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="reconcile")
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="round")
         self._shares: dict[str, asyncio.Semaphore] = {}
 
     async def run(self, namespace: str, work: Callable[[], T]) -> T:

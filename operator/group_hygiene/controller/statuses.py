@@ -35,29 +35,16 @@ from group_hygiene.controller.objects import (
     key_of,
     refuse_unusable,
 )
-from group_hygiene.decide.checks.lag import skipped_by_latest
-from group_hygiene.decide.plan import Plan
+from group_hygiene.engine.checks.lag import skipped_by_latest
+from group_hygiene.engine.plan import Plan
+from group_hygiene.engine.restorable import deletion_time, has_ttl, parse_restore
 from group_hygiene.errors import ApiError, Conflict, HygieneError, NotFound, Refused, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.naming import message_shown, truncated_list
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.process import runs
-from group_hygiene.process.clock import Clock
-from group_hygiene.restore.restorable import (
-    build_restore_status,
-    deletion_time,
-    has_ttl,
-    observed_again,
-    parse_restore,
-)
-from group_hygiene.spec.connection import Right, admit, admit_right
-from group_hygiene.spec.crds import API_VERSION, GROUP
-from group_hygiene.spec.fields import format_duration, timestamp
-from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Action, Mode, Policy, parse_keep, parse_policy
-from group_hygiene.status.conditions import (
+from group_hygiene.observe.conditions import (
     Status,
     build_problem_status,
     build_suspended_status,
@@ -68,8 +55,15 @@ from group_hygiene.status.conditions import (
     signed,
     without_announcements,
 )
-from group_hygiene.status.of_objects import build_keep_status
-from group_hygiene.telemetry.metrics import Metrics
+from group_hygiene.observe.metrics import Metrics
+from group_hygiene.observe.of_objects import build_keep_status, build_restore_status, observed_again
+from group_hygiene.process import runs
+from group_hygiene.process.clock import Clock
+from group_hygiene.spec.connection import Right, admit, admit_right
+from group_hygiene.spec.crds import API_VERSION, GROUP
+from group_hygiene.spec.fields import format_duration, timestamp
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Action, Mode, Policy, parse_keep, parse_policy
 
 log = logging.getLogger(__name__)
 

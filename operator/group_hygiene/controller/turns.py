@@ -10,31 +10,26 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from group_hygiene import reconcile
 from group_hygiene.controller.admission import Admitted, AdmittedPolicy, Granted, R, S, admitted, tried
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, RESTORES, Key, Object, is_over, key_of
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.statuses import StatusWriter
+from group_hygiene.engine import context, marks
+from group_hygiene.engine.executor import Executor, Guard
+from group_hygiene.engine.restorable import GroupResult, RestoreRequest, parse_restore
+from group_hygiene.engine.restoration import RestoreTurn, SavedEntries, read_saved, restore
 from group_hygiene.errors import HygieneError
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
 from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.conditions import connection_not_ready, redact_problem
+from group_hygiene.observe.of_objects import build_keep_status, build_restore_status, redact_results
 from group_hygiene.process import runs
 from group_hygiene.process.clock import Clock
-from group_hygiene.restore.restorable import (
-    GroupResult,
-    RestoreRequest,
-    build_restore_status,
-    parse_restore,
-    redact_results,
-)
-from group_hygiene.restore.restoration import RestoreTurn, SavedEntries, read_saved, restore
 from group_hygiene.spec.connection import Connection, Right, ledger_of
 from group_hygiene.spec.policy import parse_keep
-from group_hygiene.status.conditions import connection_not_ready, redact_problem
-from group_hygiene.status.of_objects import build_keep_status
 
 _NEVER = float("-inf")
 # The pause before objects that had no turn in a round.
@@ -184,9 +179,7 @@ class Restores(_InTurns):
                 due.append(found)
         return due
 
-    def run(
-        self, context: reconcile.Context, restores: Sequence[Asked], guarding: Callable[[Asked], reconcile.Guard]
-    ) -> None:
+    def run(self, context: context.Context, restores: Sequence[Asked], guarding: Callable[[Asked], Guard]) -> None:
         """Try some of each namespace once, for some seconds. The rest waits for the next round, after the policies.
 
         Reads the ledger once for all, if there is memory for that. guarding: returns the guard of one of them.
@@ -216,7 +209,7 @@ class Restores(_InTurns):
                 if isinstance(saved, Refusal):
                     results = saved
                 else:
-                    what, executor = f"a restore of connection {self._key}", reconcile.Executor(context, guard)
+                    what, executor = f"a restore of connection {self._key}", Executor(context, guard)
                     results = tried(what, restore, executor, asked.spec, saved=saved, turn=turn)
                 if guard.seconds_left() <= 0:
                     # The process that leads now reports the result.
@@ -234,7 +227,7 @@ class Restores(_InTurns):
                     self._report(asked.obj, redact_results(results, asked.namespace, self._key))
                 self._finished.add(asked.uid)
 
-    def _read(self, context: reconcile.Context, restores: Sequence[Asked]) -> SavedEntries | Refusal:
+    def _read(self, context: context.Context, restores: Sequence[Asked]) -> SavedEntries | Refusal:
         """The backups for all of them, in one pass over the ledger. A Refusal = nothing can be restored now."""
         journal = context.journal
         if journal.problem is not None:
@@ -268,7 +261,7 @@ class Keeps(_InTurns):
     def have_ended(self, contents: Contents) -> bool:
         """Whether requests in the ledger have to be withdrawn."""
         wanted = self._wanted | self._of_others(contents)
-        return not reconcile.keepers(contents) <= {uid for uid, of in wanted.items() if of is None or of}
+        return not marks.keepers(contents) <= {uid for uid, of in wanted.items() if of is None or of}
 
     def due(self, connection: Connection) -> list[Keeping]:
         """The keeps that the connection admits and that are due now."""
@@ -304,18 +297,18 @@ class Keeps(_InTurns):
         self._forget(uid)
         self._services.unserved.skip(KEEPS, key)
 
-    def withdraw(self, context: reconcile.Context) -> None:
+    def withdraw(self, context: context.Context) -> None:
         """End the requests of keeps that are gone, or no longer ask for a group or may not."""
         wanted = self._wanted | self._of_others(context.journal.contents)
         api, is_complete = self._services.api, self._services.objects.is_complete
-        reconcile.withdraw(context, wanted, lambda namespace: is_complete and api.serves(namespace))
+        marks.withdraw(context, wanted, lambda namespace: is_complete and api.serves(namespace))
 
     def _of_others(self, contents: Contents) -> dict[str, None]:
         """Keeps that have requests in this ledger and name another connection, unless that one uses another ledger.
 
         Connections to one cluster share its ledger if they name the same topic.
         """
-        uids, objects = reconcile.keepers(contents) - self._wanted.keys(), self._services.objects
+        uids, objects = marks.keepers(contents) - self._wanted.keys(), self._services.objects
         named = objects.connections_of(KEEPS, uids) if uids else {}
         others = {key: ledger_of(objects.get(CONNECTIONS, *key) or {}) for key in set(named.values())}
         # Not as in the status of the own connection, which may still show the ledger before it was recreated.
@@ -324,9 +317,9 @@ class Keeps(_InTurns):
 
     def run(
         self,
-        context: reconcile.Context,
+        context: context.Context,
         due: Sequence[Keeping],
-        guarding: Callable[[Keeping], reconcile.Guard],
+        guarding: Callable[[Keeping], Guard],
         active: Sequence[AdmittedPolicy],
     ) -> None:
         """Serve each of them once; those for which no time is left are due in the next round.
@@ -339,10 +332,10 @@ class Keeps(_InTurns):
                 return
             guard = guarding(each)
             with runs.about(keep=each.key):
-                executor, earlier = reconcile.Executor(context, guard), self._earlier.setdefault(each.uid, {})
+                executor, earlier = Executor(context, guard), self._earlier.setdefault(each.uid, {})
                 ahead = not (self._services.objects.is_complete and self._services.api.serves_all)
                 what = f"a keep of connection {self._key}"
-                found = tried(what, reconcile.keep_groups, executor, each.spec, earlier, ahead, policies)
+                found = tried(what, marks.keep_groups, executor, each.spec, earlier, ahead, policies)
                 if guard.seconds_left() <= 0:
                     # The process that leads now reports the result.
                     return

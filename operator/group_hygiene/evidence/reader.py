@@ -37,8 +37,8 @@ from group_hygiene.model.evidence import (
 )
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.reasons import Refusal
-from group_hygiene.network.egress import Egress, look_up
 from group_hygiene.process import child, memory
+from group_hygiene.process.egress import Egress, look_up
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.fields import Hidden, one_line
 from group_hygiene.spec.storage import Allowed, HostPort, Store

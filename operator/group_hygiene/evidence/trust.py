@@ -1,6 +1,6 @@
 """Whether the pipeline's tables may be used to judge a group: fresh, complete, of this log, not older than before.
 
-Pure: `reconcile.context` reads the tables, and the scan writes the mark into the ledger.
+Pure: `engine.context` reads the tables, and the scan writes the mark into the ledger.
 """
 
 from __future__ import annotations

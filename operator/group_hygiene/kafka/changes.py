@@ -1,5 +1,5 @@
 """The requests that change Kafka: DeleteGroups (KIP-229), OffsetDelete (KIP-496), OffsetCommit, AlterShareGroupOffsets
-(KIP-932) and CreateTopics. Only `reconcile.executor` imports this module.
+(KIP-932) and CreateTopics. Only `engine.executor` imports this module.
 
 Each request is sent once: brokers may have carried out one without an answer. The callers name only as many partitions
 as fit into one write of the broker (`offsets.write_chunks`).

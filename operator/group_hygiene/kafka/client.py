@@ -25,8 +25,8 @@ from group_hygiene.kafka.bounds import TOO_MUCH
 from group_hygiene.kafka.library import HostRefused, Manager, WeakScram
 from group_hygiene.kafka.login import library_config, token_hosts
 from group_hygiene.model.groups import Fault
-from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import elapsed
+from group_hygiene.process.egress import Egress
 from group_hygiene.process.memory import Intake, TooMuch
 from group_hygiene.spec.client_settings import Settings
 

@@ -19,11 +19,11 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from group_hygiene.errors import AuthenticationFailed, SecretProblem
 from group_hygiene.model import reasons
-from group_hygiene.network.egress import Egress, system_authorities, trusting
+from group_hygiene.process.egress import Egress, system_authorities, trusting
 from group_hygiene.spec.client_settings import Hosts, MskIam, OAuth, Settings, Tls
 
 if TYPE_CHECKING:
-    from group_hygiene.network.post import Gate, HttpRequest
+    from group_hygiene.process.post import Gate, HttpRequest
 
 
 _KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END|\Z)", re.DOTALL)
@@ -155,7 +155,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         # Imported here: it takes longer to load than the rest of a command that needs no token.
         import aiohttp
 
-        from group_hygiene.network.post import Gate, send
+        from group_hygiene.process.post import Gate, send
 
         gate = None if self._egress is None else Gate(self._egress, urlsplit(self._url).hostname or "")
         # Not asyncio.run: its end would wait for the thread of a name server that hangs.
@@ -181,7 +181,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
     def _request(self, gate: Gate | None) -> HttpRequest:
         from yarl import URL
 
-        from group_hygiene.network.post import HttpRequest
+        from group_hygiene.process.post import HttpRequest
 
         oauth = self._oauth
         credentials = f"{oauth.client_id}:{oauth.client_secret.reveal()}".encode()

@@ -97,7 +97,7 @@ class Tail:
     position, or, if retriable, ends before it. CORRUPT_MESSAGE: a record can't be read, and may be of any group.
     first_ms, last_ms: partition -> the time of the first and the last record that its leader wrote since it leads, of
     those that were read; by the leader's clock, as no client writes to this log. latest_ms: the latest time of
-    these records and of the ends of transactions among them; `reconcile.uses` adds that of earlier records.
+    these records and of the ends of transactions among them; `engine.uses` adds that of earlier records.
     programs: group -> the program whose member a record of the group has named since `take_programs`, of any group.
     grown: broker that computes partitions from an old number of them -> a record that shows it, in words.
     """

@@ -116,7 +116,7 @@ class Journal:
     def note(self, changes: Sequence[Change], deadline: Deadline | None = None) -> None:
         """Apply changes, only in memory if the ledger can't be written.
 
-        Only for notes of scans and alerts, whose loss at a restart merely causes a delay. `reconcile.executor` writes
+        Only for notes of scans and alerts, whose loss at a restart merely causes a delay. `engine.executor` writes
         all other entries.
         """
         others = {change.key[0] for change in changes} - _NOTES

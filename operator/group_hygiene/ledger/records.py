@@ -1,6 +1,6 @@
 """Writes what a change of Kafka depends on: backups, intents, outcomes, marks, keep requests.
 
-Only `reconcile.executor` imports this module.
+Only `engine.executor` imports this module.
 """
 
 from __future__ import annotations

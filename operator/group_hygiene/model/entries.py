@@ -290,9 +290,10 @@ class HistoryEntry(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
 class Firing(NamedTuple):
     """A firing alert of a policy.
 
-    since: the time of its latest change. digests: of its groups, see `alerts.state`. total: how many groups.
+    since: the time of its latest change. digests: of its groups, see `observe.alerts`. total: how many groups.
     reported, new: how many it had at its latest change, and how many of these were new. groups: the names of some, new
-    ones first, each with its last client in words ("" = not known). detail, first_due: see `alerts.state.AlertFinding`.
+    ones first, each with its last client in words ("" = not known). detail, first_due: see
+    `observe.alerts.AlertFinding`.
     """
 
     since: Time

@@ -95,7 +95,7 @@ def offsets_retention(minutes: int | None) -> timedelta | None:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """How long the operator saw a group Empty with the same committed offsets, at every scan: see `decide.unchanged`.
+    """How long the operator saw a group Empty with the same committed offsets, at every scan: see `engine.unchanged`.
 
     since: for messages. observed: for decisions; never longer than the time that has really passed.
     missed: the time between the last two scans, if it was so long that the count began again.
@@ -324,7 +324,7 @@ class Evidence:
     bounds: of all committed partitions, if they were read, also those of other groups (see `lag`).
     records: for partitions that appear to have unread records, an offset at or after which there is a committed record;
         -1 = there is none from the committed offset on. Only of as many partitions as necessary (see
-        `decide.checks.lag.waiting`).
+        `engine.checks.lag.waiting`).
     activity: a Refusal has one of the reasons that begin with Evidence.
     retention: the brokers' offsets.retention.minutes.
     subscribed: the topics that its members read.

@@ -23,9 +23,9 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.model.evidence import Activity, LastClient
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.naming import FORMULAS
+from group_hygiene.observe.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit, counted
 from group_hygiene.pipeline.name_patterns import patterned, with_placeholders
 from group_hygiene.pipeline.tables import Progress, activity_at, read_coverage
-from group_hygiene.report.findings import DayCounts, Findings, GroupRow, Share, StaleTopic, Unit, counted
 from group_hygiene.spec.connection import NO_OWNERS, Owners
 from group_hygiene.spec.patterns import likely_program
 

@@ -1,6 +1,6 @@
 """The specs of the custom resources, parsed into frozen records. No I/O: the caller reads Secrets and files.
 
-Imports only `model`, `network` and packages below them.
+Imports only `model`, `process` and `errors`.
 
     crds             the CRDs of this program, and the verdict on a spec, by its CRD
     fields           the conversion of judged specs into records; durations, times, and references to Secrets

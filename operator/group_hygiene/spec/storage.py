@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from group_hygiene.errors import SecretProblem, SpecError, UsageError
 from group_hygiene.model import reasons
-from group_hygiene.network.egress import Egress
+from group_hygiene.process.egress import Egress
 from group_hygiene.spec.client_settings import MskGrant
 from group_hygiene.spec.crds import judged_part
 from group_hygiene.spec.fields import Hidden, is_namespace

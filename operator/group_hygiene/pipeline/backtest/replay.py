@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from group_hygiene.decide.checks import judge
-from group_hygiene.decide.plan import grace_elapsed
+from group_hygiene.engine.checks import judge
+from group_hygiene.engine.plan import grace_elapsed
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Activity, Deletion, Evidence, Protections, Unchanged
 from group_hygiene.model.groups import Bounds, CommittedOffset, Group, GroupState, GroupType, Offsets, Partition

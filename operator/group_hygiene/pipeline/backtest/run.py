@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.observe.findings import Findings, RegrettedGroup, Suggestion, Unit
 from group_hygiene.pipeline.backtest.replay import MATCH, Steps, Trial
 from group_hygiene.pipeline.backtest.tally import (
     ALL,
@@ -37,7 +38,6 @@ from group_hygiene.pipeline.backtest.tally import (
 )
 from group_hygiene.pipeline.name_patterns import too_general
 from group_hygiene.pipeline.tables import ACTIVITY
-from group_hygiene.report.findings import Findings, RegrettedGroup, Suggestion, Unit
 from group_hygiene.spec.crds import API_VERSION
 from group_hygiene.spec.fields import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.patterns import Patterns

@@ -1,0 +1,83 @@
+"""Judges one group by an ordered chain of pure functions `(policy, group, evidence, now) -> Answer`.
+
+The first answer that is not None decides. The chain begins with protections, which action Alert does not ask: a group
+that must not be deleted is worth an alert. Then come use and the policy's conditions, those that cost nothing before
+those that cost requests. Missing evidence refuses: a check without its evidence answers
+with a Need. `scan.observe` reads only that evidence, only for these groups, and judges again.
+
+    needed   groups that are protected, or for which being Empty is normal
+    used     whether the group is in use: its state, the offsets log, and the operator's scans
+    offsets  whether the committed offsets are known, when Kafka deletes them, and whether members read their topics
+    lag      records after the committed offsets, and whether these are in range
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from group_hygiene.engine.checks import lag, needed, offsets, used
+from group_hygiene.model.evidence import Evidence, Need, Verdict
+from group_hygiene.model.groups import Group
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.policy import Action, Policy
+
+Answer = Refusal | Need | None
+Check = Callable[[Policy, Group, Evidence, datetime], Answer]
+
+
+def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Verdict:
+    """The verdict on a group that `policy.match` selects: the first answer of the chain, or a match."""
+    for check in chain(policy):
+        answer = check(policy, group, evidence, now)
+        if answer is None:
+            continue
+        if isinstance(answer, Need):
+            return Verdict(group, evidence, answer.refusal, need=answer)
+        return Verdict(group, evidence, answer)
+    topics = offsets.unread_topics(policy, evidence, now) if policy.action is Action.DELETE_OFFSETS else None
+    return Verdict(group, evidence, None, topics if isinstance(topics, frozenset) else frozenset())
+
+
+def chain(policy: Policy) -> tuple[Check, ...]:
+    """The checks that judge the groups of this policy."""
+    return CHECKS if policy.action.changes else ALERT_CHECKS
+
+
+PROTECTIONS: tuple[Check, ...] = (
+    needed.protected,
+    needed.failover_target,
+    needed.keep_requested,
+    needed.record_unreadable,
+    needed.reappeared,
+    needed.claimed,
+    needed.connect,
+    needed.streams,
+    needed.streams_state,
+    needed.streams_lost,
+    needed.mirror_maker,
+    needed.share,
+)
+CHECKS: tuple[Check, ...] = (
+    needed.own_group,
+    needed.id_too_long,
+    *PROTECTIONS,
+    used.dead,
+    used.not_empty,
+    offsets.lives,
+    used.simple,
+    used.evidence_known,
+    used.idle,
+    offsets.expires,
+    offsets.used_lately,
+    offsets.offsets_known,
+    offsets.nothing_started,
+    offsets.committed,
+    offsets.topics_deleted,
+    used.unchanged,
+    offsets.unread,
+    lag.caught_up,
+    lag.lag,
+    lag.in_range,
+)
+ALERT_CHECKS = tuple(check for check in CHECKS if check not in PROTECTIONS)
