@@ -26,50 +26,50 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
 
 demo: $(STAMP) ## run the demo on a real Kafka and a real API server, about 4 minutes (KEEP=1 leaves them running)
-	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
+	@$(BIN)/python -m testing.sandbox.demo $(if $(KEEP),--keep)
 
 # Which files run in one worker, and in which order: see tests/conftest.py. More workers than cores, as tests wait, too.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --ignore=tests/node --deselect $(WITH_SPARK)
 
 test: $(STAMP) ## run the tests of each promise on real components, about 20 minutes on two cores
-	@$(BIN)/python -m sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-all: $(STAMP) ## run every test but those of test-node: also the slow ones, test-spark and images-check, about 80 minutes
-	@$(BIN)/python -m sandbox prepare --browser
+	@$(BIN)/python -m testing.sandbox prepare --browser
 	@THOROUGH=1 $(PYTEST) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-spark images-check
 
 test-spark: $(STAMP) ## run the tests of the pipeline on a real Spark and real brokers, about 25 minutes
-	@$(BIN)/python -m sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare
 	@$(BIN)/python -m pytest tests/spark $(WITH_SPARK) $(PYTEST_ARGS)
 
 faults: $(STAMP) ## kill, freeze and disconnect all components during deletions, about 30 minutes (make faults FAULTS="--help")
-	@$(BIN)/python -m sandbox prepare
-	@PYTHONPATH=operator:. $(BIN)/python -m faults $(FAULTS)
+	@$(BIN)/python -m testing.sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults $(FAULTS)
 
 worlds: $(STAMP) ## live the same life in some 150 clusters that differ in one setting each, about 80 minutes; a second call goes on (make worlds WORLDS="--help")
-	@$(BIN)/python -m sandbox prepare
-	@PYTHONPATH=operator:. $(BIN)/python -m worlds $(WORLDS)
+	@$(BIN)/python -m testing.sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.worlds $(WORLDS)
 
 rbac-minimal: $(STAMP) ## remove each permission of the operator's roles in turn: a check must fail, about 8 minutes
-	@$(BIN)/python -m sandbox prepare
-	@PYTHONPATH=operator:. $(BIN)/python -m faults.rbac_minimal $(RIGHTS)
+	@$(BIN)/python -m testing.sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults.rbac_minimal $(RIGHTS)
 
 kill-ingest: $(STAMP) ## kill the pipeline (kill -9) at 20 random points, about 8 minutes (make kill-ingest KILLS=5)
-	@$(BIN)/python -m sandbox prepare
-	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills $(or $(KILLS),20)
+	@$(BIN)/python -m testing.sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults.ingest_kills --kills $(or $(KILLS),20)
 
 overlap-ingest: $(STAMP) ## run two pipelines at once into an S3 store, and kill or freeze one, 20 times (make overlap-ingest ROUNDS=5)
-	@$(BIN)/python -m sandbox prepare
-	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_overlaps --rounds $(or $(ROUNDS),20)
+	@$(BIN)/python -m testing.sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults.ingest_overlaps --rounds $(or $(ROUNDS),20)
 
 smoke: $(STAMP) ## run a short version of faults, worlds, rbac-minimal, kill-ingest and test-spark
-	@$(BIN)/python -m sandbox prepare
-	@PYTHONPATH=operator:. $(BIN)/python -m faults --smoke
-	@PYTHONPATH=operator:. $(BIN)/python -m worlds --smoke --jobs 3
-	@PYTHONPATH=operator:. $(BIN)/python -m faults.rbac_minimal "get secrets" "patch events" "list scaledobjects"
-	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills 2
+	@$(BIN)/python -m testing.sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults --smoke
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.worlds --smoke --jobs 3
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults.rbac_minimal "get secrets" "patch events" "list scaledobjects"
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults.ingest_kills --kills 2
 	@$(BIN)/python -m pytest tests/spark/test_exactness.py $(WITH_SPARK) $(PYTEST_ARGS)
 
 check: format-check lint types imports test ## run all checks of CI
@@ -85,39 +85,39 @@ lint: $(STAMP) ## lint the code
 	@$(BIN)/ruff check .
 
 types: $(STAMP) ## check the types with mypy, strictly
-	@$(BIN)/mypy operator/group_hygiene sandbox tests bench faults worlds docsite
+	@$(BIN)/mypy operator/group_hygiene testing tests docsite
 
 imports: $(STAMP) ## check the layers of imports
 	@cd operator && ../$(BIN)/lint-imports --config ../.importlinter --no-cache > ../$(VENV)/imports.log || { cat ../$(VENV)/imports.log; exit 1; }
 
 sandbox: $(STAMP) ## run a real Kafka and a real API server in the foreground; source .sandbox/env in another shell
-	@$(BIN)/python -m sandbox up
+	@$(BIN)/python -m testing.sandbox up
 
 sandbox-node: $(STAMP) ## the same with a Kubernetes node that runs pods, with the operator's image: Linux, as root, after `make images`
-	@$(BIN)/python -m sandbox up --node --image localhost/group-hygiene:$(VERSION)
+	@$(BIN)/python -m testing.sandbox up --node --image localhost/group-hygiene:$(VERSION)
 
 bench-scan: $(STAMP) ## time scans of 100,000 groups beside Java, franz-go and others, about 15 minutes (make bench-scan GROUPS=2000)
-	@$(BIN)/python -m bench.scan --groups $(or $(GROUPS),100000)
+	@$(BIN)/python -m testing.bench.scan --groups $(or $(GROUPS),100000)
 
 bench-purge: $(STAMP) ## purge 50,000 groups: memory, ledger, effect on another client, about 20 minutes (make bench-purge GROUPS=2000)
-	@$(BIN)/python -m sandbox prepare
-	@PYTHONPATH=operator:. $(BIN)/python -m bench.purge --groups $(or $(GROUPS),50000) $(PURGE)
+	@$(BIN)/python -m testing.sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.bench.purge --groups $(or $(GROUPS),50000) $(PURGE)
 
 bench-operator: $(STAMP) ## memory and time of the operator for 10,000 to 500,000 groups and 1 to 50 policies, about 2 hours (make bench-operator GROUPS="2000" POLICIES="1 3")
-	@$(BIN)/python -m sandbox prepare
-	@PYTHONPATH=operator:. $(BIN)/python -m bench.operator $(if $(GROUPS),--groups $(GROUPS)) $(if $(POLICIES),--policies $(POLICIES)) $(if $(INTERVAL),--interval $(INTERVAL))
+	@$(BIN)/python -m testing.sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.bench.operator $(if $(GROUPS),--groups $(GROUPS)) $(if $(POLICIES),--policies $(POLICIES)) $(if $(INTERVAL),--interval $(INTERVAL))
 
 bench-broker: $(STAMP) ## measure what 10,000 to 500,000 unused groups cost a broker (make bench-broker GROUPS="10000 50000")
-	@PYTHONPATH=operator:. $(BIN)/python -m bench.broker $(if $(GROUPS),--groups $(GROUPS))
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.bench.broker $(if $(GROUPS),--groups $(GROUPS))
 
 bench-pipeline: $(STAMP) ## time the pipeline on three logs of 10,000,000 records beside franz-go, DuckDB and Spark's source (make bench-pipeline RECORDS=100000)
-	@PYTHONPATH=operator:. $(BIN)/python -m bench.pipeline --records $(or $(RECORDS),10000000)
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.bench.pipeline --records $(or $(RECORDS),10000000)
 
 bench-backtest: $(STAMP) ## try a policy on 90 days of 100,000 groups, and compare the results (make bench-backtest GROUPS=1000 DAYS=30)
-	@PYTHONPATH=operator:. $(BIN)/python -m bench.backtest --groups $(or $(GROUPS),100000) --days $(or $(DAYS),90)
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.bench.backtest --groups $(or $(GROUPS),100000) --days $(or $(DAYS),90)
 
 bench-executors: $(STAMP) ## time the pipeline on 1, 2 and 4 executors, and compare the tables, about 4 minutes (make bench-executors RECORDS=100000)
-	@PYTHONPATH=operator:. $(BIN)/python -m bench.executors --records $(or $(RECORDS),5000000)
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.bench.executors --records $(or $(RECORDS),5000000)
 
 site: $(STAMP) ## build the site of docs/ into build/site; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
@@ -126,10 +126,10 @@ docs: $(STAMP) ## generate the rules of durations in crds/, and the pages of doc
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite
 
 picture: $(STAMP) ## draw the pictures of the docs: the report, and kubectl and a plan in the tutorial
-	@$(BIN)/python -m sandbox prepare --browser
+	@$(BIN)/python -m testing.sandbox prepare --browser
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite.terminal policy docs/kubectl.png
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite.terminal plan docs/plan.png
-	@PYTHONPATH=operator:. $(BIN)/python -m bench.picture docs
+	@PYTHONPATH=operator:. $(BIN)/python -m testing.bench.picture docs
 
 rules: chart ## generate deploy/prometheus/prometheusrule.yaml from rules.yaml
 	@cd deploy/prometheus && { sed '/^spec:/q' prometheusrule.yaml; sed -n '/^groups:/,$$p' rules.yaml | sed 's/^./  &/'; } > .new && mv .new prometheusrule.yaml
@@ -152,7 +152,7 @@ schemas: $(STAMP) ## write a JSON Schema of each CRD into dist/schemas/, for edi
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite.json_schema dist/schemas
 
 outside: $(STAMP) ## run the demo's checks on an existing Kafka and Kubernetes (make outside OUTSIDE="--help")
-	@$(BIN)/python -m sandbox.outside $(OUTSIDE)
+	@$(BIN)/python -m testing.sandbox.outside $(OUTSIDE)
 
 images: ## build both images with podman or docker, about 3 minutes (options: see deploy/images/build.sh)
 	@deploy/images/build.sh
@@ -161,7 +161,7 @@ chart: ## copy the CRDs, the rules and the dashboard into the chart
 	@cp crds/*.yaml deploy/helm/group-hygiene/files/crds/ && cp deploy/prometheus/rules.yaml deploy/grafana/dashboard.json deploy/helm/group-hygiene/files/
 
 images-check: $(STAMP) ## test the pipeline's image step by step in an empty folder, and the files for kind, about 5 minutes
-	@$(BIN)/python -m sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare
 	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
 
 # Only a KUBECONFIG of the command line counts: the variable of the environment has other uses.
@@ -169,11 +169,11 @@ GIVEN := $(if $(filter command line,$(origin KUBECONFIG)),$(abspath $(KUBECONFIG
 
 test-node: $(STAMP) ## test the images and the chart on a real Kubernetes node of this machine: Linux, as root, after `make images`
 	@[ -z "$(GIVEN)" ] || [ -n "$(and $(ADDRESS),$(REPOSITORY))" ] || { echo "set REPOSITORY, from which the cluster pulls the image, and ADDRESS, at which its pods reach this machine"; exit 1; }
-	@$(BIN)/python -m sandbox prepare $(if $(GIVEN),,--node)
+	@$(BIN)/python -m testing.sandbox prepare $(if $(GIVEN),,--node)
 	@NODE_KUBECONFIG=$(GIVEN) NODE_ADDRESS=$(ADDRESS) NODE_REPOSITORY=$(REPOSITORY) $(BIN)/python -m pytest tests/node $(PYTEST_ARGS)
 
 argocd-fixtures: $(STAMP) ## regenerate deploy/argocd/fixtures: objects of the current operator and API server
-	@$(BIN)/python -m sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare
 	@WRITE_FIXTURES=1 $(BIN)/python -m pytest tests/e2e/test_gitops_health.py $(PYTEST_ARGS)
 
 lock: ## update the pins of all dependencies, in requirements.lock and in those of the images
@@ -181,7 +181,7 @@ lock: ## update the pins of all dependencies, in requirements.lock and in those 
 	$(VENV)/lock/bin/pip install -q uv==0.13.8
 	$(VENV)/lock/bin/uv pip compile -q $(LOCKING) --extra aws --extra dev --extra docs --extra pipeline pyproject.toml -o requirements.lock
 	for image in operator:aws pipeline:aws,pipeline; do $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c requirements.lock $$(printf -- '--extra %s ' $$(echo $${image#*:} | tr , ' ')) pyproject.toml -o deploy/images/$${image%:*}.lock; done
-	cd "$$($(PYTHON) -c 'from sandbox.spark.jars import jars_of_the_image as jars; print(jars())')" && LC_ALL=C sha256sum *.jar > $(CURDIR)/deploy/images/jars.lock
+	cd "$$($(PYTHON) -c 'from testing.sandbox.spark.jars import jars_of_the_image as jars; print(jars())')" && LC_ALL=C sha256sum *.jar > $(CURDIR)/deploy/images/jars.lock
 	echo 'setuptools>=77' | $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c requirements.lock - -o deploy/images/build.lock
 
 clean: ## remove the virtual environment and the files that tools created (the cache outside the checkout stays)

@@ -11,7 +11,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from docsite.transcript import Step, steps
-from sandbox import browser
+from testing.sandbox import browser
 
 _TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorial.md"
 # Beginnings of a story's commands: a policy from dry run to restore; a plan with the reason of each skipped group.

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from sandbox.kafka.tls import Certificate
+from testing.sandbox.kafka.tls import Certificate
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ for file in CA MAVEN_SETTINGS PIP_CONFIG; do
 done
 cd "$(dirname "$0")/../.."
 # What .dockerignore lets in.
-source=$(find pyproject.toml README.md LICENSE operator crds deploy/images sandbox/spark/pom.xml -type f \
+source=$(find pyproject.toml README.md LICENSE operator crds deploy/images testing/sandbox/spark/pom.xml -type f \
   ! -path '*/__pycache__/*' ! -path '*.egg-info/*' | LC_ALL=C sort | xargs cksum | cksum | cut -d ' ' -f 1)
 if [ "${1:-}" = --source ]; then
   echo "$source"

@@ -10,7 +10,7 @@ FROM ${BASE} AS build
 ARG UPDATES=
 COPY deploy/images /src/deploy/images
 RUN --mount=type=secret,id=ca /src/deploy/images/steps.sh packages python3 python3-venv maven ca-certificates-java
-COPY sandbox/spark/pom.xml /src/sandbox/spark/pom.xml
+COPY testing/sandbox/spark/pom.xml /src/testing/sandbox/spark/pom.xml
 RUN --mount=type=secret,id=ca --mount=type=secret,id=maven /src/deploy/images/steps.sh jars
 COPY pyproject.toml README.md LICENSE /src/
 COPY operator /src/operator

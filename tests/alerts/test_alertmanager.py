@@ -18,8 +18,8 @@ from group_hygiene.observe.outbox import Lane, Outbox
 from group_hygiene.process.egress import parse_egress
 from group_hygiene.spec.connection import ReceiverKind
 from group_hygiene.spec.fields import Hidden
-from sandbox.alertmanager import Alertmanager
-from sandbox.waiting import wait_for
+from testing.sandbox.alertmanager import Alertmanager
+from testing.sandbox.waiting import wait_for
 from tests.receiving import Receiver
 from tests.unit.make import alert
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sandbox.alertmanager import Alertmanager
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install_crds
+from testing.sandbox.alertmanager import Alertmanager
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import install_crds
 from tests.leaks import leaks
 from tests.receiving import Receiver
 

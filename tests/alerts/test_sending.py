@@ -30,7 +30,7 @@ from group_hygiene.spec.connection import Receiver as ReceiverSpec
 from group_hygiene.spec.connection import ReceiverKind, Webhook
 from group_hygiene.spec.crds import judged_part
 from group_hygiene.spec.fields import Hidden, SecretRef, convert
-from sandbox.kafka.tls import Authority
+from testing.sandbox.kafka.tls import Authority
 from tests.examples import examples
 from tests.leaks import leaks
 from tests.receiving import Receiver

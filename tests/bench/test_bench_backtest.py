@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import yaml
 
-from bench import backtest
-from bench.backtest import Known, Times, differences
-from bench.errors import BenchError
-from bench.lives import RULE, Numbers
-from bench.past import Past, _Gaps
 from group_hygiene.cli.manifests import read_manifests
 from group_hygiene.model.groups import GroupType
+from testing.bench import backtest
+from testing.bench.backtest import Known, Times, differences
+from testing.bench.errors import BenchError
+from testing.bench.lives import RULE, Numbers
+from testing.bench.past import Past, _Gaps
 
 pytestmark = pytest.mark.slow  # of the benches, which no user runs
 
@@ -142,8 +142,8 @@ def test_no_answer_is_a_failure(text: str) -> None:
 # As the command line ends: in a process of its own, as it takes signals over.
 _PROGRAM = """
 import sys
-from bench.backtest import conclude
-from bench.command import run
+from testing.bench.backtest import conclude
+from testing.bench.command import run
 line = {"groups": 500, "regret_exact": len(sys.argv) == 1}
 sys.exit(run(lambda: conclude(line, sys.argv[1:])))
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench import operator, report
+from testing.bench import operator, report
 
 _SIZES = [(groups, policies) for groups in (10_000, 100_000, 500_000) for policies in (1, 10, 50)]
 

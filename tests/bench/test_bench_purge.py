@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from bench import purge, report
-from bench.errors import BenchError
-from bench.other_client import Round, p99, rounds
-from bench.purge import Options, Purged
-from bench.purge_ledger import problems
-from bench.purge_stage import DeletingRun
-from sandbox.ledger_log import Record
+from testing.bench import purge, report
+from testing.bench.errors import BenchError
+from testing.bench.other_client import Round, p99, rounds
+from testing.bench.purge import Options, Purged
+from testing.bench.purge_ledger import problems
+from testing.bench.purge_stage import DeletingRun
+from testing.sandbox.ledger_log import Record
 
 pytestmark = pytest.mark.slow  # of the benches, which no user runs
 

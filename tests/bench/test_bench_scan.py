@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from bench import report
-from bench.errors import BenchError, WrongCount
-from bench.load import Loaded, coordinating_partition, load
-from bench.memory import ALIVE_PER_BROKER, held
-from bench.plan import check_verdicts, plan_runs, target
-from bench.programs import KAFKA_VERSION, Job, Measured, jobs, prepare, take_turns
-from sandbox.kafka import KafkaCluster
+from testing.bench import report
+from testing.bench.errors import BenchError, WrongCount
+from testing.bench.load import Loaded, coordinating_partition, load
+from testing.bench.memory import ALIVE_PER_BROKER, held
+from testing.bench.plan import check_verdicts, plan_runs, target
+from testing.bench.programs import KAFKA_VERSION, Job, Measured, jobs, prepare, take_turns
+from testing.sandbox.kafka import KafkaCluster
 
 pytestmark = pytest.mark.slow  # of the benches, which no user runs
 
@@ -157,18 +157,18 @@ def test_what_is_kept_says_where_it_is_from(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_source_is_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And whether files differ from it, other than results; unknown outside of a repository."""
-    monkeypatch.setattr(report, "RESULTS", tmp_path / "bench" / "results")
-    (tmp_path / "bench" / "results").mkdir(parents=True)
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "testing" / "bench" / "results")
+    (tmp_path / "testing" / "bench" / "results").mkdir(parents=True)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert report.source() == {"commit": None, "dirty": None}
     author = ("-c", "user.name=n", "-c", "user.email=e@example.com")
     for command in (["init", "-q"], [*author, "commit", "-q", "--allow-empty", "-m", "first"]):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
-    (tmp_path / "bench" / "results" / "scan-1.json").write_text("{}")
+    (tmp_path / "testing" / "bench" / "results" / "scan-1.json").write_text("{}")
     clean = report.source()
     assert len(clean["commit"]) == 40
     assert clean["dirty"] is False
-    (tmp_path / "bench" / "new.py").write_text("")
+    (tmp_path / "testing" / "bench" / "new.py").write_text("")
     assert report.source() == clean | {"dirty": True}
 
 
@@ -181,7 +181,7 @@ def test_groups_are_sent_to_their_coordinators() -> None:
 def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
     """Without Java nothing is started: one line that says what to install, and exit code 1."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench.scan", "--groups", "200"],
+        [sys.executable, "-m", "testing.bench.scan", "--groups", "200"],
         cwd=ROOT,
         env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
         capture_output=True,

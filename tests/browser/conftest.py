@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
 
 from group_hygiene.observe.page import render
-from sandbox.browser import arguments, find
-from sandbox.errors import MissingPrerequisite
+from testing.sandbox.browser import arguments, find
+from testing.sandbox.errors import MissingPrerequisite
 from tests.findings import HOSTILE, empty, rich, suggestion
 
 # Opens the report (or the file that is given): Open(width, scheme, file, fragment, media, javascript).

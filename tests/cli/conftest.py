@@ -18,7 +18,7 @@ from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon
 
 

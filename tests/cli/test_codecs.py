@@ -9,7 +9,7 @@ import yaml
 
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Answer, Run
 from tests.kafka.books import configured
 from tests.kafka.makers import Maker, at

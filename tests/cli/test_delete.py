@@ -27,8 +27,8 @@ from group_hygiene.model.entries import REQUESTED, Intent, Mark
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.connection import Connection, LimitsSpec
 from group_hygiene.spec.fields import parse_duration
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.cli.conftest import Answer, Run
 from tests.kafka.books import configured
 from tests.kafka.makers import Maker, at, soon

@@ -19,7 +19,7 @@ from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.connection import Connection, MirrorMakerSpec
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Answer, Run
 from tests.kafka.makers import Maker, at
 from tests.warehouse import Warehouse, idle, now

@@ -17,7 +17,7 @@ from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
 from group_hygiene.model.groups import Cluster
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, soon
 from tests.warehouse import Warehouse, idle
 

@@ -30,8 +30,8 @@ from group_hygiene.model.entries import (
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.backups import backup
 from tests.cli.conftest import Run
 from tests.kafka.books import configured

@@ -19,7 +19,7 @@ from group_hygiene.cli.target import current_namespace
 from group_hygiene.controller import api
 from group_hygiene.controller.api import load_config
 from group_hygiene.errors import HygieneError
-from sandbox.kafka.tls import Authority
+from testing.sandbox.kafka.tls import Authority
 from tests.cli.conftest import Run
 
 

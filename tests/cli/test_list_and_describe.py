@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer
 
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at, requests
 from tests.kafka.members import ShareMember

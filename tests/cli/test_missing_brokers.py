@@ -9,7 +9,7 @@ import yaml
 
 from group_hygiene.cli.groups import incomplete, unknown_states
 from group_hygiene.model.groups import Cluster, Fault, Group, GroupState, GroupType, Listing
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at
 

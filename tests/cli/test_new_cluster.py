@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker
 

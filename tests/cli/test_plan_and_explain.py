@@ -21,7 +21,7 @@ from group_hygiene.model.evidence import Protections
 from group_hygiene.model.groups import Cluster
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at, soon
 from tests.warehouse import Warehouse, idle, in_use, simple

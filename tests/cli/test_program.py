@@ -18,7 +18,7 @@ import pytest
 from group_hygiene import __version__
 from group_hygiene.cli import main, output
 from group_hygiene.model.groups import GroupState
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]

@@ -28,10 +28,10 @@ from group_hygiene.model.entries import KeepRequest, Removal, SavedOffset
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.crds import load_crd
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install_crds, use_crds
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import install_crds, use_crds
+from testing.sandbox.waiting import wait_for
 from tests.backups import backup
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at

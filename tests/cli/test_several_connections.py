@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install_crds
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import install_crds
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at
 from tests.kafka.permissions import DESCRIBE, GROUP, TOPIC, grant

@@ -15,8 +15,8 @@ from typing import IO
 import pytest
 
 from group_hygiene.cli.output import Column, Report, Table, show_each
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.cli.conftest import Run
 from tests.cli.test_plan_and_explain import policy
 from tests.kafka.makers import Maker, at

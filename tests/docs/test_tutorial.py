@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from docsite.transcript import Shell, comparable, steps
-from sandbox.waiting import wait_for
+from testing.sandbox.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
@@ -25,10 +25,10 @@ PATIENCE = 300.0
 def folder(tmp_path: Path) -> Iterator[Path]:
     """What `make sandbox` leaves to the second terminal: a checkout with .venv, and .sandbox/env while both are up."""
     # A copy, so that a sandbox which somebody has up in this folder is left alone.
-    for name in ("sandbox", "crds", "deploy"):
+    for name in ("testing", "crds", "deploy"):
         shutil.copytree(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    up = subprocess.Popen([sys.executable, "-m", "sandbox", "up"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    up = subprocess.Popen([sys.executable, "-m", "testing.sandbox", "up"], cwd=tmp_path, stdout=subprocess.DEVNULL)
     try:
         wait_for(lambda: (tmp_path / ".sandbox" / "env").exists() or up.poll() is not None, seconds=PATIENCE)
         assert up.poll() is None

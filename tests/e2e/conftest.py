@@ -20,11 +20,11 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import CommitFailedError, KafkaError, NoError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
-from faults.kube import Kube
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install, operators_account
-from sandbox.waiting import PATIENCE, wait_for
+from testing.faults.kube import Kube
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import install, operators_account
+from testing.sandbox.waiting import PATIENCE, wait_for
 
 ROOT = Path(__file__).parents[2]
 PASSWORD = "correct-horse-battery"

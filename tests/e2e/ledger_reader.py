@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.ledger_log import LedgerLog
+from testing.sandbox.ledger_log import LedgerLog
 
 
 def ledger_entries(bootstrap: str, topic: str = "__group_hygiene") -> list[dict[str, Any]]:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from sandbox.alertmanager import Alertmanager
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.oauth import TokenEndpoint
-from sandbox.manifests import operators_account
-from sandbox.waiting import wait_for
+from testing.sandbox.alertmanager import Alertmanager
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.oauth import TokenEndpoint
+from testing.sandbox.manifests import operators_account
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import (
     FLOORS,
     ROOT,

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from faults.offsets_log import ends
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.faults.offsets_log import ends
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import FLOORS, Groups, RunningOperator, World, connection, policy
 from tests.e2e.ledger_reader import ledger_entries
 from tests.warehouse import Warehouse, idle

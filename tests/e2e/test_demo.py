@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.waiting import wait_for
+from testing.sandbox.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 RECKLESS = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name('reckless_operator.py')))}"
@@ -52,7 +52,7 @@ class Demo:
         self._scratch, self._mark = scratch, f"DEMO_OF_TEST={uuid.uuid4()}"
         name, _, value = self._mark.partition("=")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sandbox.demo", *arguments],
+            [sys.executable, "-m", "testing.sandbox.demo", *arguments],
             cwd=ROOT,
             env={**os.environ, name: value, "TMPDIR": str(scratch), "PYTHONIOENCODING": "utf-8"},
             stdin=subprocess.DEVNULL,

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from faults.offsets_log import ends
 from group_hygiene.kafka.offsets_log import partition_of
-from sandbox.spark.jars import jars
-from sandbox.waiting import wait_for
+from testing.faults.offsets_log import ends
+from testing.sandbox.spark.jars import jars
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import ROOT, Groups, RunningOperator, World, connection, policy
 from tests.warehouse import Warehouse, idle, in_use, now
 

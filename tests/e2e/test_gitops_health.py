@@ -11,9 +11,9 @@ import os
 import pytest
 import yaml
 
-from sandbox.kafka import KafkaCluster
-from sandbox.lua import Health, assess
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.lua import Health, assess
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import ROOT, Groups, Object, World, connection, policy
 
 ARGOCD = ROOT / "deploy" / "argocd"

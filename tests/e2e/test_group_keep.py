@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from group_hygiene.model import reasons
-from sandbox.kafka import KafkaCluster
-from sandbox.manifests import install_user_roles
-from sandbox.waiting import PATIENCE, wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.manifests import install_user_roles
+from testing.sandbox.waiting import PATIENCE, wait_for
 from tests.e2e.conftest import FLOORS, RECEIVING, Groups, World, connection, policy
 from tests.examples import examples
 from tests.kube.access import wait_until_allowed

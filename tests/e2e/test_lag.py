@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from group_hygiene.kafka.client import CLIENT_ID
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.cluster import Mark
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.cluster import Mark
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import Groups, RunningOperator, World, connection, policy, scans
 from tests.kafka.makers import requests
 

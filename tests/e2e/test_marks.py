@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import Groups, World, connection, policy
 from tests.e2e.ledger_reader import ledger_entries, outcomes
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sandbox.kafka import KafkaCluster
-from sandbox.prometheus import promtool
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.prometheus import promtool
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import Groups, RunningOperator, World, connection, policy
 from tests.metrics_table import documented
 

@@ -16,15 +16,15 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
-from faults.errors import FaultsError
 from group_hygiene.engine.executor import open_ledger
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model.entries import Delivered, Notice, PolicyAlerts
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.manifests import operators_account
-from sandbox.waiting import PATIENCE, wait_for
+from testing.faults.errors import FaultsError
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.manifests import operators_account
+from testing.sandbox.waiting import PATIENCE, wait_for
 from tests.e2e.conftest import ROOT, Groups, RunningOperator, World, connection, new_world, policy, running_operator
 from tests.e2e.test_group_restore import group_restore
 

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern, ResourceType
 
-from sandbox.kafka import KafkaCluster
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import use_crds
-from sandbox.waiting import PATIENCE, wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import use_crds
+from testing.sandbox.waiting import PATIENCE, wait_for
 from tests.e2e.conftest import (
     PASSWORD,
     ROOT,

@@ -1,7 +1,7 @@
 """The operator as it is shipped: its wheel in a clean environment, made by the steps of its image in an empty folder.
 
 Really installed: each package of the image's lock and the project's wheel, with no variable in the environment but PATH
-and the like; the packages come from the cache (`python -m sandbox prepare`). No image is built.
+and the like; the packages come from the cache (`python -m testing.sandbox prepare`). No image is built.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from group_hygiene import __version__
-from sandbox.waiting import wait_for
-from sandbox.wheels import wheels
+from testing.sandbox.waiting import wait_for
+from testing.sandbox.wheels import wheels
 from tests.dockerfile import IMAGES, carry_out, instructions
 from tests.e2e.conftest import ROOT, RunningOperator, World
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.kafka import KafkaCluster
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install_crds
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import install_crds
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import Groups, Object, World, connection, policy, running_operator
 
 NAMESPACE = "restarted"

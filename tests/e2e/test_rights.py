@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-import faults.groups
-from faults.rights import NEEDED_BY, STORIES, Stage, asked, granted, timed
+import testing.faults.groups
 from group_hygiene.controller.api import claim_rights, rights
 from group_hygiene.controller.claims import KINDS
-from sandbox.kafka import KafkaCluster
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import OVERLAYS, install
-from sandbox.waiting import PATIENCE, wait_for
+from testing.faults.rights import NEEDED_BY, STORIES, Stage, asked, granted, timed
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import OVERLAYS, install
+from testing.sandbox.waiting import PATIENCE, wait_for
 from tests.e2e.conftest import ROOT, Groups, RunningOperator, World, connection, doctor, policy, running_operator
 from tests.e2e.ledger_reader import ledger_entries
 from tests.kube.access import wait_until_allowed
@@ -44,7 +44,7 @@ def test_the_operator_uses_all_of_its_rights(
     world: World, kafka: KafkaCluster, groups: Groups, operator: RunningOperator
 ) -> None:
     """By the API server's log, with a story for each right; and what the docs say of them is what is granted."""
-    place = world.server, faults.groups.Groups(groups.bootstrap), kafka.bootstrap_servers
+    place = world.server, testing.faults.groups.Groups(groups.bootstrap), kafka.bootstrap_servers
     alive = partial(lambda process: process.poll() is None, operator.process)
     stages = [Stage(*place, f"{NAME}-{index}", alive, PATIENCE) for index, _ in enumerate(STORIES)]
     try:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.kafka.oauth import TokenEndpoint
-from sandbox.kafka.security import format_jaas
-from sandbox.kafka.tls import Authority
-from sandbox.manifests import operators_account
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kafka.oauth import TokenEndpoint
+from testing.sandbox.kafka.security import format_jaas
+from testing.sandbox.kafka.tls import Authority
+from testing.sandbox.manifests import operators_account
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import ROOT, Object, World, connection, new_world, policy, running_operator
 from tests.leaks import leaks
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import yaml
 
-from faults.offsets_log import ends
 from group_hygiene.engine.executor import open_ledger
 from group_hygiene.kafka.client import connect
 from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.observe.conditions import QUIET_PERIOD
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.manifests import operators_account
-from sandbox.waiting import wait_for
+from testing.faults.offsets_log import ends
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.manifests import operators_account
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import (
     ROOT,
     Groups,

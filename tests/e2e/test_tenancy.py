@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import FLOORS, Groups, World, connection, policy
 
 pytestmark = pytest.mark.usefixtures("operator")

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import ROOT, Groups, RunningOperator, World, connection, doctor, policy
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sandbox.kafka import KafkaCluster
-from sandbox.manifests import operators_account
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.manifests import operators_account
 from tests.e2e.conftest import ROOT, new_world, running_operator
 
 
@@ -17,7 +17,7 @@ def test_the_checks_hold_on_a_cluster_that_is_there(tmp_path: Path) -> None:
     with new_world() as world, KafkaCluster() as kafka:
         account = operators_account(world.server)
         with running_operator(account, tmp_path / "operator.log", "--lease-duration", "180"):
-            argv = [sys.executable, "-m", "sandbox.outside", "--bootstrap-server", kafka.bootstrap_servers]
+            argv = [sys.executable, "-m", "testing.sandbox.outside", "--bootstrap-server", kafka.bootstrap_servers]
             environment = {**os.environ, "KUBECONFIG": str(world.server.kubeconfig), "PYTHONPATH": f"{ROOT}/operator"}
             done = subprocess.run(
                 [*argv, "--inside", kafka.bootstrap_servers],

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.spec.connection import ActivitySpec
-from sandbox.kafka import KafkaCluster
-from sandbox.prerequisites import JAVA, find
-from sandbox.wheels import wheels
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.prerequisites import JAVA, find
+from testing.sandbox.wheels import wheels
 from tests.dockerfile import IMAGES, carry_out
 from tests.kafka.makers import Maker, at
 

@@ -37,8 +37,8 @@ from group_hygiene.model.entries import (
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.clock import Clock
 from group_hygiene.spec.connection import parse_connection
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.backups import backup as backup_of
 from tests.kafka import makers
 from tests.kafka.clients import Wrapped

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from group_hygiene.kafka.client import Call, Client
-from sandbox.waiting import PATIENCE
+from testing.sandbox.waiting import PATIENCE
 
 
 class Wrapped:

@@ -14,7 +14,7 @@ from group_hygiene.kafka.client import Client, connect
 from group_hygiene.model.groups import Cluster
 from group_hygiene.process.start import start
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, seen
 from tests.kafka.scene import Scene
 

@@ -26,9 +26,9 @@ from kafka.structs import OffsetAndMetadata
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
 from group_hygiene.kafka.cluster import PREFIX, read_cluster
 from group_hygiene.model.groups import Cluster, CommittedOffset, Offsets, Partition
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.cluster import Mark
-from sandbox.waiting import PATIENCE, wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.cluster import Mark
+from testing.sandbox.waiting import PATIENCE, wait_for
 
 Protocol = Literal["classic", "consumer"]
 CHECKPOINTS_SUFFIX = ".checkpoints.internal"

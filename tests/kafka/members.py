@@ -13,8 +13,8 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from group_hygiene.kafka.client import Client, fault_of_code
 from group_hygiene.kafka.cluster import Question, ask
 from group_hygiene.model.groups import Fault
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka import schemas
 from tests.kafka.makers import Maker, soon
 

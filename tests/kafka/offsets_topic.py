@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kafka import KafkaConsumer, TopicPartition
 
 from group_hygiene.kafka.offsets_log import CLIENTS_MAX, TEXT_MAX, Commit, MemberClient, StateRecord
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 
 Pair = tuple[bytes, bytes | None]
 Record = Commit | StateRecord

@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker
 
 PERMISSIONS = Path(__file__).parents[2] / "docs" / "kafka-permissions.md"

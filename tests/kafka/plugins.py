@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sandbox.kafka.jars import VERSIONS, jars
-from sandbox.kafka.java import Jvm, compile_classes
+from testing.sandbox.kafka.jars import VERSIONS, jars
+from testing.sandbox.kafka.java import Jvm, compile_classes
 
 _SOURCES = Path(__file__).with_name("java")
 

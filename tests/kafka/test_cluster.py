@@ -41,10 +41,10 @@ from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model.groups import Fault, GroupType, Partition
 from group_hygiene.spec.client_settings import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.fields import Hidden
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.kafka.security import format_jaas
-from sandbox.kafka.tls import Authority
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kafka.security import format_jaas
+from testing.sandbox.kafka.tls import Authority
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, seen, soon
 
 PASSWORD = "never-to-be-seen-93Zq"

@@ -15,7 +15,6 @@ import pytest
 from kafka.protocol.consumer import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest, SyncGroupResponse
 from kafka.protocol.consumer.group import LeaveGroupRequest, LeaveGroupResponse
 
-from faults.groups import _Brokers
 from group_hygiene.engine.uses import read_ends
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client, connect
@@ -30,8 +29,9 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Entry, Key
 from group_hygiene.model.groups import CommittedOffset, Fault, Partition
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.faults.groups import _Brokers
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.books import (
     EVERYTHING,
     backup,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import ConfigResource
 
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
+from testing.worlds.configurations import elsewhere, in_worlds
 from tests.kafka.makers import Maker
-from worlds.configurations import elsewhere, in_worlds
 
 
 def unmentioned(make: Maker) -> set[str]:

@@ -15,7 +15,7 @@ from group_hygiene.errors import AuthenticationFailed, TLSFailed, Unreachable
 from group_hygiene.kafka.client import connect, probe
 from group_hygiene.spec.client_settings import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.fields import Hidden
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 
 # kafka-python forgets to close the socket of a handshake that was given up; it ends with the object.
 pytestmark = [

@@ -25,7 +25,7 @@ from group_hygiene.model.group_keep import GroupKeep
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, requests, soon
 from tests.kafka.scene import Guard, Scene, alert, policy, verdicts
 from tests.kafka.tables import Pipeline

@@ -25,8 +25,8 @@ from group_hygiene.model.evidence import Activity, Commits, Evidence, Protection
 from group_hygiene.model.groups import Fault, Group, Partition
 from group_hygiene.pipeline.backtest import replay
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.members import ShareMember, StreamsMember, part

@@ -17,7 +17,7 @@ from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.process import memory
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.policy import Policy
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker
 from tests.kafka.scene import Scene, alert, verdicts
 

@@ -11,7 +11,6 @@ from confluent_kafka import ElectionType
 from confluent_kafka.admin import NewTopic
 from kafka.protocol.admin import ListGroupsRequest
 
-from faults.leaders import lists_while_leaders_move, mover
 from group_hygiene.engine.context import Observation
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import hidden_topics
@@ -24,8 +23,9 @@ from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Fault, Offsets
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
 from group_hygiene.spec.fields import Hidden
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.waiting import wait_for
+from testing.faults.leaders import lists_while_leaders_move, mover
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.waiting import wait_for
 from tests.kafka.clients import Around
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.permissions import DELETE, DESCRIBE, EXAMPLE, GROUP, TOPIC, grant, ledger_least

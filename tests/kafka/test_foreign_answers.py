@@ -30,8 +30,8 @@ from group_hygiene.kafka.groups import list_groups
 from group_hygiene.model.groups import Fault
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
 from group_hygiene.spec.fields import Hidden
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.fake_broker import (
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.fake_broker import (
     DESCRIBE_GROUPS,
     DESCRIBE_LOG_DIRS,
     LIST_GROUPS,
@@ -47,7 +47,7 @@ from sandbox.kafka.fake_broker import (
     many_topics,
     send,
 )
-from sandbox.kafka.tls import Authority
+from testing.sandbox.kafka.tls import Authority
 from tests.kafka.makers import CHECKPOINTS_SUFFIX, Maker, checkpoint_key, soon
 from tests.kafka.test_connecting import listening
 

@@ -8,7 +8,7 @@ from group_hygiene.kafka.changes import delete_groups
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.groups import describe_groups, list_groups
 from group_hygiene.model.groups import Cluster, Description, Fault, Group, GroupState, GroupType, Partition
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, Protocol, at, requests, soon
 
 TYPES: dict[Protocol, GroupType] = {"classic": GroupType.CLASSIC, "consumer": GroupType.CONSUMER}

@@ -17,8 +17,8 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Fault, GroupState
 from group_hygiene.spec.policy import Policy
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.clients import Wrapped
 from tests.kafka.makers import Maker, at
 from tests.kafka.scene import Scene, alert, policy, verdicts

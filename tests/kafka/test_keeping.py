@@ -29,7 +29,7 @@ from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.fields import Duration
 from group_hygiene.spec.policy import Action, Policy, When
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.books import outcome
 from tests.kafka.clients import Stepped
 from tests.kafka.makers import Maker, at

@@ -15,8 +15,8 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, OutcomeType
 from group_hygiene.observe.of_objects import build_status
 from group_hygiene.spec.policy import Policy
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.cluster import Mark
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.cluster import Mark
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, alert, policy, verdicts
 

@@ -27,8 +27,8 @@ from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, OutcomeType
 from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partition
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.books import configured, restorer
 from tests.kafka.clients import Around, Died, die
 from tests.kafka.makers import Maker, at, soon

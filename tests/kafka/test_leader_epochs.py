@@ -24,8 +24,8 @@ from group_hygiene.model import reasons
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Cluster, Partition
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.books import configured
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.scene import Scene, alert, policy, verdicts

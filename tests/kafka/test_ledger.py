@@ -20,8 +20,8 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, Owner, Removal, Watch, in_parts, whole
 from group_hygiene.model.groups import Fault
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.books import (
     EVERYTHING,
     NOW,

@@ -15,7 +15,7 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, Mark, Removal
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
 from group_hygiene.spec.fields import Hidden
-from sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kafka import KafkaCluster, Security
 from tests.kafka.books import (
     EVERYTHING,
     LosingClient,

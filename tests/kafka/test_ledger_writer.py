@@ -13,8 +13,8 @@ from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.model.entries import KeepRequest, Owner, Removal
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.books import (
     LATER,
     NOW,

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from group_hygiene.cli import main
 from group_hygiene.spec.patterns import Patterns
-from sandbox.example_groups import LEFT, Kind, Shop, leave
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.example_groups import LEFT, Kind, Shop, leave
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker
 
 ROOT = Path(__file__).parents[2]

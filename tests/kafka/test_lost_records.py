@@ -16,8 +16,8 @@ from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.ledger.contents import COMMAND_LINE
 from group_hygiene.model import reasons
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster, ZooKeeperCluster
-from sandbox.kafka.jars import VERSIONS
+from testing.sandbox.kafka import KafkaCluster, ZooKeeperCluster
+from testing.sandbox.kafka.jars import VERSIONS
 from tests.kafka.books import claimed, keep, mark, refused
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, policy, verdicts

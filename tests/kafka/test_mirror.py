@@ -18,7 +18,7 @@ from group_hygiene.kafka.partition import Batch, PartitionLeader, fetch
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import Cluster, Fault
 from group_hygiene.spec.connection import parse_connection
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, checkpoint_key, soon
 from tests.kafka.scene import Scene
 

@@ -9,9 +9,9 @@ import pytest
 
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import CommittedOffset, Partition
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.programs import Programs, connect
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.programs import Programs, connect
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker
 from tests.kafka.scene import Scene, policy, verdicts
 

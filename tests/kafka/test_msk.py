@@ -17,8 +17,8 @@ from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.model.groups import Fault
 from group_hygiene.spec.client_settings import Hosts, Mechanism, MskIam, Sasl, Settings, Tls
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.kafka.security import format_jaas
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kafka.security import format_jaas
 from tests.aws import ACCESS_KEY, SECRET_KEY
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.plugins import jvm_with

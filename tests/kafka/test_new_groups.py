@@ -5,8 +5,8 @@ from __future__ import annotations
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.kafka.groups import describe_groups, list_groups
 from group_hygiene.model.groups import Cluster, Description, Group, GroupState, GroupType, Partition
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, soon
 from tests.kafka.members import ShareMember, StreamsMember, part
 

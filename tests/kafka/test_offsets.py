@@ -10,8 +10,8 @@ import pytest
 from group_hygiene.kafka.client import Call, Client
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model.groups import CommittedOffset, Fault, Partition
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.clients import Wrapped
 from tests.kafka.makers import Maker, at, soon
 

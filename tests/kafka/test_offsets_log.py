@@ -13,9 +13,9 @@ from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.offsets_log import RECORD_TYPES, BrokenRecord, Commit, StateRecord, decode
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.jars import VERSIONS
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.jars import VERSIONS
+from testing.sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at
 from tests.kafka.members import ShareMember, StreamsMember, part

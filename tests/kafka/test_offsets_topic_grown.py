@@ -26,9 +26,9 @@ from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.spec.client_settings import Settings
-from sandbox.errors import NotReached
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.errors import NotReached
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker
 from tests.kafka.scene import Scene, policy
 from tests.kafka.test_settling import known_for

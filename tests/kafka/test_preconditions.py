@@ -15,8 +15,8 @@ from group_hygiene.ledger.contents import LedgerSettings
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.books import RIGHT, configured, settings
 from tests.kafka.makers import Maker, soon
 from tests.kafka.scene import Guard, Scene, policy

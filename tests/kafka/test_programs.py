@@ -13,9 +13,9 @@ from group_hygiene.engine.context import Memory
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import UsedBy
 from group_hygiene.model.groups import Program
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.programs import Programs, connect
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.programs import Programs, connect
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, requests
 from tests.kafka.scene import Scene, policy, verdicts
 

@@ -11,9 +11,6 @@ import pytest
 from confluent_kafka import TopicPartition
 from kafka.protocol.consumer import FetchResponse
 
-from faults.kafka_proxy import KafkaProxy, Rule, Then, When
-from faults.owners import Owners
-from faults.requests import DELETE_GROUPS, END_TXN, FETCH, PRODUCE, Exchange
 from group_hygiene.engine import recovery
 from group_hygiene.engine.recheck import FRESH_S
 from group_hygiene.kafka.client import Client
@@ -21,9 +18,12 @@ from group_hygiene.ledger.contents import encode_key
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import in_parts
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.ledger_log import LedgerLog
-from sandbox.waiting import wait_for
+from testing.faults.kafka_proxy import KafkaProxy, Rule, Then, When
+from testing.faults.owners import Owners
+from testing.faults.requests import DELETE_GROUPS, END_TXN, FETCH, PRODUCE, Exchange
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.ledger_log import LedgerLog
+from testing.sandbox.waiting import wait_for
 from tests.kafka.books import backup, claimed, configured, fresh, intent, keep, mark, pair, refused, transaction
 from tests.kafka.makers import Maker, soon
 from tests.kafka.scene import Scene, policy

@@ -28,8 +28,8 @@ from group_hygiene.model.evidence import Claims
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.connection import Role
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.cluster import Mark
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.cluster import Mark
 from tests.kafka.makers import Maker, Protocol, at, fetches, requests
 from tests.kafka.scene import Guard, Scene, alert, policy, verdicts
 

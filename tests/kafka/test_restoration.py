@@ -28,8 +28,8 @@ from group_hygiene.model.entries import Backup, HistoryEntry, OutcomeType, Remov
 from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.backups import backup
 from tests.kafka.books import restorer
 from tests.kafka.makers import Maker, at, soon

@@ -11,8 +11,8 @@ from group_hygiene.kafka.client import Call, Client
 from group_hygiene.kafka.groups import describe_groups, list_groups
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model.groups import Description, Fault, GroupState
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, seen, soon
 
 pytestmark = pytest.mark.slow  # brokers that hang, until they are given up

@@ -37,11 +37,11 @@ from group_hygiene.process.egress import Egress, parse_egress
 from group_hygiene.spec.client_settings import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.policy import Policy
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.kafka.oauth import TokenEndpoint
-from sandbox.kafka.security import format_jaas
-from sandbox.kafka.tls import Authority
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kafka.oauth import TokenEndpoint
+from testing.sandbox.kafka.security import format_jaas
+from testing.sandbox.kafka.tls import Authority
+from testing.sandbox.waiting import wait_for
 from tests.kafka.books import configured, restorer
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.permissions import (

@@ -24,7 +24,7 @@ from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
 from group_hygiene.spec.connection import TopicVisibility
 from group_hygiene.spec.fields import Hidden
 from group_hygiene.spec.policy import Policy
-from sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kafka import KafkaCluster, Security
 from tests.kafka.books import restorer
 from tests.kafka.makers import Maker, at
 from tests.kafka.permissions import EXAMPLE, GROUP, READ, WRITERS, grant, ledger_least

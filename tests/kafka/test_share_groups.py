@@ -32,8 +32,8 @@ from group_hygiene.observe.of_objects import build_status
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.members import ShareMember, SilentShareMember

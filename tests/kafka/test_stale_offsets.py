@@ -27,7 +27,7 @@ from group_hygiene.model.entries import Backup, HistoryEntry, Intent, KeepReques
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.connection import ActivitySpec
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.clients import Around, Died, die
 from tests.kafka.makers import Maker, Protocol, at, fetches, requests, soon
 from tests.kafka.scene import Guard, Scene, stale, verdicts

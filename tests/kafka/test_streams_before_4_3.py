@@ -21,9 +21,9 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType, SavedOffset
 from group_hygiene.model.groups import GroupType
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.jars import VERSIONS
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.jars import VERSIONS
+from testing.sandbox.waiting import wait_for
 from tests.backups import backup
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, seen, soon

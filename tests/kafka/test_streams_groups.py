@@ -19,8 +19,8 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, OutcomeType
 from group_hygiene.model.groups import Cluster
 from group_hygiene.spec.policy import Policy
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, soon
 from tests.kafka.members import StreamsMember, part
 from tests.kafka.scene import Guard, Scene, policy, verdicts

@@ -27,8 +27,8 @@ from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Cluster, CommittedOffset, Fault, Partition
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.offsets_topic import read_rows
 from tests.kafka.scene import Scene, policy

@@ -19,7 +19,7 @@ from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.scene import Scene, alert, policy, verdicts
 from tests.kafka.tables import Pipeline

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
 
-from faults.kafka_proxy import KafkaProxy, Rule, Then, When
-from faults.owners import Owners
-from faults.requests import DELETE_GROUPS, OFFSET_DELETE, Exchange, answer_offsets_with, answer_with
 from group_hygiene.engine import recovery
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
@@ -19,7 +16,10 @@ from group_hygiene.model import reasons
 from group_hygiene.model.entries import Backup, OutcomeType, whole
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec
-from sandbox.kafka import KafkaCluster
+from testing.faults.kafka_proxy import KafkaProxy, Rule, Then, When
+from testing.faults.owners import Owners
+from testing.faults.requests import DELETE_GROUPS, OFFSET_DELETE, Exchange, answer_offsets_with, answer_with
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.clients import Wrapped
 from tests.kafka.makers import Maker, at, seen
 from tests.kafka.scene import Scene, policy, stale

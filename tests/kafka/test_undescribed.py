@@ -12,7 +12,7 @@ from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import GroupState, GroupType
 from group_hygiene.spec.client_settings import Mechanism, Sasl, Settings
 from group_hygiene.spec.fields import Hidden
-from sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, seen, soon
 from tests.kafka.permissions import DESCRIBE, EXAMPLE, GROUP, grant, ledger_least
 from tests.kafka.scene import Scene, alert, policy, verdicts

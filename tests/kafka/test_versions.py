@@ -26,7 +26,7 @@ from group_hygiene.kafka.offsets import (
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import OutcomeType
 from group_hygiene.model.groups import CommittedOffset, Description, Fault, Group, GroupState, GroupType, Partition
-from sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.scene import Guard, Scene, policy, verdicts
 

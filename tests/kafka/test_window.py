@@ -12,9 +12,6 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from kafka.protocol.admin import DeleteGroupsRequest
 
-from faults.kafka_proxy import KafkaProxy, Rule, Then, When
-from faults.owners import Owners
-from faults.requests import DELETE_GROUPS, FETCH, PRODUCE, Exchange
 from group_hygiene.engine import executor, recheck, recovery, requested, uses
 from group_hygiene.kafka.client import Client
 from group_hygiene.model import reasons
@@ -22,8 +19,11 @@ from group_hygiene.model.entries import HistoryEntry, OutcomeType
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.waiting import wait_for
+from testing.faults.kafka_proxy import KafkaProxy, Rule, Then, When
+from testing.faults.owners import Owners
+from testing.faults.requests import DELETE_GROUPS, FETCH, PRODUCE, Exchange
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.waiting import wait_for
 from tests.kafka.clients import Around, Died, die
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.scene import Guard, Scene, policy

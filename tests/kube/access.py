@@ -9,8 +9,8 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from sandbox.kubernetes import ApiServer
-from sandbox.waiting import wait_for
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.waiting import wait_for
 
 # Resource -> API group, of those that tests ask for. An unknown name is an error: it would always be refused.
 _GROUPS = {

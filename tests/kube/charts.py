@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from sandbox.helm import helm
+from testing.sandbox.helm import helm
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "group-hygiene"

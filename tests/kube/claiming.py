@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import use_crds
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import use_crds
 
 Schema = dict[str, Any]
 

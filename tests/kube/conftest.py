@@ -7,8 +7,8 @@ import pytest
 from kubernetes.client import CustomObjectsApi
 from kubernetes.config import new_client_from_config
 
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install, install_crds
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import install, install_crds
 
 ROOT = Path(__file__).parents[2]
 

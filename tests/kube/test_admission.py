@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.kubernetes import ApiServer
-from sandbox.waiting import wait_for
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "examples" / "admission" / "enforce.yaml")

@@ -19,8 +19,6 @@ from typing import Any
 import pytest
 import yaml
 
-from faults.api_proxy import ApiProxy, ApiRule, patches_status, refusing
-from faults.kafka_proxy import When
 from group_hygiene.controller.api import KINDS, Api, load_config
 from group_hygiene.controller.objects import POLICIES, Objects
 from group_hygiene.controller.statuses import Recorder, StatusWriter
@@ -29,9 +27,11 @@ from group_hygiene.model.reasons import Refusal
 from group_hygiene.observe.metrics import Metrics
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.crds import PLURALS
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import operators_account, use_crds
-from sandbox.waiting import PATIENCE, wait_for
+from testing.faults.api_proxy import ApiProxy, ApiRule, patches_status, refusing
+from testing.faults.kafka_proxy import When
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import operators_account, use_crds
+from testing.sandbox.waiting import PATIENCE, wait_for
 from tests.e2e.conftest import ROOT, RunningOperator, World, connection, policy, running_operator
 from tests.kube.access import can_i
 

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from group_hygiene import __version__
-from sandbox.crds import PROMETHEUS
-from sandbox.helm import helm
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import CRDS, OVERLAYS
+from testing.sandbox.crds import PROMETHEUS
+from testing.sandbox.helm import helm
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import CRDS, OVERLAYS
 from tests.kube.access import make_namespaces, wait_until_allowed
 from tests.kube.charts import (
     CHART,

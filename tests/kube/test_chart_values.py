@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 import yaml
 
-from sandbox.crds import PROMETHEUS
-from sandbox.helm import helm
-from sandbox.kubernetes import ApiServer
-from sandbox.waiting import wait_for
+from testing.sandbox.crds import PROMETHEUS
+from testing.sandbox.helm import helm
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.waiting import wait_for
 from tests.kube.access import make_namespaces
 from tests.kube.charts import CHART, IMAGE, NAMESPACE, Object, objects, one, pod_of
 

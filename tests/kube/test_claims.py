@@ -16,14 +16,14 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import new_client_from_config
 
-from faults.kube import Kube
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.claims import KINDS, ClaimLimits, ClaimReader, _ClaimReading
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.reasons import Refusal
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import OVERLAYS
-from sandbox.waiting import wait_for
+from testing.faults.kube import Kube
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import OVERLAYS
+from testing.sandbox.waiting import wait_for
 from tests.kube.access import wait_until_allowed
 from tests.kube.claiming import KINDS as CRDS
 from tests.kube.claiming import claiming, install_kinds, pod, workload

@@ -16,7 +16,7 @@ from group_hygiene.model.group_keep import KeptGroup
 from group_hygiene.observe.of_objects import build_keep_status
 from group_hygiene.spec.crds import violations
 from group_hygiene.spec.policy import parse_keep
-from sandbox.kubernetes import ApiServer
+from testing.sandbox.kubernetes import ApiServer
 from tests.kube.test_crd_grouprestore import refusal
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "keep.yaml"

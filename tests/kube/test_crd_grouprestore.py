@@ -11,7 +11,7 @@ from kubernetes.client import ApiException, CustomObjectsApi
 
 from group_hygiene.engine.restorable import GroupResult, ResultKind, parse_restore
 from group_hygiene.observe.of_objects import build_restore_status
-from sandbox.kubernetes import ApiServer
+from testing.sandbox.kubernetes import ApiServer
 from tests.kube.test_crd_rules import CRDS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "restore.yaml"

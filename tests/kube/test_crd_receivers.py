@@ -14,7 +14,7 @@ from kubernetes.client import CustomObjectsApi
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.policy import parse_policy
-from sandbox.kubernetes import ApiServer
+from testing.sandbox.kubernetes import ApiServer
 from tests.kube.test_crds import Object, a_connection, a_policy, accepted, complaints, fields, schema_of
 
 SECRET = {"name": "alerts", "key": "url"}

@@ -14,7 +14,7 @@ from kubernetes.client import CustomObjectsApi
 
 from docsite.schema import Rule, rules
 from group_hygiene.spec.crds import violations
-from sandbox.kubernetes import ApiServer
+from testing.sandbox.kubernetes import ApiServer
 from tests.kube.test_crds import OAUTH, SCRAM, SECRET, Object, complaints
 
 CRDS = {

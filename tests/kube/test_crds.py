@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiException, CustomObjectsApi
 
-from sandbox.kubernetes import ApiServer
-from sandbox.waiting import wait_for
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.waiting import wait_for
 
 Object = dict[str, Any]
 Patch = dict[str, Any]

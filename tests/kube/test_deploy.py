@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import OVERLAYS
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import OVERLAYS
 from tests import install_page
 from tests.kube.access import can_i, wait_until_allowed
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sandbox.kubernetes import ApiServer
+from testing.sandbox.kubernetes import ApiServer
 from tests.kube.access import can_i, make_namespaces, wait_until, wait_until_allowed
 
 ROOT = Path(__file__).parents[2]

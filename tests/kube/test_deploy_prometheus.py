@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sandbox.crds import PROMETHEUS
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import OVERLAYS
+from testing.sandbox.crds import PROMETHEUS
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import OVERLAYS
 
 pytestmark = pytest.mark.slow
 

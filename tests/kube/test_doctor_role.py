@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 
-from sandbox.kubernetes import ApiServer
+from testing.sandbox.kubernetes import ApiServer
 from tests.kube.access import make_namespaces
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from kubernetes.client import CustomObjectsApi
 
 from group_hygiene.spec.crds import API_VERSION, PLURALS
 from group_hygiene.spec.fields import timestamp
-from sandbox import argocd
-from sandbox.kubernetes import ApiServer
+from testing.sandbox import argocd
+from testing.sandbox.kubernetes import ApiServer
 from tests.kube.test_crd_rules import BASES
 from tests.kube.test_crds import DELETE, Object, a_policy, complaints
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from faults.kube import Kube
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import operators_account
-from sandbox.proc import memory_mb
-from sandbox.waiting import wait_for
+from testing.faults.kube import Kube
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import operators_account
+from testing.sandbox.proc import memory_mb
+from testing.sandbox.waiting import wait_for
 from tests.e2e.conftest import World, policy, running_operator
 
 OBJECTS, EDITED = 2_000, 400

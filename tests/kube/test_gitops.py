@@ -16,10 +16,10 @@ from group_hygiene.engine.plan import EVIDENCE
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.observe.of_objects import PASSING, build_status
-from sandbox import crds, flux
-from sandbox.helm import helm
-from sandbox.kubernetes import ApiServer
-from sandbox.lua import Health, assess
+from testing.sandbox import crds, flux
+from testing.sandbox.helm import helm
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.lua import Health, assess
 from tests import install_page
 from tests.kube.access import make_namespaces
 from tests.unit.make import delete, match, plan, snapshot

@@ -23,9 +23,9 @@ from group_hygiene.model.reasons import Refusal
 from group_hygiene.observe.conditions import redact_problem
 from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.crds import PLURALS, load_crd
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import use_crds
-from sandbox.waiting import wait_for
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import use_crds
+from testing.sandbox.waiting import wait_for
 from tests.kube.access import make_namespaces
 
 OWNER, TEAM = "guard-owner", "guard-team"

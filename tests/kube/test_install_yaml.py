@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import CRDS, OVERLAYS
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import CRDS, OVERLAYS
 from tests.kube.access import wait_until_allowed
 from tests.kube.charts import ROOT, Object, objects, one, pod_of
 

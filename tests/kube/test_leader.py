@@ -19,9 +19,9 @@ from group_hygiene.controller.api import Api
 from group_hygiene.controller.leader import NAME, Candidate
 from group_hygiene.errors import HygieneError
 from group_hygiene.process.clock import elapsed
-from sandbox.kubernetes import ApiServer
-from sandbox.manifests import operators_account
-from sandbox.waiting import PATIENCE, wait_for
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.manifests import operators_account
+from testing.sandbox.waiting import PATIENCE, wait_for
 from tests.e2e.conftest import RunningOperator, World, connection, policy, running_operator
 
 # A holder that is not served for two thirds of it has lost the Lease, and this machine may be busy.

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from kubernetes.client import ApiException, CustomObjectsApi
 
-from sandbox.kubernetes import ApiServer
-from sandbox.kubernetes.binaries import OTHER_RELEASES, kubernetes_version
-from sandbox.manifests import install
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.kubernetes.binaries import OTHER_RELEASES, kubernetes_version
+from testing.sandbox.manifests import install
 from tests.kube.test_crd_grouprestore import a_restore
 from tests.kube.test_crd_patterns import CASES, FIELDS
 from tests.kube.test_crd_rules import cases, every_rule

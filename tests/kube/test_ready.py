@@ -47,9 +47,9 @@ from group_hygiene.process.clock import SystemClock
 from group_hygiene.process.egress import Egress
 from group_hygiene.spec.connection import admit, grant, parse_connection
 from group_hygiene.spec.policy import Limits, parse_policy
-from sandbox import flux
-from sandbox.kubernetes import ApiServer
-from sandbox.lua import assess
+from testing.sandbox import flux
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.lua import assess
 from tests.kube.access import make_namespaces
 from tests.unit.make import NOW, activity, evidence, group, match, plan, refused, snapshot
 

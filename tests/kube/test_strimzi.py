@@ -13,8 +13,8 @@ from kubernetes.config import new_client_from_config
 
 from group_hygiene.controller.api import Api
 from group_hygiene.model.reasons import Refusal
-from sandbox.crds import strimzi
-from sandbox.kubernetes import ApiServer
+from testing.sandbox.crds import strimzi
+from testing.sandbox.kubernetes import ApiServer
 from tests.kafka.permissions import documented
 
 ROOT = Path(__file__).parents[2]

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from sandbox.node import Node
-from sandbox.node.given import Cluster, GivenCluster
-from sandbox.node.kafka import NAMESPACE, NodeKafka
-from sandbox.place import direct
-from sandbox.waiting import wait_for
+from testing.sandbox.node import Node
+from testing.sandbox.node.given import Cluster, GivenCluster
+from testing.sandbox.node.kafka import NAMESPACE, NodeKafka
+from testing.sandbox.place import direct
+from testing.sandbox.waiting import wait_for
 from tests.node import machine, release
 from tests.node.release import IMAGE, REPOSITORY
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from faults.enforcement import Enforcement, Specs
-from faults.kafka_proxy import Front, KafkaProxy, Rule, When
-from faults.stage import needed
-from sandbox.node import Node
-from sandbox.node.kafka import CLUSTER, USER, NodeKafka
+from testing.faults.enforcement import Enforcement, Specs
+from testing.faults.kafka_proxy import Front, KafkaProxy, Rule, When
+from testing.faults.stage import needed
+from testing.sandbox.node import Node
+from testing.sandbox.node.kafka import CLUSTER, USER, NodeKafka
 
 # Three requests of the operator.
 GROUPS = 150

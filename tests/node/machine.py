@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from sandbox.node.requirements import program
+from testing.sandbox.node.requirements import program
 
 # Path, number, time of the last change.
 File = tuple[str, int, int]

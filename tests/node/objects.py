@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sandbox.node.given import Cluster
+from testing.sandbox.node.given import Cluster
 
 # They come and go by themselves.
 _PASSING = {"events", "events.events.k8s.io"}

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from group_hygiene import __version__
-from sandbox.errors import SandboxError
-from sandbox.helm import helm
-from sandbox.manifests import CRDS
-from sandbox.node.given import Cluster
-from sandbox.node.requirements import program
+from testing.sandbox.errors import SandboxError
+from testing.sandbox.helm import helm
+from testing.sandbox.manifests import CRDS
+from testing.sandbox.node.given import Cluster
+from testing.sandbox.node.requirements import program
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "group-hygiene"

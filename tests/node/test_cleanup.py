@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from sandbox.node import Node
-from sandbox.node.node import clear_dead
-from sandbox.waiting import wait_for
+from testing.sandbox.node import Node
+from testing.sandbox.node.node import clear_dead
+from testing.sandbox.waiting import wait_for
 from tests.node import machine
 from tests.node.conftest import IMAGE
 
@@ -26,9 +26,9 @@ _CALLER = f"""
 import json, time
 import pytest
 
-from sandbox.node import Node
-from sandbox.node.node import clear_dead
-from sandbox.node.kafka import NodeKafka
+from testing.sandbox.node import Node
+from testing.sandbox.node.node import clear_dead
+from testing.sandbox.node.kafka import NodeKafka
 with Node() as node, NodeKafka(node) as kafka:
     node.load_image("{IMAGE}")
     node.kubectl("run", "sleeper", "--image={IMAGE}", "--image-pull-policy=Never", "--command", "--", "sleep", "600")
@@ -41,8 +41,8 @@ with Node() as node, NodeKafka(node) as kafka:
 
 _KEEPER = """
 import json, time
-from sandbox.node import cgroups
-from sandbox.process import Command, Keeper
+from testing.sandbox.node import cgroups
+from testing.sandbox.process import Command, Keeper
 with Keeper(isolated=True) as keeper:
     keeper.ask({"do": "remove", "directories": cgroups.create(keeper.scratch.name)})
     keeper.start("server", Command(["sh", "-c", "setsid sleep 700 & sleep 700"], keeper.scratch / "log"))

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sandbox.node import Node
-from sandbox.node.given import Cluster
-from sandbox.node.kafka import CLUSTER, NAMESPACE, SERVICE, USER, NodeKafka
-from sandbox.node.requirements import program
-from sandbox.waiting import wait_for
+from testing.sandbox.node import Node
+from testing.sandbox.node.given import Cluster
+from testing.sandbox.node.kafka import CLUSTER, NAMESPACE, SERVICE, USER, NodeKafka
+from testing.sandbox.node.requirements import program
+from testing.sandbox.waiting import wait_for
 from tests.node import release
 
 _CLOSED = 9

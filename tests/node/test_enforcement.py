@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
-from faults.enforcement import Enforcement
-from sandbox.node import Node
-from sandbox.node.kafka import NodeKafka
-from sandbox.waiting import wait_for
+from testing.faults.enforcement import Enforcement
+from testing.sandbox.node import Node
+from testing.sandbox.node.kafka import NodeKafka
+from testing.sandbox.waiting import wait_for
 from tests.node import release
 from tests.node.enforcing import SECONDS, assert_all_is_well, enforcing, strike
 

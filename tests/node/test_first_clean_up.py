@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
-from bench import other_client
-from bench.purge import another_client
-from faults.groups import Groups, Offsets
-from sandbox.kafka import KafkaCluster
-from sandbox.node.given import Cluster
-from sandbox.node.kafka import NAMESPACE, NodeKafka
-from sandbox.process import Keeper
-from sandbox.waiting import wait_for
+from testing.bench import other_client
+from testing.bench.purge import another_client
+from testing.faults.groups import Groups, Offsets
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.node.given import Cluster
+from testing.sandbox.node.kafka import NAMESPACE, NodeKafka
+from testing.sandbox.process import Keeper
+from testing.sandbox.waiting import wait_for
 from tests.node import release
 
 PAGE = (release.ROOT / "docs" / "first-clean-up.md").read_text()

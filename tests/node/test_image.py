@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.errors import SandboxError
-from sandbox.node import requirements
+from testing.sandbox.errors import SandboxError
+from testing.sandbox.node import requirements
 from tests.node import release
 from tests.node.release import PIPELINE_IMAGE
 

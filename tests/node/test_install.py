@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.manifests import CRDS, OVERLAYS
-from sandbox.node.given import Cluster
-from sandbox.waiting import wait_for
+from testing.sandbox.manifests import CRDS, OVERLAYS
+from testing.sandbox.node.given import Cluster
+from testing.sandbox.waiting import wait_for
 from tests import install_page
 from tests.node import release
 from tests.node.objects import objects

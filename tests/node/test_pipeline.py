@@ -16,12 +16,12 @@ import pytest
 import yaml
 from pyarrow.fs import S3FileSystem
 
-from sandbox.node import Node
-from sandbox.node.kafka import NAMESPACE, NodeKafka
-from sandbox.s3 import REGION, Bucket, S3Store
-from sandbox.spark.event_log import SETTINGS, tasks_by_executor
-from sandbox.spark.jars import jars
-from sandbox.waiting import wait_for
+from testing.sandbox.node import Node
+from testing.sandbox.node.kafka import NAMESPACE, NodeKafka
+from testing.sandbox.s3 import REGION, Bucket, S3Store
+from testing.sandbox.spark.event_log import SETTINGS, tasks_by_executor
+from testing.sandbox.spark.jars import jars
+from testing.sandbox.waiting import wait_for
 from tests import stored
 from tests.e2e.conftest import Groups
 from tests.e2e.test_evidence import commits_again_and_again

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from sandbox.node.given import Cluster
-from sandbox.node.kafka import CLUSTER, NAMESPACE, PORT, SERVICE, USER, NodeKafka
+from testing.sandbox.node.given import Cluster
+from testing.sandbox.node.kafka import CLUSTER, NAMESPACE, PORT, SERVICE, USER, NodeKafka
 from tests.node.conftest import IMAGE, run_pod
 
 _SCRIPT = """

@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 _SCRIPT = """
 import os
-from sandbox.errors import MissingPrerequisite
-from sandbox.node.requirements import check
+from testing.sandbox.errors import MissingPrerequisite
+from testing.sandbox.node.requirements import check
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bench.load import CONFIG
-from bench.purge import PREFIX, load
-from sandbox.node.given import Cluster
-from sandbox.node.kafka import NAMESPACE, NodeKafka
-from sandbox.waiting import wait_for
+from testing.bench.load import CONFIG
+from testing.bench.purge import PREFIX, load
+from testing.sandbox.node.given import Cluster
+from testing.sandbox.node.kafka import NAMESPACE, NodeKafka
+from testing.sandbox.waiting import wait_for
 from tests.node import release
 
 GROUPS = 50_000

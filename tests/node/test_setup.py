@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.node import configuration
-from sandbox.node.configuration import Files
+from testing.sandbox.node import configuration
+from testing.sandbox.node.configuration import Files
 
 _SHARED = Path("/var/lib")
 _OWN = {"cni", "kubelet"}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sandbox import grafana
-from sandbox.prometheus import parse
+from testing.sandbox import grafana
+from testing.sandbox.prometheus import parse
 from tests.metrics_table import series
 
 FILE = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboard.json"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sandbox.prometheus import Query, parse, promtool
+from testing.sandbox.prometheus import Query, parse, promtool
 from tests.metrics_table import series
 
 ROOT = Path(__file__).parents[2]

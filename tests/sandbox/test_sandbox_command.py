@@ -1,4 +1,4 @@
-"""`python -m sandbox up`: both parts, an environment file, and nothing left at the end."""
+"""`python -m testing.sandbox up`: both parts, an environment file, and nothing left at the end."""
 
 import shutil
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.waiting import wait_for
+from testing.sandbox.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # of what the tutorial uses
 
@@ -33,13 +33,15 @@ def test_up_serves_until_sigterm(tmp_path: Path) -> None:
     A tenant with a role of Kubernetes has its rights, and those on the custom resources.
     """
     # A copy, so that a sandbox which somebody has up in this folder is left alone.
-    shutil.copytree(ROOT / "sandbox", tmp_path / "sandbox")
+    shutil.copytree(ROOT / "testing", tmp_path / "testing")
     shutil.copytree(ROOT / "crds", tmp_path / "crds")
     roles = Path("deploy", "kustomize", "overlays", "cluster-wide", "rbac-users.yaml")
     (tmp_path / roles.parent).mkdir(parents=True)
     shutil.copy(ROOT / roles, tmp_path / roles)
     file = tmp_path / ".sandbox" / "env"
-    up = subprocess.Popen([sys.executable, "-m", "sandbox", "up"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    up = subprocess.Popen(
+        [sys.executable, "-m", "testing.sandbox", "up"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
     try:
         wait_for(lambda: file.exists() or up.poll() is not None, seconds=600)
         script = ". .sandbox/env; echo $BOOTSTRAP_SERVERS; kubectl get crds -o name"
@@ -52,7 +54,7 @@ def test_up_serves_until_sigterm(tmp_path: Path) -> None:
             for right, allowed in rights.items():
                 ask = ["sh", "-c", f". .sandbox/env; kubectl auth can-i {right} --as {role}"]
                 wait_for(partial(_says, "yes" if allowed else "no", ask, tmp_path))
-        second = [sys.executable, "-m", "sandbox", "up"]
+        second = [sys.executable, "-m", "testing.sandbox", "up"]
         refused = subprocess.run(second, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert refused.returncode == 1
         assert "up already" in refused.stderr

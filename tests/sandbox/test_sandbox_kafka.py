@@ -15,12 +15,12 @@ from kafka.errors import KafkaTimeoutError, RetriableError, TopicAuthorizationFa
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 
-from sandbox.errors import StartFailed
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.kafka.oauth import unsecured_token
-from sandbox.kafka.tls import Authority
-from sandbox.kafka.wire import known_brokers
-from sandbox.waiting import wait_for
+from testing.sandbox.errors import StartFailed
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kafka.oauth import unsecured_token
+from testing.sandbox.kafka.tls import Authority
+from testing.sandbox.kafka.wire import known_brokers
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker
 from tests.kafka.members import ShareMember
 

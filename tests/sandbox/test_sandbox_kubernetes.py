@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandbox.errors import SandboxError
-from sandbox.kubernetes import ApiServer
-from sandbox.waiting import wait_for
+from testing.sandbox.errors import SandboxError
+from testing.sandbox.kubernetes import ApiServer
+from testing.sandbox.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # of what starts API servers, on which other tests stand
 ROLE = """

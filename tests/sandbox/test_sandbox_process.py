@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.cache import cached
-from sandbox.errors import BuildFailed, SandboxError, StartFailed
-from sandbox.ports import Ports
-from sandbox.process import Command, Keeper, wait_until
-from sandbox.waiting import wait_for
+from testing.sandbox.cache import cached
+from testing.sandbox.errors import BuildFailed, SandboxError, StartFailed
+from testing.sandbox.ports import Ports
+from testing.sandbox.process import Command, Keeper, wait_until
+from testing.sandbox.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow  # of what starts and ends servers, on which other tests stand
@@ -24,8 +24,8 @@ LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc or 
 
 CALLER = """
 import time
-from sandbox.kafka import KafkaCluster
-from sandbox.kubernetes import ApiServer
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kubernetes import ApiServer
 with KafkaCluster() as kafka, ApiServer() as api:
     print(kafka.log(1).parents[1], api.kubeconfig.parent, flush=True)
     time.sleep(600)
@@ -33,7 +33,7 @@ with KafkaCluster() as kafka, ApiServer() as api:
 
 FORKING_CALLER = """
 import os, sys, time
-from sandbox.process import Command, Keeper
+from testing.sandbox.process import Command, Keeper
 keeper = Keeper()
 keeper.start("sleeper", Command(["sleep", "600", ], log=keeper.scratch / "log"))
 if os.fork() == 0:
@@ -215,7 +215,7 @@ def test_a_failed_build_leaves_no_entry(own_cache: Path) -> None:
 def test_a_missing_prerequisite_is_one_line(command: str, tmp_path: Path) -> None:
     """It says what is missing and how to install it, without a traceback."""
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-    run = [sys.executable, "-m", "sandbox", command]
+    run = [sys.executable, "-m", "testing.sandbox", command]
     done = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""The bronze tables as plain rows, in the columns of faults.offsets_log.Rows."""
+"""The bronze tables as plain rows, in the columns of testing.faults.offsets_log.Rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from faults.offsets_log import Row, Rows
 from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, QUARANTINE
+from testing.faults.offsets_log import Row, Rows
 
 _PLACE = ("log_partition", "log_offset", "record_ms")
 _COMMIT = ("group", "topic", "partition", "committed_offset", "leader_epoch", "metadata", "commit_ms", "aborted")

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.pipeline.jobs import Options, spark_session
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.spark.jars import jars
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.spark.jars import jars
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker
 from tests.spark.histories import LIVES, Bronze

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sandbox.proc import Peak
+from testing.sandbox.proc import Peak
 
 ROOT = Path(__file__).parents[2]
 COMMITTED, PARTITIONS, LIMIT_MB = 5_000_000, 3, 1280

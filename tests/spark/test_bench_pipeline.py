@@ -12,19 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 from kafka.record.memory_records import MemoryRecords
 
-from bench import pipeline
-from bench.errors import BenchError, WrongCount
-from bench.logs import LEAST_RECORDS, LOG_PARTITIONS, NAMES, Log, log_of, write
-from bench.plain import decoded, whole_batches
-from bench.same import differences
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets_log import Commit, decode
+from testing.bench import pipeline
+from testing.bench.errors import BenchError, WrongCount
+from testing.bench.logs import LEAST_RECORDS, LOG_PARTITIONS, NAMES, Log, log_of, write
+from testing.bench.plain import decoded, whole_batches
+from testing.bench.same import differences
 
 # In a process of its own: each log has a Spark of its own, and a process can have but one at a time.
 _PROGRAM = """
 import json
-from bench import pipeline
-from bench.logs import LEAST_RECORDS, log_of
+from testing.bench import pipeline
+from testing.bench.logs import LEAST_RECORDS, log_of
 log = log_of("compacted", LEAST_RECORDS)
 with pipeline.filled(log, LEAST_RECORDS) as filled:
     times = pipeline.measure(filled)

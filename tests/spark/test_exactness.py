@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from faults.offsets_log import read
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets_log import Commit, StateRecord
 from group_hygiene.pipeline.ingest.reading import Choices, ingest
 from group_hygiene.pipeline.tables import ACTIVITY
-from sandbox.kafka import KafkaCluster
+from testing.faults.offsets_log import read
+from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at
 from tests.kafka.members import SilentShareMember, StreamsMember, part
 from tests.kafka.offsets_topic import generated

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from sandbox.spark.jars import jars
+from testing.sandbox.spark.jars import jars
 from tests.cli.test_gitops_check import GITOPS, ROOT, commands
 from tests.spark.histories import Bronze, Event, classic, commit, moment
 from tests.spark.test_looking_back import DAY, SECONDS

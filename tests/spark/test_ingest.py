@@ -17,7 +17,6 @@ from delta import DeltaTable
 from deltalake import DeltaTable as Deltalake
 from pyspark.sql import SparkSession
 
-from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
 from group_hygiene.errors import Halted, HygieneError, PipelineError
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.offsets_topic import LogBounds, read_log_bounds
@@ -29,8 +28,9 @@ from group_hygiene.pipeline.ingest.task import Range, Sink
 from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, RECORDS
 from group_hygiene.spec.client_settings import Settings
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.faults.offsets_log import TOPIC, Rows, ends, expected, read, write
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, soon
 from tests.spark.bronze import coverage, covered, tables
 from tests.spark.conftest import FEW_PARTITIONS

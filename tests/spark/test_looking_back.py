@@ -24,7 +24,7 @@ from group_hygiene.errors import HygieneError
 from group_hygiene.observe.findings import printable
 from group_hygiene.pipeline.backtest.run import backtest as run
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
-from sandbox.spark.jars import jars
+from testing.sandbox.spark.jars import jars
 from tests.findings import HOSTILE
 from tests.spark.histories import Bronze, classic, commit, moment
 

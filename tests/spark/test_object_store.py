@@ -17,9 +17,9 @@ from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.process.egress import parse_egress
 from group_hygiene.spec.connection import ActivitySpec, SecretName
 from group_hygiene.spec.storage import read_store
-from sandbox.kafka import KafkaCluster
-from sandbox.s3 import Bucket, S3Store
-from sandbox.spark.jars import jars_of_the_image
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.s3 import Bucket, S3Store
+from testing.sandbox.spark.jars import jars_of_the_image
 from tests import stored
 from tests.kafka.makers import Maker, at
 from tests.leaks import leaks

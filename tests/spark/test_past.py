@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from bench.lives import AFTER_DAYS, RULE, Rule
-from bench.past import LOG_PARTITIONS, Past, write_past
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES
+from testing.bench.lives import AFTER_DAYS, RULE, Rule
+from testing.bench.past import LOG_PARTITIONS, Past, write_past
 from tests.spark.bronze import all_rows
 
 GROUPS, DAYS = 1_000, 30

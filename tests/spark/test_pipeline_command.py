@@ -18,13 +18,13 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from faults.offsets_log import expected, read
 from group_hygiene.cli import main
-from sandbox.kafka import KafkaCluster, Security
-from sandbox.kafka.security import format_jaas
-from sandbox.ports import Ports
-from sandbox.spark.jars import jars
-from sandbox.waiting import wait_for
+from testing.faults.offsets_log import expected, read
+from testing.sandbox.kafka import KafkaCluster, Security
+from testing.sandbox.kafka.security import format_jaas
+from testing.sandbox.ports import Ports
+from testing.sandbox.spark.jars import jars
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at
 from tests.leaks import leaks
 from tests.spark.bronze import tables

@@ -13,7 +13,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
-from faults.offsets_log import TOPIC, ends
 from group_hygiene.errors import Halted
 from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.kafka.client import Client, connect
@@ -25,8 +24,9 @@ from group_hygiene.model.groups import Partition
 from group_hygiene.pipeline.ingest.reading import Choices, ingest
 from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.connection import ActivitySpec
-from sandbox.kafka import KafkaCluster
-from sandbox.waiting import wait_for
+from testing.faults.offsets_log import TOPIC, ends
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, alert, verdicts
 from tests.spark.bronze import coverage, covered

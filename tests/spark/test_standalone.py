@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from faults.ingest_tables import covered_by, differences
-from faults.offsets_log import ends
-from sandbox.kafka import KafkaCluster
-from sandbox.s3 import S3Store
-from sandbox.spark.cluster import SparkCluster
-from sandbox.spark.event_log import SETTINGS, tasks_by_executor
-from sandbox.spark.jars import jars, jars_of_the_image
+from testing.faults.ingest_tables import covered_by, differences
+from testing.faults.offsets_log import ends
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.s3 import S3Store
+from testing.sandbox.spark.cluster import SparkCluster
+from testing.sandbox.spark.event_log import SETTINGS, tasks_by_executor
+from testing.sandbox.spark.jars import jars, jars_of_the_image
 from tests import stored
 from tests.kafka.makers import Maker, at
 from tests.spark.conftest import FEW_PARTITIONS

@@ -16,16 +16,16 @@ import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from bench.backtest import Known, differences, policy
-from bench.past import write_past
 from group_hygiene.cli.backtests import _document
 from group_hygiene.pipeline.backtest.replay import Trial
 from group_hygiene.pipeline.backtest.run import Terms, backtest
 from group_hygiene.pipeline.backtest.tally import SCHEMA, OnTrial, Regret, Row, Sums, counted
 from group_hygiene.spec.fields import timestamp
 from group_hygiene.spec.policy import parse_policy
-from sandbox.spark.event_log import SETTINGS, tasks_by_executor
-from sandbox.spark.jars import jars
+from testing.bench.backtest import Known, differences, policy
+from testing.bench.past import write_past
+from testing.sandbox.spark.event_log import SETTINGS, tasks_by_executor
+from testing.sandbox.spark.jars import jars
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EXECUTORS = 4

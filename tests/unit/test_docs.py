@@ -180,7 +180,7 @@ def test_each_fault_that_safety_names_exists() -> None:
         for text in re.findall(r"faults? ((?:`[a-z-]+`(?:, )?)+)", _promises())
         for name in re.findall("`([^`]+)`", text)
     }
-    there = "\n".join(file.read_text() for file in (ROOT / "faults").glob("*.py"))
+    there = "\n".join(file.read_text() for file in (ROOT / "testing" / "faults").glob("*.py"))
     assert named
     assert {name for name in named if f"def {name.replace('-', '_')}(" not in there} == set()
 
@@ -221,7 +221,7 @@ def test_doctor_of_a_connection_runs_in_the_pod(page: str) -> None:
 def test_the_readme_quotes_the_bench() -> None:
     """Its figures of a broker are those of the last run that is stored, rounded."""
     text = " ".join((ROOT / "README.md").read_text().split())
-    result = json.loads((ROOT / "bench" / "results" / "broker.json").read_text())["result"]
+    result = json.loads((ROOT / "testing" / "bench" / "results" / "broker.json").read_text())["result"]
     most, after = result["groups"]["500000"], result["after_clean_up"]
     for quoted in (
         f"hold {most['heap_mb'] / 1024:.1f} GB of its heap ({result['bytes_per_group'] / 1000:.1f} KB each)",

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from faults import reckless
-from faults.guards import GUARDS
-from faults.steps import STATUS, STEPS
+from testing.faults import reckless
+from testing.faults.guards import GUARDS
+from testing.faults.steps import STATUS, STEPS
 
 
 def _taken_out(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> list[tuple[Any, str]]:

@@ -32,8 +32,8 @@ def _steps(folder: Path, lock: str) -> subprocess.CompletedProcess[str]:
     images = folder / "source" / "deploy" / "images"
     shutil.copytree(IMAGES, images)
     (images / "jars.lock").write_text(lock)
-    (folder / "source" / "sandbox" / "spark").mkdir(parents=True)
-    shutil.copy(ROOT / "sandbox" / "spark" / "pom.xml", folder / "source" / "sandbox" / "spark")
+    (folder / "source" / "testing" / "sandbox" / "spark").mkdir(parents=True)
+    shutil.copy(ROOT / "testing" / "sandbox" / "spark" / "pom.xml", folder / "source" / "testing" / "sandbox" / "spark")
     for (name, version), content in _JARS.items():
         file = folder / "downloads" / name / version / f"{name}-{version}.jar"
         file.parent.mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_other_jars_end_the_build(tmp_path: Path, locked: dict[tuple[str, str], 
 def test_the_lock_has_the_versions_of_the_poms() -> None:
     """Each dependency that they name; `make lock` writes it."""
     locked = set(re.findall(r"^\w{64}  (\S+)\.jar$", (IMAGES / "jars.lock").read_text(), re.MULTILINE))
-    for pom in (ROOT / "sandbox" / "spark" / "pom.xml", IMAGES / "object-stores.xml"):
+    for pom in (ROOT / "testing" / "sandbox" / "spark" / "pom.xml", IMAGES / "object-stores.xml"):
         text = pom.read_text().partition("<build>")[0]
         versions = dict(re.findall(r"<(\w+\.version)>(.*?)</", text))
         named = re.findall(r"<artifactId>([\w.-]+)</artifactId><version>\$\{(.*?)\}", text)
@@ -89,7 +89,10 @@ def test_the_lock_has_the_versions_of_the_poms() -> None:
 
 def test_maven_refuses_wrong_checksums_everywhere() -> None:
     """Without -C, Maven 3 only warns."""
-    for file in (ROOT / "sandbox" / "spark" / "jars.py", ROOT / "sandbox" / "kafka" / "jars.py"):
+    for file in (
+        ROOT / "testing" / "sandbox" / "spark" / "jars.py",
+        ROOT / "testing" / "sandbox" / "kafka" / "jars.py",
+    ):
         assert '"-C"' in file.read_text()
 
 

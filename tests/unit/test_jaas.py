@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.client_settings import LOGIN_MODULES, Mechanism, parse_jaas
-from sandbox.kafka.security import format_jaas
+from testing.sandbox.kafka.security import format_jaas
 
 MODULE = LOGIN_MODULES[Mechanism.PLAIN]
 # [text, options], the answer of JaasContext.loadClientContext of Kafka 4.4.0 on Java 17: null = it is refused, or of

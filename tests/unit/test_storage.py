@@ -18,7 +18,7 @@ from group_hygiene.model.reasons import Refusal
 from group_hygiene.process.egress import Egress, parse_egress
 from group_hygiene.spec.connection import ActivitySpec, SecretName
 from group_hygiene.spec.storage import Allowed, Store, parse_grant, read_store
-from sandbox.kafka.tls import Authority
+from testing.sandbox.kafka.tls import Authority
 from tests.receiving import Receiver
 from tests.warehouse import Warehouse, idle
 

@@ -19,7 +19,7 @@ from group_hygiene.controller.statuses import Unserved
 from group_hygiene.errors import ApiError
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.fields import timestamp
-from sandbox.waiting import wait_for
+from testing.sandbox.waiting import wait_for
 
 
 class _Writer:

@@ -24,7 +24,7 @@ from group_hygiene.cli import main
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "group-hygiene"
-OPERATOR, SANDBOX = ROOT / "operator" / "group_hygiene", ROOT / "sandbox"
+OPERATOR, SANDBOX = ROOT / "operator" / "group_hygiene", ROOT / "testing" / "sandbox"
 GENERATED = {f"docs/{name}" for name in pages()}
 # Longer than this, a page is shortened. References are searched, not read: the generated ones, and these.
 LONGEST_PAGE = 1_500

@@ -17,9 +17,9 @@ import yaml
 from readme_renderer import markdown
 from trove_classifiers import classifiers
 
-from sandbox.actionlint import lint
-from sandbox.helm import helm, program
-from sandbox.node.requirements import PACKAGES
+from testing.sandbox.actionlint import lint
+from testing.sandbox.helm import helm, program
+from testing.sandbox.node.requirements import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 HOME_URL = "https://docs.example.com/group-hygiene"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from worlds import configurations
-from worlds.table import SMOKE, WORLDS
-from worlds.world import Refuses, World
+from testing.worlds import configurations
+from testing.worlds.table import SMOKE, WORLDS
+from testing.worlds.world import Refuses, World
 
 _REFUSING = [world for world in WORLDS if isinstance(world.expected, Refuses)]
 
@@ -36,7 +36,7 @@ def test_a_refusal_has_a_reason(world: World) -> None:
 
 
 def test_a_setting_is_in_worlds_or_elsewhere() -> None:
-    """Not both; and the generated part of the file is that of today (python -m worlds.configurations)."""
+    """Not both; and the generated part of the file is that of today (python -m testing.worlds.configurations)."""
     text = configurations.FILE.read_text()
     assert configurations.generated(text) == text
     assert yaml.safe_load(text)["worlds"] == configurations.in_worlds()

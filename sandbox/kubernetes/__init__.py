@@ -1,5 +1,0 @@
-"""A real Kubernetes API server: kube-apiserver and etcd, built from the go.mod in this folder."""
-
-from sandbox.kubernetes.apiserver import ApiServer
-
-__all__ = ["ApiServer"]
