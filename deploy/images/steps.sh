@@ -75,7 +75,7 @@ case ${1:-} in
     # As an argument: MAVEN_ARGS is read by Maven 3.9 and later, and Debian 12 has 3.8.
     settings=''
     [ ! -s "$secrets/maven" ] || settings="-s $secrets/maven"
-    for file in "$source/sandbox/spark/pom.xml" "$here/object-stores.xml"; do
+    for file in "$source/testing/sandbox/spark/pom.xml" "$here/object-stores.xml"; do
       # shellcheck disable=SC2086  # none, or two words
       # -C: Maven 3 only warns of a wrong checksum.
       mvn -B -C -ntp -q $settings -f "$file" dependency:copy-dependencies -Dmdep.useRepositoryLayout=true -DoutputDirectory="$work"
