@@ -158,7 +158,8 @@ class Link:
         """
         if full or not self._features:
             self._features = kafka_cluster.features(context.client)
-        connection, groups = context.connection, observation.all_groups
+        connection, changed = context.connection, observation.conditions.other_cluster
+        groups = observation.all_groups if changed is None else None
         compared = full and groups is not None and observation.snapshot.complete
         journal, contents, ledger = context.journal, context.journal.contents, None
         if journal.exists or journal.problem is not None:
@@ -176,7 +177,7 @@ class Link:
             features=self._features,
             retention=context.memory.retention,
             all_groups=groups,
-            problem=self.memory.other_cluster(observation.snapshot.cluster.id),
+            problem=changed,
             ledger=ledger,
             has_activity=connection.activity is not None,
             attests=connection.topics_attested,
