@@ -366,5 +366,8 @@ class Keeps(_InTurns):
 
 
 def _edition(each: Keeping) -> tuple[Any, ...]:
-    connection = each.granted.connection
-    return each.obj["metadata"]["generation"], connection.uid, connection.generation, each.granted.grant
+    """Of the object, and of what the connection grants its namespace. Equal after the connection is parsed again."""
+    connection, grant = each.granted.connection, each.granted.grant
+    entries = () if grant is None else grant.entries or ()
+    given = tuple((entry.rights, entry.groups.sources) for entry in entries)
+    return each.obj["metadata"]["generation"], connection.uid, connection.generation, given
