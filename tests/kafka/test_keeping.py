@@ -19,6 +19,7 @@ from group_hygiene.engine import context, marks
 from group_hygiene.engine.context import Observation
 from group_hygiene.engine.executor import Executor
 from group_hygiene.engine.plan import Plan
+from group_hygiene.engine.recovery import LedgerNeed
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Mark, OutcomeType, Removal
@@ -236,6 +237,33 @@ def test_a_deleted_group_that_exists_again_is_not_kept(
     restored = replace_entry(deleted, id="id-2", what=OutcomeType.RESTORED, at=now + timedelta(seconds=2))
     assert executor.record([restored]) is None
     assert kept(scene, keep) == {group: ""}
+
+
+def test_an_object_that_an_edit_ended_protects_nothing(scene: Scene, client: Client, make: Maker) -> None:
+    """Its status says so at once; before, the request in the ledger lasted as long as it had been written for."""
+    names, now = (make.name("a"), make.name("b")), scene.clock.now()
+    keep = GroupKeep("team-a", "k", "uid", names, "needed", now + DAY)
+    other = GroupKeep("team-a", "other", "uid-2", names[:1], "needed", None)
+    for each in (keep, other):
+        kept(scene, each)
+    over = replace(keep, until=now - DAY)
+
+    def result(refusal: Refusal | None = None, ahead: float = 0) -> str:
+        scene.clock.moved = timedelta(hours=ahead)
+        found = marks.keep_groups(Executor(scene.context, Guard(lambda: refusal)), over, False)
+        scene.clock.moved = timedelta()
+        assert isinstance(found, Refusal)
+        return found.reason
+
+    def left() -> list[str]:
+        contents = Scene(client, ledger=scene.ledger, need=LedgerNeed.SHOW).context.journal.contents
+        return sorted(source for by_source in contents.object_keeps.values() for source in by_source)
+
+    both = sorted([keep.source, keep.source, other.source])
+    assert (result(Refusal(reasons.POLICY_CHANGED, "edited again")), left()) == (reasons.POLICY_CHANGED, both)
+    assert (result(ahead=1), left()) == (reasons.CLOCK_SKEW, both)
+    assert (result(), left()) == (reasons.KEEP_ENDED, [other.source])
+    assert (result(), left()) == (reasons.KEEP_ENDED, [other.source])
 
 
 def test_a_group_that_is_asked_for_again(scene: Scene, make: Maker) -> None:

@@ -167,7 +167,9 @@ def keep_groups(
     context = executor.context
     contents, now = context.journal.contents, context.clock.now()
     if keep.until is not None and keep.until <= now:
-        return Refusal(reasons.KEEP_ENDED, f"until is over: {timestamp(keep.until)}")
+        return _end_requests(executor, keep, now) or Refusal(
+            reasons.KEEP_ENDED, f"until is over: {timestamp(keep.until)}"
+        )
     granted = [name for name in keep.groups if keep.granted(name)]
     requests, by = {}, f"GroupKeep {keep.namespace}/{keep.name}"
     for name in granted:
@@ -233,6 +235,24 @@ def keep_groups(
         return replace(found_now, unchanged_since=since, idle_since=idle, client=client)
 
     return [refused.get(name) or result(name) for name in keep.groups]
+
+
+def _end_requests(executor: Executor, keep: GroupKeep, now: datetime) -> Refusal | None:
+    """End the requests of a GroupKeep that is over, which last longer if its `until` was edited; why they stay.
+
+    Only by a clock with which the broker's agrees.
+    """
+    journal = executor.context.journal
+    of_keep = [by[keep.source] for by in journal.contents.object_keeps.values() if keep.source in by]
+    ended = [Removal(request.key) for request in of_keep if request.until > now]
+    if not ended:
+        return None
+    deadline = executor.context.deadline()
+    problem = executor.refusal(deadline, Moment.REQUEST)
+    if problem is None:
+        time = executor.broker_time(deadline)
+        problem = time if isinstance(time, Refusal) else journal.skew(now)
+    return problem or executor.record(ended, deadline)
 
 
 def _note_deletions(executor: Executor, keep: GroupKeep, absent: Collection[str]) -> Refusal | None:
