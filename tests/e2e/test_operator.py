@@ -517,10 +517,10 @@ def test_200_policies_share_one_list_per_scan(world: World, operator: RunningOpe
 
 
 @pytest.mark.slow
-def test_another_cluster_under_the_same_address_stops_deletion(
+def test_another_cluster_under_the_same_address_stops_policies(
     world: World, kafka: KafkaCluster, secure_kafka: KafkaCluster, groups: Groups
 ) -> None:
-    """A connection that leads to another cluster than before deletes nothing until somebody confirms."""
+    """A connection that leads to another cluster than before deletes and shows nothing until somebody confirms."""
     namespace = world.namespace("swapped")
     world.apply(connection(namespace, secure_kafka.plaintext_bootstrap))
     world.wait_ready("kconn", namespace, "main", "Connected")
@@ -528,15 +528,20 @@ def test_another_cluster_under_the_same_address_stops_deletion(
     groups.produce(topic)
     groups.abandoned("swapped-old", topic)
     groups.produce(topic)
+    before = world.get("kconn", namespace, "main")["status"]
+    match = {"groups": ["swapped-*"]}
     world.apply(
         connection(namespace, kafka.bootstrap_servers),
-        policy(namespace, "p", match={"groups": ["swapped-*"]}, mode="Enforce", delete={"maxPercent": 100}),
+        policy(namespace, "p", match=match, mode="Enforce", delete={"maxPercent": 100}),
+        policy(namespace, "dry", match=match),
+        policy(namespace, "alert", match=match, action="Alert", when=None),
     )
     world.wait_ready("kconn", namespace, "main", "ClusterChanged")
-    blocked = wait_for(
-        lambda: (c := world.condition("kgp", namespace, "p", "DeletionBlocked")) and c["status"] == "True" and c
-    )
-    assert blocked["reason"] == "ClusterChanged"
+    for name in ("p", "dry", "alert"):
+        world.wait_ready("kgp", namespace, name, "ClusterChanged")
+        assert not {"groups", "sample"} & world.get("kgp", namespace, name)["status"].keys()
+    shown = world.get("kconn", namespace, "main")["status"]
+    assert (shown["clusterID"], shown["groups"]) == (before["clusterID"], before["groups"])
     assert "swapped-old" in groups.names()
     world.server.kubectl("delete", "kconn", "main", "-n", namespace)
     world.apply(connection(namespace, kafka.bootstrap_servers))

@@ -78,7 +78,7 @@ def test_a_keep_tells_of_the_last_use(scene: Scene, pipeline: Pipeline, make: Ma
     keep = GroupKeep("kafka", "k", "uid", (old, unknown, back), "needed", None)
 
     def found() -> dict[str, tuple[datetime | None, str]]:
-        kept = marks.keep_groups(executor.Executor(scene.context, Guard()), keep, {}, False)
+        kept = marks.keep_groups(executor.Executor(scene.context, Guard()), keep, False)
         assert not isinstance(kept, Refusal), kept
         return {each.group: (each.idle_since, each.client) for each in kept}
 

@@ -19,11 +19,12 @@ from group_hygiene.engine import context, marks
 from group_hygiene.engine.context import Observation
 from group_hygiene.engine.executor import Executor
 from group_hygiene.engine.plan import Plan
-from group_hygiene.kafka.client import Deadline, connect
+from group_hygiene.engine.recovery import LedgerNeed
+from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Mark, OutcomeType, Removal
 from group_hygiene.model.evidence import Outcome
-from group_hygiene.model.group_keep import Deletions, DueReason, GroupKeep, KeptGroup
+from group_hygiene.model.group_keep import DueReason, GroupKeep, KeptGroup
 from group_hygiene.model.naming import message_shown
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.client_settings import Settings
@@ -40,7 +41,7 @@ DAY = timedelta(days=1)
 
 def kept(scene: Scene, keep: GroupKeep) -> dict[str, str]:
     """Group -> the reason of its result."""
-    found = marks.keep_groups(Executor(scene.context, Guard()), keep, {}, False)
+    found = marks.keep_groups(Executor(scene.context, Guard()), keep, False)
     assert not isinstance(found, Refusal), found
     return {each.group: each.reason for each in found}
 
@@ -68,7 +69,7 @@ def test_a_namespace_writes_so_much_in_an_hour(scene: Scene, make: Maker, monkey
 
     def edited(namespace: str, number: int) -> str:
         names = (make.name(f"{namespace}-{number}-a"), make.name(f"{namespace}-{number}-b"))
-        found = marks.keep_groups(executor, GroupKeep(namespace, "k", "uid", names, "needed", None), {}, False)
+        found = marks.keep_groups(executor, GroupKeep(namespace, "k", "uid", names, "needed", None), False)
         return found.reason if isinstance(found, Refusal) else ""
 
     assert [edited("team-a", number) for number in range(3)] == ["", "", reasons.TOO_MANY_CHANGES]
@@ -171,7 +172,7 @@ def test_a_mark_says_what_it_is_for(
     scene.context.journal.contents.apply([mark])
     keep = GroupKeep("team-a", "k", "uid", (group,), "needed", None)
     executor = Executor(scene.context, Guard())
-    found = marks.keep_groups(executor, keep, {}, False, {"marking": marking})
+    found = marks.keep_groups(executor, keep, False, {"marking": marking})
     assert not isinstance(found, Refusal), found
     assert [(each.due, each.due_reason, each.policy) for each in found] == [(now + DAY, reason, "")]
     scene.context.journal.contents.apply([Removal(mark.key)])
@@ -195,7 +196,7 @@ def test_a_mark_says_what_it_is_for(
 def test_a_deleted_group_says_how_it_comes_back(scene: Scene, name: str, restorable: bool, says: str) -> None:
     scene.context.journal.contents.apply([outcome(name)])
     keep = GroupKeep("team-a", "k", "uid", (name,), "needed", None, restorable=lambda _: restorable)
-    found = marks.keep_groups(Executor(scene.context, Guard()), keep, {}, False)
+    found = marks.keep_groups(Executor(scene.context, Guard()), keep, False)
     assert not isinstance(found, Refusal), found
     (of_name,) = found
     assert (of_name.protected, of_name.reason) == (False, reasons.ALREADY_DELETED)
@@ -212,6 +213,70 @@ def test_a_deleted_group_says_how_it_comes_back(scene: Scene, name: str, restora
     assert message_shown(whole) == whole
 
 
+@pytest.mark.parametrize("begun", [True, False], ids=["deletion-had-begun", "deleted-before"])
+@pytest.mark.parametrize("restarted", [True, False], ids=["restarted", "same-process"])
+def test_a_deleted_group_that_exists_again_is_not_kept(
+    scene: Scene, client: Client, make: Maker, begun: bool, restarted: bool
+) -> None:
+    """Whoever created it again, its offsets are gone: until a restore, or until it is asked for again."""
+    topic, group = make.topic(records=2), make.name()
+    keep, now = GroupKeep("team-a", "k", "uid", (group,), "needed", None), scene.clock.now()
+    deleted = replace_entry(outcome(group), at=now + timedelta(seconds=1), expires=now + DAY)
+    executor = Executor(scene.context, Guard())
+    if begun:
+        assert kept(scene, keep) == {group: reasons.GROUP_UNKNOWN}
+    assert executor.record([deleted]) is None
+    assert kept(scene, keep) == {group: reasons.ALREADY_DELETED}
+    make.abandoned(group, topic, commit=at(topic, 1))
+    if restarted:
+        scene = Scene(client, ledger=scene.ledger)
+        executor = Executor(scene.context, Guard())
+    assert [kept(scene, keep), kept(scene, keep)] == [{group: reasons.ALREADY_DELETED}] * 2
+    assert kept(scene, replace(keep, until=now + DAY)) == {group: reasons.ALREADY_DELETED}
+    assert kept(scene, replace(keep, uid="another")) == {group: ""}
+    restored = replace_entry(deleted, id="id-2", what=OutcomeType.RESTORED, at=now + timedelta(seconds=2))
+    assert executor.record([restored]) is None
+    assert kept(scene, keep) == {group: ""}
+
+
+def test_an_object_that_an_edit_ended_protects_nothing(scene: Scene, client: Client, make: Maker) -> None:
+    """Its status says so at once; before, the request in the ledger lasted as long as it had been written for."""
+    names, now = (make.name("a"), make.name("b")), scene.clock.now()
+    keep = GroupKeep("team-a", "k", "uid", names, "needed", now + DAY)
+    other = GroupKeep("team-a", "other", "uid-2", names[:1], "needed", None)
+    for each in (keep, other):
+        kept(scene, each)
+    over = replace(keep, until=now - DAY)
+
+    def result(refusal: Refusal | None = None, ahead: float = 0) -> str:
+        scene.clock.moved = timedelta(hours=ahead)
+        found = marks.keep_groups(Executor(scene.context, Guard(lambda: refusal)), over, False)
+        scene.clock.moved = timedelta()
+        assert isinstance(found, Refusal)
+        return found.reason
+
+    def left() -> list[str]:
+        contents = Scene(client, ledger=scene.ledger, need=LedgerNeed.SHOW).context.journal.contents
+        return sorted(source for by_source in contents.object_keeps.values() for source in by_source)
+
+    both = sorted([keep.source, keep.source, other.source])
+    assert (result(Refusal(reasons.POLICY_CHANGED, "edited again")), left()) == (reasons.POLICY_CHANGED, both)
+    assert (result(ahead=1), left()) == (reasons.CLOCK_SKEW, both)
+    assert (result(), left()) == (reasons.KEEP_ENDED, [other.source])
+    assert (result(), left()) == (reasons.KEEP_ENDED, [other.source])
+
+
+def test_a_group_that_is_asked_for_again(scene: Scene, make: Maker) -> None:
+    """An edit left it out in between: the user has seen that it was deleted, and that it exists again."""
+    topic, group = make.topic(records=2), make.name()
+    keep = GroupKeep("team-a", "k", "uid", (group,), "needed", None)
+    assert Executor(scene.context, Guard()).record([outcome(group)]) is None
+    assert kept(scene, keep) == {group: reasons.ALREADY_DELETED}
+    make.abandoned(group, topic, commit=at(topic, 1))
+    marks.withdraw(scene.context, {"uid": ()}, lambda _: True)
+    assert kept(scene, keep) == {group: ""}
+
+
 def test_a_group_shows_its_client_and_since_when_it_is_unchanged(scene: Scene, make: Maker) -> None:
     """Members now, without their hosts; of an Empty group since when scans found it so."""
     topic = make.topic(records=2)
@@ -221,7 +286,7 @@ def test_a_group_shows_its_client_and_since_when_it_is_unchanged(scene: Scene, m
     before = scene.clock.now()
     scene.observe(policy("*"))
     keep = GroupKeep("team-a", "both", "uid", (used, empty), "needed", None)
-    found = marks.keep_groups(Executor(scene.context, Guard()), keep, {}, False)
+    found = marks.keep_groups(Executor(scene.context, Guard()), keep, False)
     assert not isinstance(found, Refusal), found
     of_used, of_empty = found
     assert (of_used.state, of_used.unchanged_since, of_empty.client) == ("Stable", None, "")
@@ -261,10 +326,10 @@ class _Both:
     def delete(self, group: str, into: list[Outcome]) -> None:
         into += self.deleting.apply(replace(self.plan, actions=(group,)), self.observation)
 
-    def keep(self, group: str, earlier: dict[str, Deletions], into: list[KeptGroup]) -> None:
+    def keep(self, group: str, into: list[KeptGroup]) -> None:
         wanted = GroupKeep("kafka", "k", f"uid-{group}", (group,), "needed", None)
         executor = Executor(self.keeping.context, Guard())
-        found = marks.keep_groups(executor, wanted, earlier, False)
+        found = marks.keep_groups(executor, wanted, False)
         assert not isinstance(found, Refusal), found
         into += found
 
@@ -291,11 +356,8 @@ def test_no_order_of_both_keeps_and_deletes_a_group(both: _Both, number: int) ->
     order, group = ORDERS[number], both.plan.actions[number]
     deleter, keeper = both.steps
     outcomes, results = list[Outcome](), list[KeptGroup]()
-    earlier: dict[str, Deletions] = {}
     deleter.begin(lambda: both.delete(group, outcomes), AddPartitionsToTxnRequest, FetchRequest, DeleteGroupsRequest)
-    keeper.begin(
-        lambda: both.keep(group, earlier, results), AddPartitionsToTxnRequest, FetchRequest, DescribeGroupsRequest
-    )
+    keeper.begin(lambda: both.keep(group, results), AddPartitionsToTxnRequest, FetchRequest, DescribeGroupsRequest)
     for step in order:
         (keeper if step in _KEEPING else deleter).step()
     (of_deletion,), (of_keep,) = outcomes, results
@@ -306,6 +368,6 @@ def test_no_order_of_both_keeps_and_deletes_a_group(both: _Both, number: int) ->
     assert (of_deletion.kind is OutcomeType.DELETED) is is_deleted, of_deletion
     assert of_keep.protected is (not is_deleted and not in_doubt), of_keep
     # It asks again.
-    both.keep(group, earlier, again := list[KeptGroup]())
+    both.keep(group, again := list[KeptGroup]())
     assert [each.protected for each in again] == [not is_deleted]
     assert (group in both.make.groups()) is not is_deleted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ _CONNECTION = parse_connection(
 
 
 def _entry(name: str, namespace: str = "kafka", **spec: Any) -> AdmittedPolicy:
-    obj = policy_object(mode="Enforce", **spec)
+    obj = policy_object(**({"mode": "Enforce"} | spec))
     obj["metadata"] |= {"name": name, "uid": f"uid-{name}", "namespace": namespace}
     obj["spec"]["connectionRef"] = {"name": "main", "namespace": "kafka"}
     obj["status"] = {"lastMarkedTime": NOW.isoformat(), "lastMarkedConnection": "kafka/main"}
@@ -47,10 +47,11 @@ def _decide(
     due: list[AdmittedPolicy],
     groups: Mapping[str, list[str]],
     announced: Mapping[str, datetime] | None = None,
+    refusals: Sequence[Refusal] = (),
 ) -> list[Decision]:
     """groups: name of a policy -> the groups that it matches, each marked long enough ago. announced: by Events."""
     verdicts = {each.spec.key: Verdicts.of(map(match, groups[each.spec.name])) for each in due}
-    conditions = RunConditions(limits=Limits(50, 20), total=10)
+    conditions = RunConditions(limits=Limits(50, 20), total=10, refusals=refusals)
     observation = Observation(snapshot(), verdicts, conditions, Protections(), None)
     marks = {each.spec.uid: _marks(each.spec, *groups[each.spec.name]) for each in active}
     return decide(Due({}, active, due, full=False), observation, marks, announced or {}, NOW)
@@ -123,6 +124,26 @@ def test_the_same_groups_count_once() -> None:
     decisions = _decide([one, two], [one, two], {"one": ["a", "b"], "two": ["b"]})
     assert [_refusal(each) for each in decisions] == [None, None]
     assert [each.due for each in decisions] == [{"a", "b"}, {"b"}]
+
+
+@pytest.mark.parametrize("namespace", ["kafka", "team"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"mode": "Enforce"}, id="enforce"),
+        pytest.param({"mode": "DryRun"}, id="dry-run"),
+        pytest.param({"action": "Alert", "when": {}, "mode": "DryRun"}, id="alert"),
+    ],
+)
+def test_another_cluster_is_not_judged(spec: dict[str, Any], namespace: str) -> None:
+    """Whatever a policy does there: without a plan nothing of the scan is shown or reported, and no alert ends."""
+    why = Refusal(reasons.CLUSTER_CHANGED, "leads to cluster b, and not to a")
+    entry = _entry("one", namespace, **spec)
+    (decision,) = _decide([entry], [entry], {"one": ["a"]}, refusals=(Refusal(reasons.TOPICS_HIDDEN, "first"), why))
+    assert isinstance(decision.plan, Refusal)
+    assert decision.plan.reason == reasons.CLUSTER_CHANGED
+    assert ("cluster b" in decision.plan.message) == (namespace == "kafka")
+    assert not decision.due
 
 
 def test_an_error_in_one_decision_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,7 @@ fields: dict[Any, Any] = {
     "deadline": times,
     "expires": times,
     "marked_since": st.none() | times,
+    "after": st.none() | times,
     "generation": whole_numbers,
     "part": whole_numbers,
     "parts": whole_numbers,

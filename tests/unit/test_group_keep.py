@@ -13,7 +13,7 @@ from group_hygiene.engine.checks import needed
 from group_hygiene.engine.marks import keepers
 from group_hygiene.ledger.contents import Contents, encode_key, encode_value, group_of
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import KeepRequest
+from group_hygiene.model.entries import HistoryEntry, KeepRequest, OutcomeType
 from group_hygiene.model.group_keep import KeptGroup
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.observe.of_objects import build_keep_status
@@ -73,6 +73,52 @@ def test_a_program_without_sources_deletes_no_such_group() -> None:
     contents.take(encode_key(request().key), encode_value(request(source="")))
     assert list(contents.damaged) == ["g"]
     assert group_of(request().key) == "g"
+
+
+def ended(hours: float, what: OutcomeType = OutcomeType.DELETED, **changes: Any) -> HistoryEntry:
+    """What happened to the group, so many hours after the request."""
+    made = HistoryEntry(
+        group="g",
+        id=f"{what}-{hours}",
+        at=NOW + timedelta(hours=hours),
+        what=what,
+        reason="",
+        message="",
+        policy="kafka/p",
+        policy_uid="uid-p",
+        generation=1,
+        expires=NOW + timedelta(days=30),
+    )
+    return structs.replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    ("log", "after", "hours"),
+    [
+        pytest.param([], None, None, id="never-deleted"),
+        pytest.param([ended(-1)], -1, None, id="existed-again"),
+        pytest.param([ended(-1)], None, -1, id="did-not-exist"),
+        pytest.param([ended(1)], -1, 1, id="deletion-had-begun"),
+        pytest.param([ended(1, OutcomeType.OFFSETS_DELETED, topics=("t",))], None, 1, id="offsets"),
+        pytest.param([ended(1, OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED)], None, 1, id="in-part"),
+        pytest.param([ended(1, OutcomeType.NOT_DELETED)], None, None, id="not-deleted"),
+        pytest.param([ended(1), ended(2, OutcomeType.RESTORED)], None, None, id="restored"),
+        pytest.param([ended(2, OutcomeType.RESTORED), ended(1)], None, None, id="restored-and-settled-later"),
+        pytest.param([ended(1), ended(2, OutcomeType.RESTORED), ended(3)], None, 3, id="deleted-again"),
+        pytest.param([ended(2), ended(1, OutcomeType.RESTORED)], None, 2, id="an-earlier-one-was-restored"),
+    ],
+)
+def test_a_deletion_concerns_a_request_until_a_restore(
+    log: list[HistoryEntry], after: float | None, hours: float | None
+) -> None:
+    """By the ledger alone, so that a restart of the operator changes nothing."""
+    asked = structs.replace(request(), after=None if after is None else NOW + timedelta(hours=after))
+    contents = ledger(asked)
+    for each in log:
+        contents.take(encode_key(each.key), encode_value(each))
+    assert contents.lost(asked) == (None if hours is None else NOW + timedelta(hours=hours))
+    contents.forget_expired(NOW + timedelta(days=30))
+    assert (contents.lost(asked), contents.restores) == (None, {})
 
 
 @pytest.mark.parametrize(

@@ -72,20 +72,32 @@ class World:
         self.written.append(new)
         return True
 
-    def connection(self, name: str = "main", shown: str | None = None, **spec: Any) -> Connection:
+    def connection(self, name: str = "main", shown: str | None = None, generation: int = 1, **spec: Any) -> Connection:
         """A connection of the namespace kafka. shown: the id of the ledger in its status."""
-        obj = {"metadata": metadata("kafka", name), "spec": {"bootstrapServers": ["kafka:9092"], **spec}}
+        obj = {"metadata": metadata("kafka", name, generation), "spec": {"bootstrapServers": ["kafka:9092"], **spec}}
         obj |= {"status": {"ledger": {"id": shown}} if shown else {}}
         self.objects.put(CONNECTIONS, obj)
         return parse_connection(obj)
 
+    def parsed(self) -> Connection:
+        """The connection main, as a round finds it."""
+        obj = self.objects.get(CONNECTIONS, "kafka", "main")
+        assert obj is not None
+        return parse_connection(obj)
+
     def keep(
-        self, name: str, *groups: str, earlier: tuple[str, ...] = (), namespace: str = TEAM, connection: str = "main"
+        self,
+        name: str,
+        *groups: str,
+        earlier: tuple[str, ...] = (),
+        namespace: str = TEAM,
+        connection: str = "main",
+        generation: int = 1,
     ) -> None:
         """A GroupKeep, whose requests are in the ledger, also those for groups that it listed earlier."""
         reference = {"name": connection, "namespace": "kafka"}
         spec = {"connectionRef": reference, "groups": list(groups), "reason": "report"}
-        self.objects.put(KEEPS, {"kind": "GroupKeep", "metadata": metadata(namespace, name), "spec": spec})
+        self.objects.put(KEEPS, {"kind": "GroupKeep", "metadata": metadata(namespace, name, generation), "spec": spec})
         source, by = f"{namespace}/{name}/{name}", f"GroupKeep {namespace}/{name}"
         for group in groups + earlier:
             self.contents.apply(
@@ -110,8 +122,8 @@ class World:
         return ended
 
 
-def metadata(namespace: str, name: str) -> Object:
-    return {"namespace": namespace, "name": name, "uid": name, "generation": 1, "resourceVersion": "1"}
+def metadata(namespace: str, name: str, generation: int = 1) -> Object:
+    return {"namespace": namespace, "name": name, "uid": name, "generation": generation, "resourceVersion": "1"}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +167,7 @@ def test_one_connection_withdraws_no_request_of_another_one_of_its_ledger(
     """Statuses show the ledger before it was recreated for a while, each for its own."""
     world = World()
     connection = world.connection(shown=status)
-    confirmed = {"ledger": {"id": other["spec"]}} if "spec" in other else {}
+    confirmed: Object = {"ledger": {"id": other["spec"]}} if "spec" in other else {}
     world.connection("second", other.get("ledger"), **confirmed)
     world.keep("k", "g", namespace="kafka", connection="second")
     if owner is not None:
@@ -175,6 +187,35 @@ def test_a_group_that_cannot_be_read() -> None:
     assert (DENIED.code in row["message"], "9092" in row["message"]) == (True, False)
     assert {(each["type"], each["status"]) for each in status["conditions"]} >= {("Kept", "False"), ("Ready", "False")}
     assert keeps.seconds_to_wait() == 2
+
+
+@pytest.mark.parametrize("namespace", ["kafka", TEAM])
+def test_the_pauses_grow_until_an_edit(namespace: str) -> None:
+    """Each round parses the connection again; only an edit, of either object, or another grant begins again."""
+    world = World({})
+    connection, keeps, group = world.connection(access=[BY_NAME, BY_LABEL]), world.keeps(), "team-a-x"
+
+    def waits() -> list[float | None]:
+        found = list[float | None]()
+        for _ in range(3):
+            keeps.run(world.context(connection), keeps.due(world.parsed()), lambda _: GUARD, [])
+            found.append(keeps.seconds_to_wait())
+            world.clock.seconds += found[-1] or 0
+        return found
+
+    world.keep("k", group, namespace=namespace)
+    assert waits() == [2, 4, 8]
+    assert waits() == [16, 32, 60]
+    world.clock.seconds -= 59
+    assert keeps.due(world.parsed()) == []
+    world.keep("k", group, namespace=namespace, generation=2)
+    assert waits() == [2, 4, 8]
+    world.connection(access=[BY_NAME], generation=2)
+    assert waits() == [2, 4, 8]
+    world.connection(access=[BY_NAME, BY_LABEL], generation=2)
+    world.labels = {"legacy": "yes"}
+    world.clock.seconds += 30
+    assert waits()[0] == (2 if namespace == TEAM else 16)
 
 
 def test_those_that_had_no_time_have_their_turn_in_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:

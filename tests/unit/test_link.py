@@ -46,6 +46,45 @@ def test_the_spec_says_which_cluster_it_is() -> None:
     assert link.memory.cluster_id == "new"
 
 
+@pytest.mark.parametrize(
+    ("status", "answers", "expected"),
+    [
+        pytest.param({}, None, None, id="nothing-known"),
+        pytest.param({}, "reached", None, id="another-cluster-answered"),
+        pytest.param({}, "typed", "typed", id="it-answered"),
+        pytest.param({"clusterID": "reached"}, "reached", "reached", id="another-cluster-in-the-status"),
+        pytest.param({"clusterID": "earlier"}, "reached", "earlier", id="the-cluster-of-before"),
+        pytest.param({"clusterID": "earlier"}, "typed", "typed", id="it-answered-later"),
+    ],
+)
+def test_a_cluster_that_the_spec_no_longer_names_binds_no_more(
+    status: dict[str, str], answers: str | None, expected: str | None
+) -> None:
+    """It may have been mistyped. What answered, or answered before, stays, also if another cluster answers later."""
+    link = Link("kafka", cast(Api, None), "an-id", Allowed())
+    link.follow(a_connection(spec={"clusterID": "typed"}, **status))
+    if answers is not None:
+        link.memory.note_cluster(answers)
+    link.follow(a_connection(spec={"clusterID": "typed"}, **status))
+    link.memory.note_cluster("later")
+    assert link.memory.cluster_id == "typed"
+    link.follow(a_connection(spec={}, **status))
+    assert link.memory.cluster_id == expected
+
+
+def test_an_answer_counts_again_without_the_cluster_of_the_spec() -> None:
+    """Before the status has it."""
+    link = Link("kafka", cast(Api, None), "an-id", Allowed())
+    link.follow(a_connection(spec={}))
+    link.memory.note_cluster("reached")
+    link.follow(a_connection(spec={"clusterID": "typed"}))
+    link.forget()
+    link.follow(a_connection(spec={"clusterID": "typed"}))
+    assert link.memory.cluster_id == "typed"
+    link.follow(a_connection(spec={}))
+    assert link.memory.cluster_id == "reached"
+
+
 @pytest.mark.parametrize("spec", [None, "main", ["main"], {"clusterID": 7}])
 def test_a_spec_of_any_shape_says_nothing(spec: Any) -> None:
     link = Link("kafka", cast(Api, None), "an-id", Allowed())

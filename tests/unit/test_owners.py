@@ -8,7 +8,7 @@ import shlex
 import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import product
 from typing import Any
 
@@ -208,7 +208,6 @@ def test_messages_have_an_object_that_keeps_the_groups() -> None:
         "pay $(x)",
     )
     assert created["spec"]["connectionRef"] == {"name": "main", "namespace": "kafka"}
-    assert created["spec"]["until"] == timestamp(NOW + timedelta(days=30))
     (labelled,) = json.loads(body(ReceiverKind.ALERTMANAGER, [item], NOW))
     slack = html.unescape(json.loads(body(ReceiverKind.SLACK, [item], NOW))["text"])
     for text in (labelled["annotations"]["description"], slack.partition("```")[2].strip("`\n")):
@@ -219,6 +218,19 @@ def test_messages_have_an_object_that_keeps_the_groups() -> None:
     unsafe = replace(item, groups={"pay $(x)": ""})
     for kind in (ReceiverKind.ALERTMANAGER, ReceiverKind.SLACK):
         assert "kubectl" not in body(kind, [unsafe], NOW).decode()
+
+
+@pytest.mark.parametrize("age", [timedelta(), timedelta(days=200)], ids=["new", "old"])
+@pytest.mark.parametrize("hour", [0, 12, 23])
+def test_the_object_keeps_the_groups_for_30_days_from_the_message(age: timedelta, hour: int) -> None:
+    """However old the alert is. A message that is sent again later has the same id."""
+    item, now = replace(ITEM, keepable=KEEPABLE, groups={"pay-1": ""}, since=NOW - age), NOW.replace(hour=hour)
+    first, later = (json.loads(body(ReceiverKind.WEBHOOK, [item], now + timedelta(days=days))) for days in (0, 2))
+    until = datetime.fromisoformat(first["alerts"][0]["keepObject"]["spec"]["until"])
+    assert timedelta(days=30) <= until - now <= timedelta(days=31)
+    assert first["id"] == later["id"]
+    for kind in (ReceiverKind.SLACK, ReceiverKind.ALERTMANAGER):
+        assert timestamp(until) in body(kind, [item], now).decode()
 
 
 @pytest.mark.parametrize(

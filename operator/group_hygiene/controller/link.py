@@ -49,6 +49,9 @@ class Link:
         self._intake = Intake(namespace, _turns)
         self.memory = context.Memory()
         self.uid: str | None = None
+        # `clusterID` of the spec; and the cluster without it, by the status or an answer.
+        self._pinned: str | None = None
+        self._found_cluster: str | None = None
 
     def follow(self, obj: Object | None) -> None:
         """obj: the current KafkaConnection; None = there is none. Forgets an earlier one of that name."""
@@ -57,10 +60,21 @@ class Link:
             self.uid = uid
             self.close()
             self.memory = context.Memory()
+            self._pinned = self._found_cluster = None
         if obj is not None:
-            # The spec may be edited; and the object that was read first may have lacked the status.
-            pinned = cluster_of({"spec": obj["spec"]})
-            self.memory.cluster_id = pinned or self.memory.cluster_id or cluster_of(obj)
+            self.memory.cluster_id = self._cluster(obj)
+
+    def _cluster(self, obj: Object) -> str | None:
+        """The id of the cluster that the connection must lead to. None = that of the first answer.
+
+        The spec may be edited: a `clusterID` that is taken away binds no more, unless that cluster has answered.
+        """
+        if self._pinned is None or self._pinned == self.memory.answered_last:
+            self._found_cluster = self.memory.cluster_id
+        # The object that was read first may have lacked the status.
+        self._found_cluster = self._found_cluster or cluster_of({"status": obj.get("status")})
+        self._pinned = cluster_of({"spec": obj["spec"]})
+        return self._pinned or self._found_cluster
 
     def connect(self, connection: Connection) -> kafka_client.Client:
         """The client; a new one if settings changed. Reads Secrets each time, so the next run uses a changed one."""
@@ -158,7 +172,8 @@ class Link:
         """
         if full or not self._features:
             self._features = kafka_cluster.features(context.client)
-        connection, groups = context.connection, observation.all_groups
+        connection, changed = context.connection, observation.conditions.other_cluster
+        groups = observation.all_groups if changed is None else None
         compared = full and groups is not None and observation.snapshot.complete
         journal, contents, ledger = context.journal, context.journal.contents, None
         if journal.exists or journal.problem is not None:
@@ -176,7 +191,7 @@ class Link:
             features=self._features,
             retention=context.memory.retention,
             all_groups=groups,
-            problem=self.memory.other_cluster(observation.snapshot.cluster.id),
+            problem=changed,
             ledger=ledger,
             has_activity=connection.activity is not None,
             attests=connection.topics_attested,

@@ -32,7 +32,7 @@ from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.groups import Snapshot
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.observe.alerts import AlertType, Situation, advance, assess, by_owner, of_owner
-from group_hygiene.observe.conditions import Status, redact_run
+from group_hygiene.observe.conditions import Status, redact_problem, redact_run
 from group_hygiene.observe.messages import Endpoint, read_endpoint
 from group_hygiene.observe.metrics import Metrics
 from group_hygiene.observe.of_objects import (
@@ -294,8 +294,13 @@ def decide(
 
     marks: policy uid -> group -> its mark. announced: policy uid -> the date of its newest mark in an Event. The
     connection's maxPercent limits the deletions of all its policies together. A policy that does not run now counts
-    with its marks; a suspended or refused one deletes nothing, nor does one outside of its windows.
+    with its marks; a suspended or refused one deletes nothing, nor does one outside of its windows. In another cluster
+    no policy is judged: its groups are neither shown nor reported, and end no mark or alert.
     """
+    changed = observation.conditions.other_cluster
+    if changed is not None:
+        why = {each.uid: redact_problem(changed, each.namespace, each.granted.connection.key) for each in due.policies}
+        return [Decision(each, why[each.uid], frozenset()) for each in due.policies]
     groups = {
         entry.spec.uid: frozenset(name for name, mark in marks.get(entry.spec.uid, {}).items() if mark.due <= now)
         for entry in due.active
@@ -419,7 +424,12 @@ class Policies:
         connection, started = context.connection, self._clock.monotonic()
         observation = scan.observe(context, [entry.spec for entry in due.policies], due.full)
         seconds = self._clock.monotonic() - started
-        self._services.metrics.scanned(connection.namespace, connection.name, seconds, observation.snapshot)
+        changed = observation.conditions.other_cluster
+        if changed is None:
+            self._services.metrics.scanned(connection.namespace, connection.name, seconds, observation.snapshot)
+        else:
+            failed = [entry.spec for entry in due.policies]
+            self._services.metrics.failed(connection.namespace, connection.name, changed.reason, failed)
         decisions = decide(due, observation, context.journal.contents.marks, self._announced, self._clock.now())
         deleted, unwritten, limits = 0, None, connection.limits
         wanted = {each.entry.uid: 0 if isinstance(each.plan, Refusal) else len(each.plan.actions) for each in decisions}
@@ -447,7 +457,7 @@ class Policies:
             # Expired entries of the ledger.
             swept = context.journal.sweep(self._clock.now())
             self._sweep_at = self._clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)
-        if any(_needs_programs(entry.spec) for entry in due.active):
+        if changed is None and any(_needs_programs(entry.spec) for entry in due.active):
             isolated(f"connection {connection.key}", uses.note_programs, context, observation)
         if unwritten is not None:
             raise unwritten

@@ -22,7 +22,7 @@ from group_hygiene.errors import HygieneError
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
-from group_hygiene.model.group_keep import Deletions, GroupKeep, KeptGroup
+from group_hygiene.model.group_keep import GroupKeep, KeptGroup
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.observe.conditions import connection_not_ready, redact_problem
 from group_hygiene.observe.of_objects import build_keep_status, build_restore_status, redact_results
@@ -251,8 +251,6 @@ class Keeps(_InTurns):
 
     def __init__(self, services: Services, writer: StatusWriter, namespace: str, name: str) -> None:
         super().__init__(services, writer, namespace, name)
-        # uid -> group -> its deletions before its request was written.
-        self._earlier: dict[str, dict[str, Deletions]] = {}
         # uid -> the groups that it asks for and may keep; None = not known.
         self._wanted: dict[str, frozenset[str] | None] = {}
         # uid -> a hash of the status that was written, without the conditions' times.
@@ -283,7 +281,7 @@ class Keeps(_InTurns):
                         keeping = replace(keeping, spec=replace(keeping.spec, restorable=restorable.matches))
                     found.append(keeping)
         self._turns.begin_round(self._wanted, {each.namespace for each in found})
-        for uid in (self._earlier.keys() | self._shown.keys()) - self._wanted.keys():
+        for uid in self._shown.keys() - self._wanted.keys():
             self._forget(uid)
         return [each for each in found if self._turns.is_due(each.uid, _edition(each))]
 
@@ -332,10 +330,10 @@ class Keeps(_InTurns):
                 return
             guard = guarding(each)
             with runs.about(keep=each.key):
-                executor, earlier = Executor(context, guard), self._earlier.setdefault(each.uid, {})
+                executor = Executor(context, guard)
                 ahead = not (self._services.objects.is_complete and self._services.api.serves_all)
                 what = f"a keep of connection {self._key}"
-                found = tried(what, marks.keep_groups, executor, each.spec, earlier, ahead, policies)
+                found = tried(what, marks.keep_groups, executor, each.spec, ahead, policies)
                 if guard.seconds_left() <= 0:
                     # The process that leads now reports the result.
                     return
@@ -347,7 +345,6 @@ class Keeps(_InTurns):
 
     def _forget(self, uid: str) -> None:
         self._turns.forget(uid)
-        self._earlier.pop(uid, None)
         self._shown.pop(uid, None)
 
     def _plan(self, each: Keeping, found: Sequence[KeptGroup] | Refusal) -> None:
@@ -369,5 +366,8 @@ class Keeps(_InTurns):
 
 
 def _edition(each: Keeping) -> tuple[Any, ...]:
-    connection = each.granted.connection
-    return each.obj["metadata"]["generation"], connection.uid, connection.generation, each.granted.grant
+    """Of the object, and of what the connection grants its namespace. Equal after the connection is parsed again."""
+    connection, grant = each.granted.connection, each.granted.grant
+    entries = () if grant is None else grant.entries or ()
+    given = tuple((entry.rights, entry.groups.sources) for entry in entries)
+    return each.obj["metadata"]["generation"], connection.uid, connection.generation, given

@@ -13,6 +13,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
+from msgspec import structs
+
 from group_hygiene.engine.context import Context
 from group_hygiene.engine.executor import Executor, Moment
 from group_hygiene.engine.plan import Plan
@@ -154,27 +156,31 @@ def effect_of_deletion(contents: Contents, name: str, before: Deletions) -> str:
 def keep_groups(
     executor: Executor,
     keep: GroupKeep,
-    earlier: dict[str, Deletions],
     at_most_ahead: bool,
     policies: Mapping[str, Policy] = MappingProxyType({}),
 ) -> list[KeptGroup] | Refusal:
     """Write the requests of a GroupKeep that are missing or end soon, read them back, and find out how its groups are.
 
-    earlier: the deletions of groups before their requests were written, while an intent is open; changed here.
     at_most_ahead: no request is written further ahead than one without an end. policies: those that run, by uid.
     A Refusal: nothing was written.
     """
     context = executor.context
     contents, now = context.journal.contents, context.clock.now()
     if keep.until is not None and keep.until <= now:
-        return Refusal(reasons.KEEP_ENDED, f"until is over: {timestamp(keep.until)}")
+        return _end_requests(executor, keep, now) or Refusal(
+            reasons.KEEP_ENDED, f"until is over: {timestamp(keep.until)}"
+        )
     granted = [name for name in keep.groups if keep.granted(name)]
     requests, by = {}, f"GroupKeep {keep.namespace}/{keep.name}"
     for name in granted:
         known = contents.object_keeps.get(name, {}).get(keep.source)
         until = _until(keep, known, now, at_most_ahead)
         since = now if known is None else known.at
-        request = KeepRequest(group=name, until=until, why=keep.reason, by=by, at=since, source=keep.source)
+        # Later deletions concern the request, also one that had begun before.
+        after = contents.last_deletion(name) if known is None else known.after
+        request = KeepRequest(
+            group=name, until=until, why=keep.reason, by=by, at=since, source=keep.source, after=after
+        )
         if request != known:
             requests[name] = request
     new = [name for name in requests if keep.source not in contents.object_keeps.get(name, {})]
@@ -183,9 +189,6 @@ def keep_groups(
     too_many = new[max(0, REQUESTS_MAX - of_namespace) :]
     for name in too_many:
         del requests[name]
-    for name in new:
-        if name in requests:
-            earlier.setdefault(name, deletions_of(contents, name))
     if requests and keep.namespace != context.connection.namespace:
         exceeded = context.memory.allowance.take(keep.namespace, len(requests), context.clock.monotonic())
         if exceeded is not None:
@@ -203,6 +206,9 @@ def keep_groups(
     # After the requests were read back: from now on no deletion begins.
     asked = [name for name in granted if name not in too_many]
     found = kafka_groups.find_groups(context.client, asked, Deadline(context.connection.timeout.total_seconds()))
+    problem = _note_deletions(executor, keep, [name for name in asked if found[name] is None])
+    if problem is not None:
+        return problem
     over = f"the GroupKeeps of a namespace may keep {REQUESTS_MAX} groups of a connection"
     refused = {name: KeptGroup(name, False, reasons.TOO_MANY_KEEPS, over) for name in too_many}
     for name in set(keep.groups).difference(granted):
@@ -216,7 +222,7 @@ def keep_groups(
     seen = contents.seen.get(context.connection.uid, {})
 
     def result(name: str) -> KeptGroup:
-        found_now = _protected(context, keep, name, found[name], earlier, policies)
+        found_now = _protected(context, keep, name, found[name], policies)
         client = _client(contents.used_by.get(name), found[name], now)
         activity = context.memory.of_keeps.get(name)
         if activity is not None and not client:
@@ -229,6 +235,35 @@ def keep_groups(
         return replace(found_now, unchanged_since=since, idle_since=idle, client=client)
 
     return [refused.get(name) or result(name) for name in keep.groups]
+
+
+def _end_requests(executor: Executor, keep: GroupKeep, now: datetime) -> Refusal | None:
+    """End the requests of a GroupKeep that is over, which last longer if its `until` was edited; why they stay.
+
+    Only by a clock with which the broker's agrees.
+    """
+    journal = executor.context.journal
+    of_keep = [by[keep.source] for by in journal.contents.object_keeps.values() if keep.source in by]
+    ended = [Removal(request.key) for request in of_keep if request.until > now]
+    if not ended:
+        return None
+    deadline = executor.context.deadline()
+    problem = executor.refusal(deadline, Moment.REQUEST)
+    if problem is None:
+        time = executor.broker_time(deadline)
+        problem = time if isinstance(time, Refusal) else journal.skew(now)
+    return problem or executor.record(ended, deadline)
+
+
+def _note_deletions(executor: Executor, keep: GroupKeep, absent: Collection[str]) -> Refusal | None:
+    """Note in the requests of groups that were deleted before, and do not exist, that this deletion concerns them.
+
+    Else it would be `Kept` as soon as it is created again, without its offsets.
+    """
+    of_groups = executor.context.journal.contents.object_keeps
+    requests = [of_groups[name][keep.source] for name in absent if keep.source in of_groups.get(name, {})]
+    changed: list[Change] = [structs.replace(each, after=None) for each in requests if each.after is not None]
+    return executor.record(changed) if changed else None
 
 
 def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], knows: Callable[[str], bool]) -> None:
@@ -317,7 +352,6 @@ def _protected(
     keep: GroupKeep,
     name: str,
     found: Description | Fault | None,
-    earlier: dict[str, Deletions],
     policies: Mapping[str, Policy],
 ) -> KeptGroup:
     contents = context.journal.contents
@@ -340,7 +374,6 @@ def _protected(
     if name in contents.unresolved:
         text = "an earlier deletion was interrupted, and brokers may yet delete it; it is asked for again soon"
         return result(False, reasons.BEING_DELETED, text)
-    before = earlier.pop(name, None)
     deleted = contents.deletions.get(name)
     if found is None and deleted is not None:
         when = f"was deleted at {timestamp(deleted.at)}, with a backup until {timestamp(deleted.until)}"
@@ -349,8 +382,9 @@ def _protected(
         return result(False, reasons.GROUP_UNKNOWN, "there is no such group: a GroupKeep has exact ids, no patterns")
     if found is None:
         return result(True, reasons.GROUP_UNKNOWN, "there is no such group; the request protects it if it appears")
-    if before is not None and effect_of_deletion(contents, name, before):
-        text = "it or some of its offsets were deleted when the request was written"
+    lost = contents.lost(request)
+    if lost is not None:
+        text = f"it or some of its offsets were deleted at {timestamp(lost)}, and no restore brought them back"
         return result(False, reasons.ALREADY_DELETED, text, _how_to_restore(context, keep, name))
     if isinstance(found, Fault):
         # Its message may have addresses of brokers.

@@ -258,6 +258,11 @@ class RunConditions:
     announced: datetime | None = None
 
     @property
+    def other_cluster(self) -> Refusal | None:
+        """Why the scanned groups are not those of the connection's cluster; None = they are."""
+        return next((refusal for refusal in self.refusals if refusal.reason == reasons.CLUSTER_CHANGED), None)
+
+    @property
     def may_mark(self) -> bool:
         return not any(refusal.reason in _NO_MARKS for refusal in self.refusals)
 
@@ -418,7 +423,7 @@ def _mark_refusal(policy: Policy, verdict: Verdict | None, conditions: RunCondit
 
     Missing evidence ends no mark, and neither does a scan of another cluster.
     """
-    if any(refusal.reason == reasons.CLUSTER_CHANGED for refusal in conditions.refusals):
+    if conditions.other_cluster is not None:
         return None
     if not policy.action.changes:
         return Refusal(reasons.POLICY_CHANGED, "the policy deletes nothing any more")

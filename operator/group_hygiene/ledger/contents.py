@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 from msgspec import inspect
@@ -184,6 +184,15 @@ _PLACES = {
 }
 
 
+class Restore(NamedTuple):
+    """A restore of a group: its time, and until when the ledger has its outcome."""
+
+    at: datetime
+    until: datetime
+
+
+_NO_RESTORE = Restore(_FIRST, _FIRST)
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -201,7 +210,7 @@ class Contents:
     unfinished: group -> policy uid -> an interrupted deletion of offsets of topics, or with "" as the uid of the whole
     group, that did not delete everything; until a deletion succeeds. Some offsets of its backup may be gone.
     restored: id of a deletion whose own backup was restored -> when the restore's outcome expires. The deletion had
-    taken these offsets.
+    taken these offsets. restores: group -> its last restore that brought back offsets.
     contested: groups with an open intent that replaced one of another process: two processes delete them at once.
     damaged: group -> why an entry about it can't be read. hidden: the first offset of a batch of records that can't be
     read -> why. unreadable: the number of unreadable records and batches.
@@ -222,6 +231,7 @@ class Contents:
     unresolved: dict[str, HistoryEntry] = field(default_factory=dict)
     unfinished: dict[str, dict[str, HistoryEntry]] = field(default_factory=dict)
     restored: dict[str, datetime] = field(default_factory=dict)
+    restores: dict[str, Restore] = field(default_factory=dict)
     # Compaction may remove the replaced intent, but not within the seconds in which its process may act on it.
     contested: set[str] = field(default_factory=set, compare=False)
     damaged: dict[str, str] = field(default_factory=dict)
@@ -235,6 +245,18 @@ class Contents:
         if not others:
             return request
         return max((*others.values(), *([request] if request else [])), key=lambda each: each.until)
+
+    def last_deletion(self, group: str) -> datetime | None:
+        """When the group or some of its offsets were deleted last, also if that was interrupted; None = never."""
+        times = [each.at for each in self.offset_deletions.get(group, {}).values()]
+        times += [each.at for each in self.unfinished.get(group, {}).values()]
+        times += [self.deletions[group].at] if group in self.deletions else []
+        return max(times, default=None)
+
+    def lost(self, request: KeepRequest) -> datetime | None:
+        """The last deletion that concerns the request, if no restore brought the offsets back; None = there is none."""
+        last, restore = self.last_deletion(request.group), self.restores.get(request.group, _NO_RESTORE)
+        return last if last is not None and last > max(restore.at, request.after or _FIRST) else None
 
     @property
     def unreadable(self) -> int:
@@ -316,8 +338,10 @@ class Contents:
                     self.unresolved[group] = outcome
                 else:
                     self._resolve(group, outcome.id)
-            case OutcomeType.RESTORED if outcome.backup:
-                self.restored[outcome.backup] = outcome.expires
+            case OutcomeType.RESTORED:
+                if outcome.backup:
+                    self.restored[outcome.backup] = outcome.expires
+                self.restores[group] = max(Restore(outcome.at, outcome.expires), self.restores.get(group, _NO_RESTORE))
             case OutcomeType.DELETED:
                 self.unresolved.pop(group, None)
                 self.unfinished.pop(group, None)
@@ -351,14 +375,15 @@ class Contents:
         self.unresolved, self.unfinished = current(self.unresolved), nested(self.unfinished)
         self.deletions, self.offset_deletions = current(self.deletions), nested(self.offset_deletions)
         self.keeps, self.object_keeps = current(self.keeps), nested(self.object_keeps)
-        self.restored, self.alerts = current(self.restored), current(self.alerts)
+        self.restored, self.restores = current(self.restored), current(self.restores)
+        self.alerts = current(self.alerts)
 
 
 def _until(entry: object) -> datetime:
     """When an entry of `Contents` ends."""
     if isinstance(entry, datetime):
         return entry
-    until = entry.until if isinstance(entry, Deletion) else expires(entry)
+    until = entry.until if isinstance(entry, Deletion | Restore) else expires(entry)
     return datetime.max.replace(tzinfo=UTC) if until is None else until
 
 

@@ -205,6 +205,8 @@ class KeepRequest(Entry, frozen=True, kw_only=True, gc=False, tag="keep"):
 
     source: namespace/name/uid of the GroupKeep that asks for it; "" = a user, by a command. Each source has its own
     request for a group. A program that knows no sources finds it under a wrong key, so it deletes no such group.
+    after: of a GroupKeep, the last deletion of the group that does not concern it, as the group existed again; None =
+    there is none.
     """
 
     group: str
@@ -213,6 +215,7 @@ class KeepRequest(Entry, frozen=True, kw_only=True, gc=False, tag="keep"):
     by: str
     at: Time
     source: str = ""
+    after: Time | None = None
 
     @property
     def key(self) -> Key:

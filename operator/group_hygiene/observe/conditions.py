@@ -83,6 +83,7 @@ _TEXTS = {
     "KafkaConnection allow: none is deleted",
     reasons.CLUSTER_TOO_SMALL: "the cluster has fewer groups than limits.minGroups of the KafkaConnection allows",
     reasons.MEMORY_EXHAUSTED: "the operator has too little memory left for it: ask for fewer groups",
+    reasons.CLUSTER_CHANGED: "the connection leads to another Kafka cluster than before",
     reasons.TOPICS_HIDDEN: "committed offsets may be hidden: a permission is missing",
     reasons.TOPICS_UNKNOWN: "which topics exist, or whether all are visible, could not be read",
 }

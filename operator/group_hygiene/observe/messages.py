@@ -93,12 +93,15 @@ def body(kind: ReceiverKind, items: Sequence[Item], now: datetime) -> bytes:
     if kind is ReceiverKind.ALERTMANAGER:
         content: Any = [alert for item in items for alert in _alerts(item, now)]
     elif kind is ReceiverKind.SLACK:
-        content = {"text": "\n".join(map(_slack, items))}
+        content = {"text": "\n".join(_slack(item, now) for item in items)}
     else:
-        alerts = [_webhook_alert(item) for item in items]
+        alerts = [_webhook_alert(item, now) for item in items]
         # A hash of the content: a message that is sent again after a lost response has the same id. Without the
-        # clients, which the next run may know.
-        hashed = [{name: value for name, value in alert.items() if name != "lastClients"} for alert in alerts]
+        # clients, which the next run may know, and the object, which depends on the time.
+        hashed = [
+            {name: value for name, value in alert.items() if name not in ("lastClients", "keepObject")}
+            for alert in alerts
+        ]
         content = {
             "version": 1,
             "id": hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:32],
@@ -160,7 +163,7 @@ def _alerts(item: Item, now: datetime) -> list[dict[str, Any]]:
     more = f" and {item.total - len(item.groups)} more" if item.groups and item.total > len(item.groups) else ""
     named = (f"{shown(group)} ({shown(client)})" if client else shown(group) for group, client in item.groups.items())
     keep = [" ".join(filter(None, (each.command, each.link))) for each in instructions(item)]
-    keep += _creation(item)
+    keep += _creation(item, now)
     description = "\n".join([summary(item), *detail, ", ".join(named) + more, *filter(None, keep)]).strip()
     labels = {
         "alertname": str(item.type),
@@ -188,7 +191,7 @@ def _alerts(item: Item, now: datetime) -> list[dict[str, Any]]:
     return alerts
 
 
-def _slack(item: Item) -> str:
+def _slack(item: Item, now: datetime) -> str:
     """Slack's mrkdwn."""
     lines = [f"*[{item.status.upper()}] {item.type}* {_escaped(summary(item))}"]
     if item.detail:
@@ -203,13 +206,13 @@ def _slack(item: Item) -> str:
     more = item.total - min(len(item.groups), _SLACK_NAMES)
     if item.groups and more > 0:
         lines.append(f"• and {more} more")
-    creation = _creation(item)
+    creation = _creation(item, now)
     if creation:
         lines += [creation[0], "```", *map(_escaped, creation[1:]), "```"]
     return "\n".join(lines)
 
 
-def _webhook_alert(item: Item) -> dict[str, Any]:
+def _webhook_alert(item: Item, now: datetime) -> dict[str, Any]:
     namespace, _, name = item.policy.partition("/")
     keep = instructions(item)
     return {
@@ -228,7 +231,7 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
         "lastClients": {_cut(group, NAME_MAX): shown(client) for group, client in item.groups.items() if client},
         "keepCommands": {each.group: each.command for each in keep if each.command},
         "keepLinks": {each.group: each.link for each in keep if each.link},
-        "keepObject": keep_object(item),
+        "keepObject": keep_object(item, now),
         "total": item.total,
         "new": item.new,
         "truncated": item.total > len(item.groups),
@@ -255,8 +258,10 @@ def instructions(item: Item) -> list[Instruction]:
     ]
 
 
-def keep_object(item: Item) -> dict[str, Any] | None:
-    """A GroupKeep of the named groups for 30 days, for `kubectl create`, which gives it the namespace of its user.
+def keep_object(item: Item, now: datetime) -> dict[str, Any] | None:
+    """A GroupKeep of the named groups for at least 30 days after the message, until the end of a day (UTC).
+
+    It is for `kubectl create`, which gives it the namespace of its user.
 
     Only of groups for which a namespace may have the right, without names that are truncated or no UTF-8. None = there
     is none, or nothing to prevent.
@@ -266,8 +271,9 @@ def keep_object(item: Item) -> dict[str, Any] | None:
     if not names:
         return None
     namespace, _, name = item.connection.partition("/")
-    # Not by the present time: a message that is sent again is the same.
-    until, why = timestamp(item.since + _KEEP_PERIOD), f"needed by {item.owner}"
+    # A message that is sent again within a day is most often the same.
+    end = (now + _KEEP_PERIOD + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    until, why = timestamp(end), f"needed by {item.owner}"
     reference = {"name": name, "namespace": namespace}
     return {
         "apiVersion": API_VERSION,
@@ -277,12 +283,12 @@ def keep_object(item: Item) -> dict[str, Any] | None:
     }
 
 
-def _creation(item: Item) -> list[str]:
+def _creation(item: Item, now: datetime) -> list[str]:
     """A line of text, and the lines of a command of a shell that creates the object of `keep_object`; [] = none.
 
     Only with names that no shell interprets, as one without here-documents takes each line for a command.
     """
-    found = keep_object(item)
+    found = keep_object(item, now)
     names = [] if found is None else [name for name in found["spec"]["groups"] if PLAIN.fullmatch(name)]
     if found is None or not names:
         return []
