@@ -38,7 +38,7 @@ from group_hygiene.kafka.offsets_log import Commit, StateRecord
 from group_hygiene.kafka.offsets_topic import Found, Tail
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
-from group_hygiene.model.evidence import Activity, Evidence, Verdict
+from group_hygiene.model.evidence import Activity, Evidence, Need, Verdict
 from group_hygiene.model.groups import (
     NO_SUCH_TOPIC,
     Bounds,
@@ -375,7 +375,7 @@ def _read(
     protections = read_protections(context, cluster, groups, topics, deadline, context.claims)
     facts = Facts(protections=protections, activity=activity, offsets=dict(seen))
     committed = {name: {place.topic for place in offsets} for name, offsets in seen.items()}
-    if policy.when.deleted_topics is not None:
+    if Need.MISSING_TOPICS in policy.when.needs:
         # One may have been created again since the scan.
         facts.missing_topics = read_missing_topics(client, committed, deadline)
     # The topics that hold the state of each group that is, or appears to be, a Streams application.

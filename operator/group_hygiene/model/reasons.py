@@ -40,6 +40,15 @@ SUBSCRIBED: Final = "Subscribed"
 LAG_BELOW: Final = "LagBelow"
 IN_RANGE: Final = "InRange"
 
+# Of these, the reasons of groups whose evidence was read, and that do not meet what the policy asks, or not yet. Their
+# messages concern only the policy and the group, as tenants see them.
+UNMET: Final = frozenset(
+    {
+        *(HAS_OFFSETS, NO_OFFSETS, TOPICS_EXIST, TOO_RECENT, EXPIRES_FIRST, EXPIRES_LATER, CAUGHT_UP, LAG_BELOW),
+        *(IN_RANGE, NOT_STABLE, SUBSCRIBED),
+    }
+)
+
 # A group is not deleted: evidence is missing.
 OFFSETS_UNKNOWN: Final = "OffsetsUnknown"
 NO_START_OFFSET: Final = "NoStartOffset"

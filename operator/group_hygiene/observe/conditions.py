@@ -56,15 +56,12 @@ _EXPLAINING = ("Ready", "Kept", "LedgerReady", "EvidenceReady", "TopicsVisible",
 COUNTING = (reasons.LIMIT_EXCEEDED, reasons.CLUSTER_TOO_SMALL)
 
 # Reasons whose messages concern only the policy and the group.
-OWN = frozenset(
+OWN = reasons.UNMET | frozenset(
     {
         *(reasons.OWN_GROUP, reasons.CONNECT, reasons.STREAMS, reasons.STREAMS_STATE),
         *(reasons.ID_TOO_LONG, reasons.MIRROR_MAKER, reasons.SHARE, reasons.KEEP_REQUESTED),
-        *(reasons.DEAD, reasons.NOT_EMPTY, reasons.SIMPLE, reasons.HAS_OFFSETS, reasons.NO_OFFSETS),
-        *(reasons.TOPICS_EXIST, reasons.TOO_RECENT, reasons.EXPIRES_FIRST, reasons.EXPIRES_LATER, reasons.CAUGHT_UP),
-        *(reasons.NOT_STABLE, reasons.SUBSCRIBED, reasons.LAG_BELOW, reasons.IN_RANGE),
-        reasons.NO_START_OFFSET,
-        reasons.EVIDENCE_NOT_CONFIGURED,
+        *(reasons.DEAD, reasons.NOT_EMPTY, reasons.SIMPLE),
+        *(reasons.NO_START_OFFSET, reasons.EVIDENCE_NOT_CONFIGURED),
         *(reasons.DELETED, reasons.OFFSETS_DELETED, reasons.BECAME_ACTIVE),
         *(reasons.RECENTLY_ACTIVE, reasons.CHANGED, reasons.GONE, reasons.PENDING_TRANSACTION),
         *(reasons.POLICY_CHANGED, reasons.STOPPING, reasons.NOT_LEADER, reasons.INTERRUPTED, reasons.DRY_RUN),

@@ -47,15 +47,6 @@ PASSING = frozenset(
 )
 # Nothing is wrong if many groups are abandoned: those reasons leave a policy Ready.
 LIMITS = frozenset({reasons.LIMIT_EXCEEDED, reasons.TOO_MANY_CHANGES})
-# The reasons of groups whose use and offsets were read: they may match later.
-_JUDGED = frozenset(
-    {
-        *(reasons.TOO_RECENT, reasons.EXPIRES_FIRST, reasons.EXPIRES_LATER, reasons.CAUGHT_UP, reasons.LAG_BELOW),
-        *(reasons.IN_RANGE, reasons.HAS_OFFSETS, reasons.NO_OFFSETS, reasons.TOPICS_EXIST),
-        *(reasons.NOT_STABLE, reasons.SUBSCRIBED),
-    }
-)
-
 _URGENT = (ResultKind.WAITING, ResultKind.REFUSED, ResultKind.PARTLY, ResultKind.RESTORED)
 # Groups in the status of a restore.
 RESULTS_MAX = 100
@@ -297,7 +288,7 @@ def _inability(plan: Plan, unjudged: Mapping[str, Refusal], failed: int, outcome
         return None
     if verdicts.general is not None:
         return verdicts.general.refusal
-    return None if any(verdicts.by_reason[reason] for reason in _JUDGED) else _first(unjudged, failed)
+    return None if any(verdicts.by_reason[reason] for reason in reasons.UNMET) else _first(unjudged, failed)
 
 
 def _whys(outcomes: Sequence[Outcome]) -> dict[str, Refusal]:

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import field, structs
 
+from group_hygiene.model.evidence import Need
 from group_hygiene.model.group_keep import GroupKeep
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.spec.crds import judged
@@ -140,14 +141,27 @@ class Lag(Decisive, frozen=True):
 
 
 class When(Decisive, frozen=True, kw_only=True):
-    """The conditions; a group must meet all of them. None = not set. lag: unread records in all partitions."""
+    """The conditions; a group must meet all of them. None = not set. Each has its entry in NEEDS."""
 
     committed_offsets: CommittedOffsets | None = None
     deleted_topics: DeletedTopics | None = None
     unchanged_for: Duration | None = None
     idle_for: Duration | None = None
     expires_within: Duration | None = None
+    # Unread records in all partitions.
     lag: Lag | None = None
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What must be read of each group before these conditions can be judged."""
+        return _all_needs(self)
+
+    def each_need(self) -> Iterator[tuple[str, Need]]:
+        """Each condition that is set, by its name in the CRD, with each of its needs."""
+        for name, spelled in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
+            value = getattr(self, name)
+            if value is not None:
+                yield from ((spelled, need) for need in (*NEEDS[name], *_NEEDS_OF_VALUES.get((name, value), ())))
 
     @property
     def lag_at_least(self) -> int | None:
@@ -171,17 +185,39 @@ class When(Decisive, frozen=True, kw_only=True):
     @property
     def asks_evidence(self) -> bool:
         """Whether it needs a pipeline's tables."""
-        return self.idle_for is not None or self.expires_within is not None
+        return Need.ACTIVITY in self.needs
 
     @property
     def asks_bounds(self) -> bool:
         """Whether it needs the bounds of partitions."""
-        return self.lag_at_least is not None or self.out_of_range
+        return Need.BOUNDS in self.needs
 
     @property
     def asks_expiry_only(self) -> bool:
         """Whether it selects by expiry only, and not by use of the group."""
-        return self.expires_within is not None and self.idle_for is None and self.unchanged_for is None
+        return self.expires_within is not None and self.unused_for is None
+
+
+# Per field of `When`, what must be read of each group before the condition can be judged. The checks, the reads before
+# a deletion, statuses and `backtest` follow it.
+NEEDS: Mapping[str, tuple[Need, ...]] = {
+    "committed_offsets": (Need.OFFSETS,),
+    "deleted_topics": (Need.OFFSETS, Need.MISSING_TOPICS),
+    "unchanged_for": (Need.OFFSETS,),
+    "idle_for": (Need.ACTIVITY,),
+    "expires_within": (Need.ACTIVITY,),
+    "lag": (Need.OFFSETS, Need.BOUNDS),
+}
+# What only one value of a field needs besides.
+_NEEDS_OF_VALUES: Mapping[tuple[str, Any], tuple[Need, ...]] = {
+    ("committed_offsets", CommittedOffsets.OUT_OF_RANGE): (Need.BOUNDS,),
+}
+
+
+# Asked for each group.
+@lru_cache(maxsize=1_000)
+def _all_needs(when: When) -> frozenset[Need]:
+    return frozenset(need for _, need in when.each_need())
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,9 +86,8 @@ def _expires_in_use(group: Group, activity: Activity, evidence: Evidence, until:
 def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | Need | None:
     """The committed offsets must have been read in full, if the policy needs them."""
     when = policy.when
-    asks = when.without_offsets or when.deleted_topics is not None or when.unchanged_for is not None or when.asks_bounds
     # Before a deletion, the offsets are compared with those of this scan.
-    asks = asks or policy.action.changes
+    asks = Need.OFFSETS in when.needs or policy.action.changes
     if not asks and not (when.idle_for is not None and commits_outside(evidence)):
         return None
     if evidence.offsets is None:

@@ -25,7 +25,7 @@ from msgspec import structs
 from group_hygiene.engine.checks import judge
 from group_hygiene.engine.plan import grace_elapsed
 from group_hygiene.model.entries import Mark
-from group_hygiene.model.evidence import Activity, Deletion, Evidence, Protections, Unchanged
+from group_hygiene.model.evidence import Activity, Deletion, Evidence, Need, Protections, Unchanged
 from group_hygiene.model.groups import Bounds, CommittedOffset, Group, GroupState, GroupType, Offsets, Partition
 from group_hygiene.pipeline.store import FAR_MS
 from group_hygiene.spec.patterns import Patterns
@@ -405,15 +405,19 @@ def first_index(low: int, high: int, guesses: Iterable[int], holds: Callable[[in
     return bisect_left(range(high), True, low, key=holds)
 
 
+# What a replay knows of each group, and what it can't know.
+_IN_TABLES = frozenset({Need.ACTIVITY, Need.OFFSETS})
+_NOT_IN_TABLES = {Need.MISSING_TOPICS: "which topics existed", Need.BOUNDS: "where partitions began and ended"}
+
+
 def untriable(policy: Policy, retention: timedelta | None) -> str | None:
     """Why a policy can't be tried on the past, in a sentence; None = it can."""
     if policy.action is Action.DELETE_OFFSETS:
         return "action DeleteOffsets can't be tried on the past: the tables lack the subscriptions of members"
-    if policy.when.deleted_topics is not None:
-        return "when.deletedTopics can't be tried on the past: the tables don't record which topics existed"
-    if policy.when.asks_bounds:
-        asked = "lag" if policy.when.lag_at_least is not None else "committedOffsets"
-        return f"when.{asked} can't be tried on the past: the tables don't record where partitions began and ended"
+    for condition, need in policy.when.each_need():
+        if need not in _IN_TABLES:
+            lacking = _NOT_IN_TABLES.get(need, "what it needs")
+            return f"when.{condition} can't be tried on the past: the tables don't record {lacking}"
     if policy.when.expires_within is not None and retention is None:
         return "when.expiresWithin needs the brokers' offsets.retention.minutes: give --offsets-retention"
     return None
