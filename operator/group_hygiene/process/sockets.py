@@ -47,9 +47,9 @@ class OpenSockets:
                 if len(own) >= self._most // len(self._by_owner):
                     self._forget_empty(owner)
                     raise TooMuch(
-                        "the connections to brokers of this namespace take their part of the operator's memory, and the "
-                        "rest is used: give the operator more memory, or use fewer KafkaConnections in this namespace, "
-                        "or of clusters with fewer brokers"
+                        "the connections to brokers of this namespace take their part of the operator's memory, and "
+                        "the rest is used: give the operator more memory, or use fewer KafkaConnections, or clusters with "
+                        "fewer brokers, in this namespace"
                     )
                 ended = max(self._by_owner.values(), key=len).pop(0)
                 ended.is_over = True
