@@ -374,7 +374,8 @@ class _Unpacking:
         if batch.compression_type:
             expected = min(self._budget.largest, batch.size_in_bytes * _TYPICAL_RATIO)
             self._intake.take(expected, self._deadline.left)
-            size = max(size, expected)
+            # Each record becomes objects, however little it was.
+            size = max(size, expected, batch.records_count * 64)
         with self._intake.decoding(size, self._deadline.left):
             yield
 
