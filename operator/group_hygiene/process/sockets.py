@@ -48,8 +48,8 @@ class OpenSockets:
                     self._forget_empty(owner)
                     raise TooMuch(
                         "the connections to brokers of this namespace take their part of the operator's memory, and "
-                        "the rest is used: give the operator more memory, or use fewer KafkaConnections, or clusters with "
-                        "fewer brokers, in this namespace"
+                        "the rest is used: give the operator more memory, or use fewer KafkaConnections, or clusters "
+                        "with fewer brokers, in this namespace"
                     )
                 ended = max(self._by_owner.values(), key=len).pop(0)
                 ended.is_over = True
