@@ -30,9 +30,10 @@ from group_hygiene.engine.executor import Executor, Moment
 from group_hygiene.engine.plan import RunConditions, Verdicts
 from group_hygiene.engine.selection import Budget, Selection, most_costly
 from group_hygiene.engine.uses import NOT_FOLLOWED, find_growth, follow, new_notes
-from group_hygiene.errors import MemoryExhausted, Unreachable
+from group_hygiene.errors import HygieneError, MemoryExhausted, Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
+from group_hygiene.kafka.bounds import NO_ROOM
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, LargestCoverage, Removal, ScanClock, Watch
@@ -450,20 +451,21 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
 
     One ListGroups per broker, which filters by the states and types of the policies (all groups when `full`). Offsets,
     topics and bounds are read only for groups whose verdict depends on them, for some thousand groups at a time.
-    whole: retain all verdicts. Raises ConnectError if no broker answers, and MemoryExhausted if there are more groups
-    than there is memory for.
+    whole: retain all verdicts. Raises ConnectError if no broker answers, and MemoryExhausted if there are more groups,
+    or more brokers, than there is memory for.
     """
     client, clock, deadline = context.client, context.clock, context.deadline()
     attested = context.connection.topics_attested
     cluster = kafka_cluster.read_cluster(client, deadline, attested)
     if isinstance(cluster, Fault):
-        raise Unreachable(f"no broker answers: {cluster}")
+        raise _unreached(cluster)
     memory = context.memory
     memory.note_cluster(cluster.id)
     # A group was due the last time: list all groups at once, as the total will be needed again.
     states, types = ((), ()) if full or memory.due_before else _filters(policies)
     # A broker that does not answer must not use up the time for the groups of the others.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
+    _require_room(listing.faults.values())
     scan = _Scan(context=context, cluster=cluster, deadline=deadline)
     scan.ask_retention(policies, full)
     scan.older = _old_enough(policies, memory.retention, clock.now())
@@ -617,6 +619,19 @@ def _old_enough(policies: Sequence[Policy], retention: timedelta | None, now: da
         within = [policy.when.expires_within for policy in policies if policy.when.expires_within is not None]
         moments += [now + each + _SCAN - retention for each in within]
     return max(moments, default=None)
+
+
+def _unreached(fault: Fault) -> HygieneError:
+    if fault.code == NO_ROOM:
+        return MemoryExhausted(fault.message)
+    return Unreachable(f"no broker answers: {fault}")
+
+
+def _require_room(faults: Iterable[Fault]) -> None:
+    """Raises MemoryExhausted if there was no memory for the connection to a broker."""
+    for fault in faults:
+        if fault.code == NO_ROOM:
+            raise _unreached(fault)
 
 
 def _incomplete(cluster: Cluster, listing: Listing, after: Cluster | Fault, lost: Sequence[Fault]) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ ANSWER_BYTES = MEMORY // 8
 ROWS = MEMORY // 512
 # The code of a Fault for all answers together.
 TOO_MUCH = "ANSWERS_TOO_LARGE"
+# The code of a Fault for a connection to a broker that there is no memory for.
+NO_ROOM = "MEMORY_EXHAUSTED"
 # The client opens a connection to each of them.
 BROKERS = 1_000
 

@@ -20,9 +20,16 @@ from typing import Any, NamedTuple, TypeVar
 import kafka.errors as kafka_errors
 from kafka.net.selector import NetworkSelector
 
-from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, TLSFailed, Unreachable
-from group_hygiene.kafka.bounds import TOO_MUCH
-from group_hygiene.kafka.library import HostRefused, Manager, WeakScram
+from group_hygiene.errors import (
+    AuthenticationFailed,
+    ConnectError,
+    HygieneError,
+    MemoryExhausted,
+    TLSFailed,
+    Unreachable,
+)
+from group_hygiene.kafka.bounds import NO_ROOM, TOO_MUCH
+from group_hygiene.kafka.library import HostRefused, Manager, NoRoom, RawAnswer, WeakScram
 from group_hygiene.kafka.login import library_config, token_hosts
 from group_hygiene.model.groups import Fault
 from group_hygiene.process.clock import elapsed
@@ -132,7 +139,10 @@ class Client:
                     # The request's timeout starts only when the connection is open, which takes long with a broker that
                     # hangs. It is never sent late: the library drops overdue requests.
                     answer = await self._manager.wait_for(sent, timeout_ms)
-                    results[key] = answer if reduce is None else reduce(key, answer)
+                    # Raw answers are decoded here, others were.
+                    size = len(answer.body) if isinstance(answer, RawAnswer) else 0
+                    with self.intake.decoding(size, deadline.left):
+                        results[key] = answer if reduce is None else reduce(key, answer)
                 except kafka_errors.UnknownBrokerIdError as error:
                     self._manager.cluster.request_update()
                     results[key] = fault_of(error)
@@ -193,8 +203,13 @@ class Client:
             self._in_burst = False
 
     def close(self) -> None:
-        self._manager.close()
-        self._net.close()
+        _close(self._manager, self._net)
+
+
+def _close(manager: Manager, net: NetworkSelector) -> None:
+    manager.close()
+    net.close()
+    manager.close_sockets()
 
 
 def connect(
@@ -205,7 +220,8 @@ def connect(
     timeout: default: the settings'. egress: which addresses an endpoint of OAuth tokens may have; None = any. intake:
     counts received bytes; default: one without turns.
 
-    Raises SecretProblem (malformed PEM), TLSFailed, AuthenticationFailed or Unreachable, each with what to check.
+    Raises SecretProblem (malformed PEM), TLSFailed, AuthenticationFailed, MemoryExhausted or Unreachable, each with
+    what to check.
     """
     hosts = token_hosts(settings)
     seconds = timeout if timeout is not None else settings.timeout.total_seconds()
@@ -227,8 +243,7 @@ def connect(
         _reach_one(manager, net, settings, config["ssl_context"], deadline)
         manager.run(_bootstrap, manager, int(max(1.0, deadline.left) * 1000))
     except BaseException as error:
-        manager.close()
-        net.close()
+        _close(manager, net)
         if isinstance(error, kafka_errors.KafkaError):
             raise _explain(settings, config["ssl_context"], [error], deadline) from error
         if isinstance(error, (ValueError, OverflowError)):
@@ -242,6 +257,8 @@ def fault_of(error: kafka_errors.KafkaError) -> Fault:
     """A library exception as a Fault, under Kafka's own name for it."""
     if isinstance(error, HostRefused):
         return Fault("SASL_AUTHENTICATION_FAILED", str(error.args[0]))
+    if isinstance(error, NoRoom):
+        return Fault(NO_ROOM, str(error.args[0]))
     if isinstance(error, kafka_errors.InvalidReceiveError):
         return Fault(_TOO_LARGE, ", ".join(map(str, error.args)))
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
@@ -401,6 +418,8 @@ def _explain(
     """Why connecting failed, with the broker's message; without one, by `probe`."""
     refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
     for error in errors:
+        if isinstance(error, NoRoom):
+            return MemoryExhausted(str(error.args[0]))
         if isinstance(error, WeakScram):
             return AuthenticationFailed(f"the broker was not sent a login: {error.args[0]}")
         if isinstance(error, kafka_errors.IllegalSaslStateError):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ssl
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import kafka.errors as kafka_errors
 from kafka.codec import gzip_encode
 from kafka.errors import KafkaProtocolError
+from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl import register_sasl_mechanism
 from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.admin import DescribeLogDirsRequest, ListGroupsRequest
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.api_message import ApiMessage
@@ -36,6 +39,7 @@ from group_hygiene.kafka.codecs import unpack
 from group_hygiene.kafka.encoding import LayoutError, Reader
 from group_hygiene.model.groups import ID_MAX, Fault, Partition
 from group_hygiene.process.memory import Intake, TooMuch
+from group_hygiene.process.sockets import OPEN_SOCKETS, OpenSocket
 from group_hygiene.spec.client_settings import Hosts
 
 if TYPE_CHECKING:
@@ -59,10 +63,17 @@ class _Meter:
     there are no more, and the library checks the length of the answer that they belong to.
     """
 
-    def __init__(self, sock: Any, manager: Manager) -> None:
-        self._sock = sock
+    def __init__(self, manager: Manager, counted: OpenSocket) -> None:
+        self._sock: Any = None
         self._manager = manager
+        self._counted = counted
         self._unseen = 0
+
+    def use(self, sock: Any) -> _Meter:
+        """Raises TooMuch if another namespace needs the memory for it."""
+        self._sock = sock
+        OPEN_SOCKETS.connected(self._counted, sock)
+        return self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
@@ -77,6 +88,12 @@ class _Meter:
         self._unseen += len(received)
         self._manager.take(len(received))
         return received
+
+    def close(self) -> None:
+        OPEN_SOCKETS.remove(self._counted)
+        self._manager.forget(self)
+        if self._sock is not None:
+            self._sock.close()
 
 
 class _Parser(KafkaProtocol):  # type: ignore[misc]
@@ -134,6 +151,11 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
         frame += large.answer()
         return [self._process_response(frame)]
 
+    def _process_response(self, read_buffer: Any) -> Any:
+        header = self.in_flight_requests[0] if self.in_flight_requests else None
+        with self._manager.decoding(0 if isinstance(header, RawHeader) else len(read_buffer)):
+            return super()._process_response(read_buffer)
+
     def _validate_frame_size(self, nbytes: int) -> None:
         header = self.in_flight_requests[0] if self.in_flight_requests else None
         raw = isinstance(header, RawHeader) or getattr(header, "request_api_key", None) == FetchRequest.API_KEY
@@ -186,6 +208,10 @@ class HostRefused(kafka_errors.AuthorizationError):  # type: ignore[misc]
         super().__init__(f"host {host} may not get tokens of this AWS identity")
 
 
+class NoRoom(kafka_errors.KafkaConnectionError):  # type: ignore[misc]
+    """There is no memory for another connection. Nothing was sent."""
+
+
 class Manager(KafkaConnectionManager):  # type: ignore[misc]
     """The library's connections, with limits of size and time for the answers to requests that are sent together.
 
@@ -200,6 +226,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
     def __init__(self, net: NetworkSelector, intake: Intake, deadline: Deadline, **config: Any) -> None:
         super().__init__(net, **config)
         self.intake = intake
+        self._meters = set[_Meter]()
         self.begin(deadline)
 
     def begin(self, deadline: Deadline) -> None:
@@ -227,6 +254,17 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
             self.refused = Fault(TOO_MUCH, str(error))
             raise kafka_errors.InvalidReceiveError(str(error)) from error
 
+    @contextmanager
+    def decoding(self, size: int) -> Iterator[None]:
+        """As `Intake.decoding`, until the deadline. Raises an error of the library."""
+        with ExitStack() as turn:
+            try:
+                turn.enter_context(self.intake.decoding(size, self._deadline.left))
+            except TooMuch as error:
+                self.refused = Fault(TOO_MUCH, str(error))
+                raise kafka_errors.InvalidReceiveError(str(error)) from error
+            yield
+
     def keep_bootstrap(self, connection: Any) -> None:
         """Bootstrap by this connection, and end those to the other bootstrap servers. Runs in the network thread.
 
@@ -239,6 +277,15 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         self.broker_version_data = connection.broker_version_data
         # The answers of the other servers no longer count.
         self.begin(self._deadline)
+
+    def forget(self, meter: _Meter) -> None:
+        """Its socket is closed."""
+        self._meters.discard(meter)
+
+    def close_sockets(self) -> None:
+        """After the end of the network thread: also those to which the library would still write."""
+        for meter in list(self._meters):
+            meter.close()
 
     async def _connect(self, node: Any, conn: Any, *arguments: Any, **options: Any) -> None:
         made = conn.connection_made
@@ -256,8 +303,30 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         if self.is_asked and self._deadline.left <= 0:
             # The library looks names up in this thread: with slow name servers, each broker would take seconds more.
             raise kafka_errors.KafkaConnectionError(f"no time was left to connect to {node.host}")
-        transport = await super()._build_transport(node, timeout_at=timeout_at)
-        transport._sock = _Meter(transport._sock, self)
+        try:
+            meter = _Meter(self, OPEN_SOCKETS.add(self.intake.owner))
+            return await self._connected(meter, node, timeout_at)
+        except TooMuch as error:
+            raise NoRoom(str(error)) from error
+
+    async def _connected(self, meter: _Meter, node: Any, timeout_at: float | None) -> Any:
+        """As the library, which shows its socket only after the TLS handshake, for which it has no limit of time."""
+        options, context = self.config["socket_options"], self.config["ssl_context"]
+        self._meters.add(meter)
+        try:
+            sock = await create_connection(self._net, node.host, node.port, options, timeout_at=timeout_at)
+            transport = (
+                KafkaSSLTransport(self._net, sock, host=node.host, ssl_context=context)
+                if self.ssl_enabled
+                else KafkaTCPTransport(self._net, sock, host=node.host)
+            )
+            transport._sock = meter.use(transport._sock)
+            await transport.handshake()
+        except BaseException as error:
+            meter.close()
+            if isinstance(error, OSError):
+                raise kafka_errors.KafkaConnectionError(f"Handshake failed: {error}") from error
+            raise
         return transport
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -367,11 +368,16 @@ class _Unpacking:
         """Whether to skip the rest of an answer after so many unpacked bytes of it, or for lack of time."""
         return size >= self._enough or self._deadline.left <= 0
 
-    def reserve(self, batch: Any) -> None:
-        """Raises TooMuch if this process lacks the memory to unpack the batch."""
+    @contextmanager
+    def turn(self, batch: Any, size: int) -> Iterator[None]:
+        """Unpack a batch of an answer of `size` bytes. Raises TooMuch if it lacks memory, or time for a turn."""
         if batch.compression_type:
-            expected = batch.size_in_bytes * _TYPICAL_RATIO
-            self._intake.take(min(self._budget.largest, expected), self._deadline.left)
+            expected = min(self._budget.largest, batch.size_in_bytes * _TYPICAL_RATIO)
+            self._intake.take(expected, self._deadline.left)
+            # Each record becomes objects, however little it was.
+            size = max(size, expected, batch.records_count * 64)
+        with self._intake.decoding(size, self._deadline.left):
+            yield
 
     def body(self, batch: Any) -> bytes:
         """The records of a batch as bytes. Raises TooMuch if they do not fit, ValueError if they are damaged."""
@@ -453,20 +459,20 @@ def _records(data: Any, position: int, unpacking: _Unpacking, skip: bool = False
             known = batch.leader_epoch, batch.max_timestamp
             markers.append(Marker(batch.base_offset, batch.producer_id, commits, *known))
         if committed and not damage:
-            unpacking.reserve(batch)
             is_large = False
-            try:
-                body = unpacking.body(batch)
-                # The first batch may begin before the position.
-                records += [row for row in _unpacked(batch, body) if row.offset >= start]
-                size += len(body)
-            except TooMuch as error:
-                if not unpacking.is_fresh:
-                    # It is read by a later request.
-                    break
-                why, is_large = str(error), not unpacking.needs_values
-            except (ValueError, IndexError) as error:
-                why = str(error)
+            with unpacking.turn(batch, len(data.records)):
+                try:
+                    body = unpacking.body(batch)
+                    # The first batch may begin before the position.
+                    records += [row for row in _unpacked(batch, body) if row.offset >= start]
+                    size += len(body)
+                except TooMuch as error:
+                    if not unpacking.is_fresh:
+                        # It is read by a later request.
+                        break
+                    why, is_large = str(error), not unpacking.needs_values
+                except (ValueError, IndexError) as error:
+                    why = str(error)
             if is_large:
                 # Only here: until then the error holds memory for the unpacked bytes.
                 why = ""

@@ -28,6 +28,8 @@ _RESERVE_SHARE = 20
 FREE_BYTES = 4 << 20
 # Bytes between two checks of the memory that is left, and bytes that must be left then.
 _STEP, _STEP_NEEDS = 1 << 20, 16 << 20
+# An answer of at most so many bytes is decoded without a turn. The objects of a larger one take several times as much.
+DECODED_FREELY = 64 << 10
 _POLL_SECONDS = 0.5
 # Bytes that other processes of the container may take now.
 _lent: list[int] = []
@@ -229,6 +231,8 @@ class MemoryTurns:
 
 # Large reservations wait one at a time.
 _room = MemoryTurns()
+# Large answers are decoded two at a time, one of an owner.
+_decoding = MemoryTurns(slots=2)
 
 
 class Intake:
@@ -238,7 +242,7 @@ class Intake:
     """
 
     def __init__(self, owner: str = "", turns: MemoryTurns | None = None) -> None:
-        self._owner, self._turns = owner, turns
+        self.owner, self._turns = owner, turns
         self._lock = threading.Lock()
         self._turn: MemoryTurn | None = None
         self._bytes, self._next_check = 0, FREE_BYTES
@@ -256,7 +260,7 @@ class Intake:
             self._add(size, 0, what)
             return
         try:
-            with _room.held(self._owner, seconds):
+            with _room.held(self.owner, seconds):
                 end = time.monotonic() + min(seconds, _ROOM_SECONDS)
                 while True:
                     try:
@@ -290,7 +294,7 @@ class Intake:
             self._next_check = self._bytes + _STEP
             if self._turn is None and self._turns is not None:
                 try:
-                    self._turn = self._turns.take(self._owner, seconds)
+                    self._turn = self._turns.take(self.owner, seconds)
                 except TimeoutError:
                     self._next_check = self._bytes
                     raise TooMuch("other connections read large answers, and no turn came in time") from None
@@ -298,6 +302,24 @@ class Intake:
                 self._next_check = self._bytes
                 raise TooMuch("reading large answers took too long while other connections waited")
             require(size + _STEP_NEEDS, "a large answer")
+
+    @contextmanager
+    def decoding(self, size: int, seconds: float) -> Iterator[None]:
+        """Decode an answer of `size` bytes: beyond DECODED_FREELY wait for a turn, `seconds` at most.
+
+        Within it, don't call `take` or `reserve`, which wait for other turns. Raises TooMuch if no turn came.
+        """
+        if size <= DECODED_FREELY or self._turns is None:
+            yield
+            return
+        try:
+            turn = _decoding.take(self.owner, seconds)
+        except TimeoutError:
+            raise TooMuch("other connections decode large answers, and no turn came in time") from None
+        try:
+            yield
+        finally:
+            _decoding.give_back(turn)
 
     def end(self) -> None:
         """At the end of a run: release its memory."""
