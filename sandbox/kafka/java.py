@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandbox.cache import cached
+from sandbox.cache import basic, cached
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
 from sandbox.prerequisites import JAVA, find
@@ -82,6 +82,7 @@ def java_command(program: JavaProgram, arguments_file: Path) -> list[str | Path]
     return [java, f"@{arguments_file}"]
 
 
+@basic()
 def record_classes(jars: Path, record: Callable[[Path], None]) -> None:
     """Make an archive of loaded classes (JEP 350) for this Java and these jars: it halves the CPU time of a start.
 

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from sandbox.cache import cached
+from sandbox.cache import basic, cached
 from sandbox.errors import StartFailed
 from sandbox.kafka.java import JavaProgram, Jvm, java_command, properties_file
 from sandbox.kafka.layout import Layout, Node, new_cluster_id
@@ -12,6 +12,7 @@ from sandbox.kafka.scram import Credential
 from sandbox.kafka.security import Security
 
 
+@basic()
 def format_controller(jars: Path, layout: Layout, node: Node, security: Security) -> None:
     """Format the directory of the process that has the controller role; the first metadata and SCRAM users go there.
 

@@ -1,0 +1,106 @@
+"""Which tests need more than the programs that `make test` prepares: kube-apiserver, etcd and the newest Kafka.
+
+They are found by the code that a test can reach by names: its function, its fixtures and parameters, and what these
+name in turn. Where that finds too little, the test fails in `make test`, as `sandbox.cache` refuses all that is not
+basic: mark it `extra`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, cached_property, partial
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import pytest
+
+from sandbox.cache import basic_functions, cached
+from sandbox.kafka import KafkaCluster
+from sandbox.kafka.jars import VERSIONS
+
+_ROOT = Path(__file__).parents[1]
+_FOLDERS = tuple(f"{_ROOT / name}/" for name in ("bench", "docsite", "faults", "sandbox", "tests", "worlds"))
+_TESTS = f"{_ROOT / 'tests'}/"
+
+
+def needs_more(item: pytest.Item) -> bool:
+    """Whether this test can reach anything else of the cache, or a broker of another version."""
+    if not isinstance(item, pytest.Function):
+        return False
+    fixtures = (definitions[-1].func for definitions in item._fixtureinfo.name2fixturedefs.values())
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    found = set[Any]().union(*map(_reached, _parts([item.function, *fixtures, *parameters])))
+    return cached in found or (KafkaCluster in found and not found.isdisjoint(VERSIONS[1:]))
+
+
+@cache
+def _reached(start: Any) -> frozenset[Any]:
+    found, todo = set[Any](), [start]
+    while todo:
+        if (part := todo.pop()) not in found:
+            found.add(part)
+            todo += _named(part)
+    return frozenset(found)
+
+
+@cache
+def _named(part: Any) -> tuple[Any, ...]:
+    """The functions, classes and old versions that this one names."""
+    if part is cached or part in basic_functions:
+        return ()
+    if isinstance(part, type):
+        return tuple(_parts(vars(part).values())) if _is_ours(part) else ()
+    if not isinstance(part, FunctionType) or not part.__code__.co_filename.startswith(_FOLDERS):
+        return ()
+    in_tests = part.__code__.co_filename.startswith(_TESTS)
+    codes = list(_codes(part.__code__))
+    names = {name for code in codes for name in code.co_names}
+    values = [part.__globals__[name] for name in names if name in part.__globals__]
+    modules = [value for value in values if isinstance(value, ModuleType)]
+    values += [vars(module)[name] for module in modules for name in names if name in vars(module)]
+    values += [cell.cell_contents for cell in part.__closure__ or () if _is_filled(cell)]
+    values += [part.__wrapped__] if hasattr(part, "__wrapped__") else []
+    values += [value for code in codes for value in code.co_consts]
+    named = _parts(value for value in values if value is not VERSIONS)
+    # Only a test chooses a version.
+    return tuple(each for each in named if in_tests or not isinstance(each, str))
+
+
+def _parts(values: Iterable[Any]) -> Iterator[Any]:
+    """Of values, also in containers: the functions and classes, and the strings that are old versions."""
+    for value in values:
+        match value:
+            case str():
+                if value in VERSIONS[1:]:
+                    yield value
+            case type() | FunctionType():
+                yield value
+            case staticmethod() | classmethod() | MethodType():
+                yield value.__func__
+            case property(fget=function) | cached_property(func=function) | partial(func=function):
+                yield from _parts([function])
+            case Mapping():
+                yield from _parts([*value.keys(), *value.values()])
+            case tuple() | list() | set() | frozenset():
+                yield from _parts(value)
+            case object(__wrapped__=function):
+                yield from _parts([function])
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _codes(value)
+
+
+def _is_ours(part: type) -> bool:
+    return part.__module__.partition(".")[0] in {Path(folder).name for folder in _FOLDERS}
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
