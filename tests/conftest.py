@@ -14,7 +14,7 @@ import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from sandbox.cache import ONLY_BASIC
-from tests.needs import needs_more
+from tests.needs import is_extra
 
 _HERE = Path(__file__).parent
 # The folders with the longest tests, these first.
@@ -62,7 +62,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))
     for item in items:
-        if needs_more(item):
+        if is_extra(item):
             item.add_marker("extra")
 
 

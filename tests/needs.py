@@ -1,5 +1,7 @@
-"""Which tests need more than the programs that `make test` prepares: kube-apiserver, etcd and the newest Kafka.
+"""Which tests `make test` leaves to `make test-extra`.
 
+Those that take long, which `_LONG` lists; most show by an operator, by a command, or in more cases, what others hold.
+And those that need more than the programs that `make test` prepares: kube-apiserver, etcd and the newest Kafka.
 They are found by the code that a test can reach by names: its function, its fixtures and parameters, and what these
 name in turn. Where that finds too little, the test fails in `make test`, as `sandbox.cache` refuses all that is not
 basic: mark it `extra`.
@@ -22,6 +24,45 @@ from sandbox.kafka.jars import VERSIONS
 _ROOT = Path(__file__).parents[1]
 _FOLDERS = tuple(f"{_ROOT / name}/" for name in ("bench", "docsite", "faults", "sandbox", "tests", "worlds"))
 _TESTS = f"{_ROOT / 'tests'}/"
+# Files of a folder, or tests of a file.
+_LONG = {
+    "e2e": "alerts announcements connection_wide evidence group_keep lag marks metrics neighbours restart rights "
+    "tenancy",
+    "e2e/operator": "a_name_that_can_be_none_is_refused an_object_that_is_being_deleted_does_nothing "
+    "an_unreachable_broker_disturbs_no_other_connection columns_of_kubectl_get denied_permissions_are_named "
+    "few_status_writes_while_nothing_changes from_no_secret_to_ready metrics_and_probes "
+    "objects_of_users_stay_as_they_are oddities_stop_no_policy patterns_that_select_nothing_are_named "
+    "secret_that_may_not_be_read",
+    "kafka": "codecs fair_scans incomplete large_groups leader_epochs left_groups long_ids lost_records programs "
+    "window",
+    "kafka/evidence": "bad_tables_keep_everything tables_are_read_again_before_a_deletion",
+    "kafka/foreign_answers": "a_small_batch_of_much_is_unpacked_to_a_bound a_token_endpoint_has_bytes_and_time "
+    "brokers_have_bytes_and_time",
+    "kafka/lag": "who_left_records_unread",
+    "kafka/ledger_writer": "an_expired_id_is_not_taken_for_another_writer",
+    "kafka/msk": "a_signed_token_lets_in",
+    "kube": "admission api_trouble install_yaml",
+    "cli": "codecs new_cluster several_connections watch",
+    "sandbox": "sandbox_java",
+    "unit/access": "selector",
+    "unit/codecs": "a_large_batch_takes_bounded_memory hostile_bytes_take_bounded_memory",
+    "unit/hostile_tables": "hostile_tables_take_no_more_than_their_share others_are_served_meanwhile",
+    "unit/patterns": "covers_is_never_wrong placeholders_cost_little",
+    "unit/report_page": "names_are_text_wherever_they_stand the_same_findings_make_the_same_page",
+    "unit/run_histories": "at_any_moment_an_exchange_fails at_any_moment_something_happens the_wait_begins_again",
+}
+LONG_ONES = {f"{folder}/{name}" for folder, names in _LONG.items() for name in names.split()}
+
+
+def is_extra(item: pytest.Item) -> bool:
+    """Whether `make test` leaves it out, unless it is slow anyway."""
+    return not LONG_ONES.isdisjoint(places(item)) or needs_more(item)
+
+
+def places(item: pytest.Item) -> tuple[str, str]:
+    """Its file and its test as `_LONG` names them: e2e/alerts, and e2e/alerts/thresholds."""
+    file = f"{item.path.parent.name}/{item.path.stem.removeprefix('test_')}"
+    return file, f"{file}/{getattr(item, 'originalname', item.name).removeprefix('test_')}"
 
 
 def needs_more(item: pytest.Item) -> bool:

@@ -13,7 +13,7 @@ from sandbox.errors import NotBasic
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS, jars
 from sandbox.prometheus import promtool
-from tests.needs import needs_more
+from tests.needs import LONG_ONES, needs_more
 
 ROOT = Path(__file__).parents[2]
 TARGETS = ("test", "test-extra", "test-all")
@@ -41,6 +41,16 @@ def test_each_test_runs_in_ci() -> None:
     script = (ROOT / ".ci" / "run").read_text().splitlines()
     assert [line for line in script if line.startswith("make ")] == ["make check", "make test-extra", "make smoke"]
     assert " test " in re.findall(r"^check:(.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
+
+
+@pytest.mark.parametrize("place", sorted(LONG_ONES))
+def test_what_takes_long_is_there(place: str) -> None:
+    """A file, or a test in it: a new name would bring it back into `make test`."""
+    folder, *names = place.split("/")
+    assert len(names) in (1, 2)
+    file = ROOT / "tests" / folder / f"test_{names[0]}.py"
+    assert file.is_file()
+    assert all(f"def test_{name}(" in file.read_text() for name in names[1:])
 
 
 def test_the_markers_change_no_selection() -> None:
