@@ -31,17 +31,21 @@ demo: $(STAMP) ## run the demo on a real Kafka and a real API server, about 4 mi
 # Which files run in one worker, and in which order: see tests/conftest.py. More workers than cores, as tests wait, too.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --ignore=tests/node --deselect $(WITH_SPARK)
 
-test: $(STAMP) ## run the tests of each promise on real components, about 20 minutes on two cores
+test: $(STAMP) ## run the tests on Kafka and an API server, about 6 minutes on two cores
 	@$(BIN)/python -m testing.sandbox prepare
-	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+	@ONLY_BASIC=1 $(PYTEST) -m "not slow and not extra" $(PYTEST_ARGS)
+
+test-extra: $(STAMP) ## run what `make test` leaves out and CI runs: tests with further programs, and long ones, about 16 minutes
+	@$(BIN)/python -m testing.sandbox prepare --extra
+	@$(PYTEST) -m "extra and not slow" $(PYTEST_ARGS)
 
 test-all: $(STAMP) ## run every test but those of test-node: also the slow ones, test-spark and images-check, about 80 minutes
-	@$(BIN)/python -m testing.sandbox prepare --browser
+	@$(BIN)/python -m testing.sandbox prepare --extra --browser
 	@THOROUGH=1 $(PYTEST) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-spark images-check
 
 test-spark: $(STAMP) ## run the tests of the pipeline on a real Spark and real brokers, about 25 minutes
-	@$(BIN)/python -m testing.sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare --extra
 	@$(BIN)/python -m pytest tests/spark $(WITH_SPARK) $(PYTEST_ARGS)
 
 faults: $(STAMP) ## kill, freeze and disconnect all components during deletions, about 30 minutes (make faults FAULTS="--help")
@@ -49,7 +53,7 @@ faults: $(STAMP) ## kill, freeze and disconnect all components during deletions,
 	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults $(FAULTS)
 
 worlds: $(STAMP) ## live the same life in some 150 clusters that differ in one setting each, about 80 minutes; a second call goes on (make worlds WORLDS="--help")
-	@$(BIN)/python -m testing.sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare --extra
 	@PYTHONPATH=operator:. $(BIN)/python -m testing.worlds $(WORLDS)
 
 rbac-minimal: $(STAMP) ## remove each permission of the operator's roles in turn: a check must fail, about 8 minutes
@@ -57,22 +61,22 @@ rbac-minimal: $(STAMP) ## remove each permission of the operator's roles in turn
 	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults.rbac_minimal $(RIGHTS)
 
 kill-ingest: $(STAMP) ## kill the pipeline (kill -9) at 20 random points, about 8 minutes (make kill-ingest KILLS=5)
-	@$(BIN)/python -m testing.sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare --extra
 	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults.ingest_kills --kills $(or $(KILLS),20)
 
 overlap-ingest: $(STAMP) ## run two pipelines at once into an S3 store, and kill or freeze one, 20 times (make overlap-ingest ROUNDS=5)
-	@$(BIN)/python -m testing.sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare --extra
 	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults.ingest_overlaps --rounds $(or $(ROUNDS),20)
 
 smoke: $(STAMP) ## run a short version of faults, worlds, rbac-minimal, kill-ingest and test-spark
-	@$(BIN)/python -m testing.sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare --extra
 	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults --smoke
 	@PYTHONPATH=operator:. $(BIN)/python -m testing.worlds --smoke --jobs 3
 	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults.rbac_minimal "get secrets" "patch events" "list scaledobjects"
 	@PYTHONPATH=operator:. $(BIN)/python -m testing.faults.ingest_kills --kills 2
 	@$(BIN)/python -m pytest tests/spark/test_exactness.py $(WITH_SPARK) $(PYTEST_ARGS)
 
-check: format-check lint types imports test ## run all checks of CI
+check: format-check lint types imports test ## format, lint, types, imports, and `make test`; CI runs more: see .ci/run
 
 format: $(STAMP) ## format the code
 	@$(BIN)/ruff format .
@@ -126,7 +130,7 @@ docs: $(STAMP) ## generate the rules of durations in crds/, and the pages of doc
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite
 
 picture: $(STAMP) ## draw the pictures of the docs: the report, and kubectl and a plan in the tutorial
-	@$(BIN)/python -m testing.sandbox prepare --browser
+	@$(BIN)/python -m testing.sandbox prepare --extra --browser
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite.terminal policy docs/kubectl.png
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite.terminal plan docs/plan.png
 	@PYTHONPATH=operator:. $(BIN)/python -m testing.bench.picture docs
@@ -161,7 +165,7 @@ chart: ## copy the CRDs, the rules and the dashboard into the chart
 	@cp crds/*.yaml deploy/helm/group-hygiene/files/crds/ && cp deploy/prometheus/rules.yaml deploy/grafana/dashboard.json deploy/helm/group-hygiene/files/
 
 images-check: $(STAMP) ## test the pipeline's image step by step in an empty folder, and the files for kind, about 5 minutes
-	@$(BIN)/python -m testing.sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare --extra
 	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
 
 # Only a KUBECONFIG of the command line counts: the variable of the environment has other uses.
@@ -169,11 +173,11 @@ GIVEN := $(if $(filter command line,$(origin KUBECONFIG)),$(abspath $(KUBECONFIG
 
 test-node: $(STAMP) ## test the images and the chart on a real Kubernetes node of this machine: Linux, as root, after `make images`
 	@[ -z "$(GIVEN)" ] || [ -n "$(and $(ADDRESS),$(REPOSITORY))" ] || { echo "set REPOSITORY, from which the cluster pulls the image, and ADDRESS, at which its pods reach this machine"; exit 1; }
-	@$(BIN)/python -m testing.sandbox prepare $(if $(GIVEN),,--node)
+	@$(BIN)/python -m testing.sandbox prepare --extra $(if $(GIVEN),,--node)
 	@NODE_KUBECONFIG=$(GIVEN) NODE_ADDRESS=$(ADDRESS) NODE_REPOSITORY=$(REPOSITORY) $(BIN)/python -m pytest tests/node $(PYTEST_ARGS)
 
 argocd-fixtures: $(STAMP) ## regenerate deploy/argocd/fixtures: objects of the current operator and API server
-	@$(BIN)/python -m testing.sandbox prepare
+	@$(BIN)/python -m testing.sandbox prepare --extra
 	@WRITE_FIXTURES=1 $(BIN)/python -m pytest tests/e2e/test_gitops_health.py $(PYTEST_ARGS)
 
 lock: ## update the pins of all dependencies, in requirements.lock and in those of the images

@@ -19,7 +19,7 @@ from testing.sandbox.errors import SandboxError
 from testing.sandbox.files import write_private
 from testing.sandbox.kafka import KafkaCluster
 from testing.sandbox.kafka.cluster import PATIENT
-from testing.sandbox.kafka.jars import VERSIONS
+from testing.sandbox.kafka.jars import VERSIONS, tool_jars
 from testing.sandbox.kafka.programs import Programs
 from testing.sandbox.kubernetes import ApiServer
 from testing.sandbox.kubernetes.binaries import control_plane
@@ -40,7 +40,7 @@ examples:
   python -m testing.sandbox up --brokers 3              ... with three brokers and a controller
   python -m testing.sandbox up --kafka-version 2.8.2    ... with an old Kafka, on ZooKeeper
   python -m testing.sandbox up --node                   ... with a Kubernetes that runs pods (Linux, as root)
-  python -m testing.sandbox prepare                     download and build everything now
+  python -m testing.sandbox prepare                     download and build Kafka and Kubernetes now
 
 While it is up, in another terminal:
   source .venv/bin/activate && source .sandbox/env
@@ -61,7 +61,9 @@ def main() -> int:
         if options.command == "prepare":
             if options.browser:
                 browser.prepare()
-            _prepare()
+            _prepare_basics()
+            if options.extra:
+                _prepare_extra()
             if options.node:
                 Node().prepare()
         elif options.command == "groups":
@@ -114,20 +116,29 @@ def _parser() -> argparse.ArgumentParser:
     groups.add_argument("--bootstrap-servers", default=address, required=address is None, help="default: %(default)s")
     prepare = commands.add_parser(
         "prepare",
-        help="only download and build everything",
-        description=f"Download Kafka {', '.join(VERSIONS)} and the jars of Spark, and build the Kubernetes API "
-        "server, Alertmanager and the checkers of rules, dashboards, charts and workflows, into the cache; also the "
-        "packages of an image.",
+        help="only download and build what most tests need",
+        description=f"Download Kafka {VERSIONS[0]}, and build the Kubernetes API server, into the cache.",
+    )
+    prepare.add_argument(
+        "--extra",
+        action="store_true",
+        help=f"also Kafka {', '.join(VERSIONS[1:])}, programs that use Kafka, the jars of Spark, an S3 store, "
+        "Alertmanager, the checkers of rules, dashboards, charts and workflows, and the packages of an image",
     )
     prepare.add_argument("--node", action="store_true", help="also prepare the programs of a Kubernetes node")
     prepare.add_argument("--browser", action="store_true", help="also prepare a Chromium, for the tests of the report")
     return parser
 
 
-def _prepare() -> None:
-    for version in VERSIONS:
-        KafkaCluster(version).prepare()
+def _prepare_basics() -> None:
+    KafkaCluster().prepare()
+    tool_jars(VERSIONS[0])
     control_plane()
+
+
+def _prepare_extra() -> None:
+    for version in VERSIONS[1:]:
+        KafkaCluster(version).prepare()
     alertmanager.program()
     prometheus.programs()
     grafana.checker()

@@ -1,19 +1,47 @@
-"""The cache of downloads and builds: one directory per entry, which is complete or does not exist."""
+"""The cache of downloads and builds: one directory per entry, which is complete or does not exist.
+
+Most tests need a few entries only, which `basic` functions provide; `make test` prepares these, and refuses all others.
+"""
 
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
-from testing.sandbox.errors import BuildFailed
+from testing.sandbox.errors import BuildFailed, NotBasic
 from testing.sandbox.process import Command, Keeper
 
 HEARTBEAT_SECONDS = 15.0
+# Set in the environment by `make test`.
+ONLY_BASIC = "ONLY_BASIC"
+_basic = ContextVar("_basic", default=False)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def basic(when: Callable[..., bool] = lambda *_: True) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """For functions that provide what most tests need. when: for which arguments that holds."""
+
+    def decorate(provide: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(provide)
+        def provided(*arguments: _P.args, **named: _P.kwargs) -> _R:
+            token = _basic.set(when(*arguments, **named))
+            try:
+                return provide(*arguments, **named)
+            finally:
+                _basic.reset(token)
+
+        return provided
+
+    return decorate
 
 
 def cache_dir() -> Path:
@@ -27,8 +55,10 @@ def cache_dir() -> Path:
 def cached(name: str, build: Callable[[Path], None]) -> Path:
     """The directory of that name; if it does not exist, `build` fills an empty one, which is then moved into place.
 
-    Of concurrent runs one builds, and the others wait.
+    Of concurrent runs one builds, and the others wait. Raises NotBasic in `make test` for what it does not prepare.
     """
+    if os.environ.get(ONLY_BASIC) and not _basic.get():
+        raise NotBasic(f"{name}: `make test` prepares no more than what most tests need; see tests/needs.py")
     target = cache_dir() / name
     if target.is_dir():
         return target

@@ -3,6 +3,7 @@
 SandboxError
 ├── MissingPrerequisite   a program must be installed first; the text is one line that says how
 ├── BuildFailed           a download or build failed
+├── NotBasic              a test of `make test` uses what only `make test-extra` prepares
 ├── NotReached            an awaited condition did not become true in time
 └── StartFailed           a server ended or did not answer in time; the text has the end of the log
     └── PortTaken         ... because another program took its port; a retry with other ports may help
@@ -19,6 +20,10 @@ class MissingPrerequisite(SandboxError):
 
 class BuildFailed(SandboxError):
     """A download or build ended with an error."""
+
+
+class NotBasic(SandboxError):
+    """A test of `make test` uses a program or jars that only `make test-extra` prepares."""
 
 
 class NotReached(SandboxError):

@@ -31,9 +31,16 @@ from group_hygiene.process.memory import Intake, MemoryTurns
 from group_hygiene.process.sockets import OpenSockets
 from group_hygiene.spec.client_settings import Settings, Tls
 from group_hygiene.spec.connection import Connection
-from sandbox.kafka import KafkaCluster
-from sandbox.kafka.fake_broker import DESCRIBE_GROUPS, LIST_GROUPS, Answer, FakeBroker, many_descriptions, many_groups
-from sandbox.kafka.tls import Authority
+from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.fake_broker import (
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
+    Answer,
+    FakeBroker,
+    many_descriptions,
+    many_groups,
+)
+from testing.sandbox.kafka.tls import Authority
 from tests.kafka.makers import Maker, soon
 
 _MOST = 12

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from testing.sandbox.cache import cached, run_long
+from testing.sandbox.cache import basic, cached, run_long
 from testing.sandbox.prerequisites import MAVEN, find
 from testing.sandbox.process import Command
 
@@ -16,6 +16,7 @@ _POM, _CONNECT_POM, _SPRING_POM = (
 )
 
 
+@basic(lambda version: version in (VERSIONS[0], _TOOLS.get(VERSIONS[0])))
 def jars(version: str) -> Path:
     """The directory with all jars of a version; downloads them if they are not cached."""
     return _downloaded("kafka", _POM, version, _TOOLS.get(version, version))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testing.sandbox.cache import cached
+from testing.sandbox.cache import basic, cached
 from testing.sandbox.errors import SandboxError
 from testing.sandbox.files import write_private
 from testing.sandbox.prerequisites import JAVA, find
@@ -42,7 +42,8 @@ class Jvm:
         if self.record_to is not None:
             options.append(f"-XX:ArchiveClassesAtExit={self.record_to / _ARCHIVE}")
         elif archive is not None:
-            options.append(f"-XX:SharedArchiveFile={archive}")
+            # Java prints its warning about an archive that it can't load on standard output, which programs use.
+            options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable", "-Xlog:all=warning:stderr"]
         return options
 
 
@@ -81,6 +82,7 @@ def java_command(program: JavaProgram, arguments_file: Path) -> list[str | Path]
     return [java, f"@{arguments_file}"]
 
 
+@basic()
 def record_classes(jars: Path, record: Callable[[Path], None]) -> None:
     """Make an archive of loaded classes (JEP 350) for this Java and these jars: it halves the CPU time of a start.
 
@@ -111,8 +113,8 @@ def properties_file(path: Path, properties: Mapping[str, str]) -> Path:
 
 def _archive_directory(java: Path, jars: Path) -> Path:
     program = java.resolve()
-    # An archive is good for one build of Java only.
-    build = f"{program} {program.stat().st_size} {program.stat().st_mtime}"
+    # An archive is good for one build of Java, and for jars in this folder: a cache may be copied to another one.
+    build = f"{program} {program.stat().st_size} {program.stat().st_mtime} {jars}"
     return jars.with_name(f"{jars.name}-classes-{hashlib.sha256(build.encode()).hexdigest()[:8]}")
 
 

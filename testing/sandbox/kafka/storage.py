@@ -4,7 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from testing.sandbox.cache import cached
+from testing.sandbox.cache import basic, cached
 from testing.sandbox.errors import StartFailed
 from testing.sandbox.kafka.java import JavaProgram, Jvm, java_command, properties_file
 from testing.sandbox.kafka.layout import Layout, Node, new_cluster_id
@@ -12,6 +12,7 @@ from testing.sandbox.kafka.scram import Credential
 from testing.sandbox.kafka.security import Security
 
 
+@basic()
 def format_controller(jars: Path, layout: Layout, node: Node, security: Security) -> None:
     """Format the directory of the process that has the controller role; the first metadata and SCRAM users go there.
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from testing.sandbox import golang
-from testing.sandbox.cache import cached
+from testing.sandbox.cache import basic, cached
 from testing.sandbox.errors import MissingPrerequisite
 
 _SOURCE = Path(__file__).parent
@@ -19,6 +19,7 @@ OTHER_RELEASES = ("oldest", "newest")
 NODE_PROGRAMS = ("kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy")
 
 
+@basic(lambda release="": not release)
 def control_plane(release: str = "") -> Path:
     """The directory with both programs; builds them if necessary. release: one of `OTHER_RELEASES`."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
