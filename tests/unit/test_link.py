@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.link import Link
+from group_hygiene.engine.context import Observation
+from group_hygiene.engine.plan import RunConditions
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets_topic import Tail
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Protections
+from group_hygiene.model.reasons import Refusal
+from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.storage import Allowed
+from tests.unit.make import group, snapshot
 
 
 def a_connection(uid: str = "u", spec: Any = None, **status: Any) -> dict[str, Any]:
@@ -99,3 +108,20 @@ def test_what_reads_by_a_closed_client_is_forgotten() -> None:
     link.memory.tail = Tail(cast(Client, None), {0: (1, 0)}, {0: 5})
     link.close()
     assert link.memory.tail is None
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_connection_shows_nothing_of_another_cluster(changed: bool) -> None:
+    """Its groups would replace those in the status, and the names of its topics are not those of this connection."""
+    refusals = [Refusal(reasons.CLUSTER_CHANGED, "another one")] if changed else []
+    hidden, groups = Refusal(reasons.TOPICS_HIDDEN, "theirs"), {"g": group("g")}
+    seen = Observation(snapshot(), {}, RunConditions(refusals=refusals), Protections(), groups, hidden)
+    link = Link("kafka", cast(Api, None), "an-id", Allowed())
+    link._features = ("AnyFeature",)
+    obj = a_connection(spec={"bootstrapServers": ["kafka:9092"]})
+    context: Any = SimpleNamespace(
+        connection=parse_connection(obj), memory=link.memory, journal=Journal(None, Contents(), {})
+    )
+    facts = link.facts(context, seen, full=False, policies=[])
+    found = facts.problem, facts.all_groups, facts.topics
+    assert found == ((refusals[0], None, None) if changed else (None, groups, hidden))

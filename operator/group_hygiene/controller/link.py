@@ -195,7 +195,7 @@ class Link:
             ledger=ledger,
             has_activity=connection.activity is not None,
             attests=connection.topics_attested,
-            topics=observation.topics,
+            topics=observation.topics if changed is None else None,
             patterns=pattern_notes(connection, policies, groups or ()) if compared else None,
         )
 
