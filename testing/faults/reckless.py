@@ -83,7 +83,7 @@ def re_read() -> None:
         ready = {}
         for name in batch:
             verdict = decided.verdicts[name]
-            offsets = context.known_offsets(verdict.evidence.offsets)
+            offsets = context.known_offsets_or_empty(verdict.evidence.offsets)
             group = verdict.group
             ready[name] = recheck.Ready(
                 group=group, coordinator=group.coordinator, offsets=offsets, lag={}, topic_ids={}, why=""

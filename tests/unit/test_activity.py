@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from msgspec import structs
 
 from group_hygiene.evidence.reader import CoveredPartition, Reading, Tables, _refusal, _Request, refused
-from group_hygiene.evidence.trust import Log, activity_of, next_mark, refusals_by_partition
+from group_hygiene.evidence.trust import Log, activity_of, largest_coverage, refusals_by_partition
 from group_hygiene.kafka.offsets_log import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Commits, LastClient
@@ -338,9 +338,9 @@ def test_only_the_version_that_coverage_names_counts(warehouse: Warehouse) -> No
 def test_tables_must_not_go_back(warehouse: Warehouse, earlier: dict[str, Any], reason: str | None) -> None:
     """Tables that cover less than an earlier look saw are old ones, however fresh they call themselves."""
     warehouse.write([idle("billing")], **earlier)
-    mark = next_mark(_reading(warehouse), _LOG, None, "uid-1", now())
+    largest = largest_coverage(_reading(warehouse), _LOG, None, "uid-1", now())
     warehouse.write([idle("billing")])
-    found = _activity(warehouse, "billing", before=mark)
+    found = _activity(warehouse, "billing", before=largest)
     assert (found.reason if isinstance(found, Refusal) else None) == reason
 
 
@@ -350,9 +350,9 @@ def test_both_tables_put_back_together(warehouse: Warehouse, tmp_path: Path) -> 
     warehouse.write([idle("billing")])
     shutil.copytree(warehouse.folder, tmp_path / "yesterday")
     warehouse.write([idle("billing", 1)])
-    mark = next_mark(_reading(warehouse), _LOG, None, "uid-1", now())
+    largest = largest_coverage(_reading(warehouse), _LOG, None, "uid-1", now())
     warehouse.folder = tmp_path / "yesterday"
-    found = _activity(warehouse, "billing", before=mark)
+    found = _activity(warehouse, "billing", before=largest)
     assert isinstance(found, Refusal)
     assert found.reason == reasons.EVIDENCE_WENT_BACK
 
@@ -363,7 +363,7 @@ def test_tables_that_were_put_back_decide_when_they_have_read_on(warehouse: Ware
     yesterday = shutil.copytree(warehouse.folder, warehouse.folder.with_name("yesterday"))
     for _ in range(5):
         warehouse.write([idle("billing", 1)], covered_to=1100)
-    mark = next_mark(_reading(warehouse), _LOG, None, "uid-1", now())
+    largest = largest_coverage(_reading(warehouse), _LOG, None, "uid-1", now())
     shutil.rmtree(warehouse.folder)
     yesterday.rename(warehouse.folder)
     further = {0: 1101}
@@ -376,9 +376,9 @@ def test_tables_that_were_put_back_decide_when_they_have_read_on(warehouse: Ware
     ):
         if ends is not None:
             warehouse.write([idle("billing", 2)], ends=ends)
-        found = _activity(warehouse, "billing", before=mark)
+        found = _activity(warehouse, "billing", before=largest)
         assert (found.reason if isinstance(found, Refusal) else None) == reason
-        mark = next_mark(_reading(warehouse), _LOG, mark, "uid-1", now())
+        largest = largest_coverage(_reading(warehouse), _LOG, largest, "uid-1", now())
 
 
 def test_what_is_remembered_never_falls() -> None:
@@ -393,9 +393,9 @@ def test_what_is_remembered_never_falls() -> None:
         },
     )
     log = Log("cluster-1", "a", 2)
-    mark = next_mark(first, log, None, "uid-1", now())
-    assert mark is not None
-    assert (mark.to, mark.table, mark.version) == ({0: 10, 1: 20}, "t", 7)
+    largest = largest_coverage(first, log, None, "uid-1", now())
+    assert largest is not None
+    assert (largest.to, largest.table, largest.version) == ({0: 10, 1: 20}, "t", 7)
     less = Reading(
         "cluster-1",
         "t",
@@ -405,7 +405,7 @@ def test_what_is_remembered_never_falls() -> None:
             1: CoveredPartition("a", 19, now(), leader_epoch=NO_LEADER_EPOCH),
         },
     )
-    later = next_mark(less, log, mark, "uid-1", now())
+    later = largest_coverage(less, log, largest, "uid-1", now())
     assert later is not None
     assert (later.to, later.version) == ({0: 11, 1: 20}, 7)
     recreated = Reading(
@@ -417,11 +417,11 @@ def test_what_is_remembered_never_falls() -> None:
             1: CoveredPartition("a", 500, now(), leader_epoch=NO_LEADER_EPOCH),
         },
     )
-    begun = next_mark(recreated, Log("cluster-1", "b", 2), later, "uid-1", now())
+    begun = largest_coverage(recreated, Log("cluster-1", "b", 2), later, "uid-1", now())
     assert begun is not None
     assert begun.to == {0: 1}
-    assert next_mark(Reading("cluster-2", "t", 9, {}), log, mark, "uid-1", now()) is None
-    assert refusals_by_partition(first, log, structs.replace(mark, table="other", version=99), _HOUR, now()) == {}
+    assert largest_coverage(Reading("cluster-2", "t", 9, {}), log, largest, "uid-1", now()) is None
+    assert refusals_by_partition(first, log, structs.replace(largest, table="other", version=99), _HOUR, now()) == {}
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def _own(own: int, **others: int) -> dict[str, Any]:
 
 
 _STATE = delete(_unprotect("Streams", "StreamsState"))
+_STREAMS_TOO, _BEFORE_4_3 = delete(_unprotect("Streams")), Protections(without_streams=("4.2.0",))
 _SHARING, _SHARE = delete(_unprotect("Share")), group(type=GroupType.SHARE)
 _STREAMS_GROUP, _STABLE, _SIMPLE = (
     group(type=GroupType.STREAMS),
@@ -207,6 +208,23 @@ _STREAMS_GROUP, _STABLE, _SIMPLE = (
             reasons.STREAMS,
             delete(_unprotect("MirrorMaker")),
             protections=_NO_TOPICS,
+        ),
+        # streams_lost
+        case("streams-lost", reasons.NOT_RESTORABLE, _STREAMS_TOO, _STREAMS_GROUP, protections=_BEFORE_4_3),
+        case(
+            "brokers-unknown",
+            reasons.NOT_RESTORABLE,
+            _STREAMS_TOO,
+            _STREAMS_GROUP,
+            protections=Protections(without_streams=FAULT),
+        ),
+        case("no-streams-group", _MATCH, protections=_BEFORE_4_3),
+        # lives
+        case(
+            "offsets-of-an-empty-group",
+            reasons.NOT_STABLE,
+            parse_policy(policy_object("DeleteOffsets", {"idleFor": "72h"})),
+            group(),
         ),
         # mirror_maker
         case("mirrored", reasons.MIRROR_MAKER, protections=_MIRRORED),
@@ -598,6 +616,8 @@ _PROTECTIONS = _mostly(
         Protections(streams=frozenset({"a"})),
         Protections(mirrored=None),
         Protections(mirrored=frozenset({"a"})),
+        Protections(without_streams=("4.2.0",)),
+        Protections(without_streams=FAULT),
         Protections(claimed=Claims({"a": "KafkaConnector"})),
         Protections(claimed=Claims(synced={"a": "ShadowLink"})),
         Protections(claimed=Claims(prefixes={"": "ShadowLink"})),
@@ -688,6 +708,7 @@ def test_delete_needs_every_proof(case: _Case) -> None:
     if Unprotect.STREAMS_STATE not in policy.match.unprotect:
         assert known.protections.streams is not None
         assert group.id not in known.protections.streams
+    assert group.type is not GroupType.STREAMS or known.protections.without_streams == ()
     if known.used_by is not None:
         assert Unprotect(known.used_by.program) in policy.match.unprotect
     assert not group.id.startswith("__group_hygiene")

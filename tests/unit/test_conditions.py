@@ -1,21 +1,26 @@
-"""Each condition of `when`: declared once, with what must be read for it, a check, and a reason while it is not met."""
+"""Each condition of `when`: declared once, with what must be read for it, a check, and a reason while it is not met.
+
+And of each check: a row of a table that it decides, and the sort of its reasons.
+"""
 
 import ast
 import inspect
 from dataclasses import replace
 from datetime import timedelta
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pytest
 
 from group_hygiene.engine import plan
-from group_hygiene.engine.checks import judge, lag, needed, offsets, used
+from group_hygiene.engine.checks import CHECKS, Check, chain, judge, lag, needed, offsets, used
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Evidence, Need, Protections
-from group_hygiene.model.groups import Group
+from group_hygiene.model.groups import Group, GroupState
 from group_hygiene.pipeline.backtest.replay import untriable
 from group_hygiene.spec.crds import schema_of, violations
 from group_hygiene.spec.policy import NEEDS, When, parse_policy
+from tests.unit import test_checks, test_checks_of_evidence, test_checks_of_lag, test_checks_of_topics
 from tests.unit.make import NOW, P0, P1, activity, evidence, group, lagging, policy_object
 
 
@@ -112,6 +117,30 @@ def test_a_condition_in_the_rules_of_the_crd(case: Case) -> None:
     assert violations(_object(policy_object("Alert", case.when))) == []
     found = violations(_object(policy_object("DeleteOffsets", {"idleFor": "1h"} | case.when)))
     assert [each.field for each in found] == ([] if "idleFor" in case.when else ["spec.when"])
+
+
+def _decided_rows() -> set[Check]:
+    """The checks that decide a row of the tables: policy, group (else a Stable one), evidence and what is expected."""
+    names, stable = ("policy", "group", "evidence", "expected"), group(state=GroupState.STABLE)
+    rows = [
+        {"group": stable, **dict(zip(mark.args[0], row.values, strict=True))}
+        for module in (test_checks, test_checks_of_evidence, test_checks_of_lag, test_checks_of_topics)
+        for each in vars(module).values()
+        for mark in getattr(each, "pytestmark", ())
+        if mark.name == "parametrize" and tuple(mark.args[0]) in (names, ("policy", "evidence", "expected"))
+        for row in mark.args[1]
+    ]
+    decided = set[Check]()
+    for policy, of, known in ((row["policy"], row["group"], row["evidence"]) for row in rows):
+        decided |= set(islice((check for check in chain(policy) if check(policy, of, known, NOW) is not None), 1))
+    return decided
+
+
+def test_each_check_decides_a_row() -> None:
+    """A check that no table asks could be wrong, or be left out of CHECKS."""
+    decided = _decided_rows()
+    missing = [check.__name__ for check in CHECKS if check not in decided]
+    assert missing == [], "add rows to a table of tests/unit/test_checks*.py"
 
 
 def _object(policy: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from group_hygiene.observe.conditions import (
     in_order,
     merge_patch,
     needs_write,
-    signed,
+    with_run_id,
     without_announcements,
 )
 from group_hygiene.observe.of_objects import (
@@ -1016,10 +1016,10 @@ def test_needs_write(new: Status, now: datetime, write: bool) -> None:
 
 def test_a_status_names_the_run_that_wrote_it() -> None:
     """That of the one before goes, also where the run that writes has no id."""
-    before = signed(_OLD, "a")
+    before = with_run_id(_OLD, "a")
     assert before == {**_OLD, "lastRunID": "a"}
-    assert merge_patch(before, signed(before, "b")) == {"lastRunID": "b"}
-    assert merge_patch(before, signed(before, None)) == {"lastRunID": None}
+    assert merge_patch(before, with_run_id(before, "b")) == {"lastRunID": "b"}
+    assert merge_patch(before, with_run_id(before, None)) == {"lastRunID": None}
 
 
 def test_needs_write_of_refusal_numbers() -> None:

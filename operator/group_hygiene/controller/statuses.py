@@ -52,7 +52,7 @@ from group_hygiene.observe.conditions import (
     condition_of,
     merge_patch,
     needs_write,
-    signed,
+    with_run_id,
     without_announcements,
 )
 from group_hygiene.observe.metrics import Metrics
@@ -202,7 +202,7 @@ class StatusWriter:
         api, old = self._api, obj.get("status") or {}
         if not needs_write(old, new, self._clock.now()):
             return
-        patch = merge_patch(old, signed(new, runs.current().get("run")))
+        patch = merge_patch(old, with_run_id(new, runs.current().get("run")))
         try:
             for attempt in range(_WRITE_ATTEMPTS):
                 try:

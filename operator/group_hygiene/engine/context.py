@@ -16,7 +16,7 @@ from group_hygiene.engine.checks.lag import unread
 from group_hygiene.engine.plan import RunConditions, Verdicts
 from group_hygiene.engine.unchanged import ScanHistory
 from group_hygiene.evidence.reader import Tables
-from group_hygiene.evidence.trust import Log, activity_of, next_mark, refusals_by_partition
+from group_hygiene.evidence.trust import Log, activity_of, largest_coverage, refusals_by_partition
 from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
@@ -410,21 +410,20 @@ def _bounds(start: int | Fault, end: int | Fault) -> Bounds | Fault:
     return end if isinstance(end, Fault) else Bounds(start, end)
 
 
-def known_offsets(offsets: Offsets | Fault | None) -> Offsets:
+def known_offsets_or_empty(offsets: Offsets | Fault | None) -> Offsets:
     """The offsets; none if they were not or could not be read."""
     return {} if offsets is None or isinstance(offsets, Fault) else offsets
 
 
 @dataclass(frozen=True, slots=True)
 class TableEvidence:
-    """The result of one read of the tables. mark: the new entry of the ledger, None = leave the ledger as it is.
-
-    covered: partition of the log -> the offset up to which they have every record; only of partitions of this log.
-    """
+    """The result of one read of the tables."""
 
     groups: Mapping[str, Activity | Refusal]
     coverage: Coverage
-    mark: entries.LargestCoverage | None = None
+    # The new entry of the ledger; None = leave the ledger as it is.
+    largest: entries.LargestCoverage | None = None
+    # Partition of the log -> the offset up to which they have every record; only of partitions of this log.
     covered: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -467,7 +466,7 @@ def read_evidence(
     # Old tables are a start, too.
     unusable = {partition for partition, why in refusals.items() if why.reason != reasons.EVIDENCE_STALE}
     covered = {p: place.to for p, place in reading.covered.items() if p < partitions and p not in unusable}
-    return TableEvidence(answers, coverage, next_mark(reading, log, before, uid, now), covered)
+    return TableEvidence(answers, coverage, largest_coverage(reading, log, before, uid, now), covered)
 
 
 def _nothing(groups: Collection[str], refusal: Refusal, partitions: int) -> TableEvidence:
@@ -483,7 +482,7 @@ def read_records(
     """
     bounds = facts.bounds
     known: dict[Partition, LastRecord | Fault] = {} if reread else {**_remembered(context, bounds)}
-    committed = [known_offsets(facts.offsets.get(name)) for name in groups]
+    committed = [known_offsets_or_empty(facts.offsets.get(name)) for name in groups]
     left = [places for offsets in committed for places in _places_by_topic(offsets, bounds)]
     many = 1
     while True:

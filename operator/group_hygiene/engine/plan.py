@@ -131,25 +131,26 @@ class Verdicts(dict[str, Verdict]):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of a run of one policy.
-
-    due: groups that may be deleted now, oldest first, before limits: in Enforce those whose grace period is over, in
-    DryRun all that match. actions: the groups that this run deletes, in that order; empty in DryRun, for Alert, and
-    when refused. refusal: why no due group is deleted, or no match is marked. marking: groups that get a new mark now.
-    unmarking: groups that lose their mark, and why. marks: the mark of each group that has one and retains it with its
-    date. at: the time of the decision, and the date of the new marks. outside: why due groups wait: none of the
-    policy's windows is open.
-    """
+    """The plan of a run of one policy."""
 
     policy: Policy
     verdicts: Verdicts
+    # Groups that may be deleted now, oldest first, before limits: in Enforce those whose grace period is over, in
+    # DryRun all that match.
     due: tuple[str, ...]
+    # The groups that this run deletes, in that order; empty in DryRun, for Alert, and when refused.
     actions: tuple[str, ...]
+    # Why no due group is deleted, or no match is marked.
     refusal: Refusal | None
+    # Groups that get a new mark now.
     marking: frozenset[str] = frozenset()
+    # Groups that lose their mark, and why.
     unmarking: Mapping[str, Refusal] = field(default_factory=dict)
+    # The mark of each group that has one and retains it with its date.
     marks: Mapping[str, Mark] = field(default_factory=dict)
+    # The time of the decision, and the date of the new marks.
     at: datetime = _NEVER
+    # Why due groups wait: none of the policy's windows is open.
     outside: Refusal | None = None
 
     @property

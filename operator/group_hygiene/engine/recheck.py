@@ -19,7 +19,7 @@ from group_hygiene.engine.context import (
     Facts,
     evidence_of,
     internal_topics,
-    known_offsets,
+    known_offsets_or_empty,
     read_bounds,
     read_evidence,
     read_missing_topics,
@@ -141,7 +141,7 @@ class Case:
     @cached_property
     def offsets(self) -> Offsets:
         """The offsets to save and delete, by the fresh read."""
-        return of_topics(known_offsets(self.reads.facts.offsets[self.name]), self.target)
+        return of_topics(known_offsets_or_empty(self.reads.facts.offsets[self.name]), self.target)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -368,7 +368,9 @@ def _read(
     client, policy = context.client, plan.policy
     groups = {name: plan.verdicts[name].group for name in batch}
     targets = {name: _target_topics(context, plan, name) for name in batch}
-    seen = {name: of_topics(known_offsets(plan.verdicts[name].evidence.offsets), targets[name]) for name in batch}
+    seen = {
+        name: of_topics(known_offsets_or_empty(plan.verdicts[name].evidence.offsets), targets[name]) for name in batch
+    }
     activity, tail = _read_tables(context, plan, cluster, targets, deadline)
     uses.read_on(Deadline(deadline.left / 2))
     topics = kafka_cluster.read_topics(client, deadline)

@@ -18,7 +18,7 @@ from group_hygiene.engine.context import (
     Facts,
     Observation,
     evidence_of,
-    known_offsets,
+    known_offsets_or_empty,
     read_bounds,
     read_evidence,
     read_missing_topics,
@@ -303,7 +303,7 @@ class _Scan(Facts):
         client = self.context.client
         types = {name: group.type for name, group in groups.items()}
         coordinators = {name: group.coordinator for name, group in groups.items()}
-        offsets = {name: known_offsets(self.offsets.get(name)) for name in groups}
+        offsets = {name: known_offsets_or_empty(self.offsets.get(name)) for name in groups}
         match need:
             case Need.ACTIVITY:
                 self.read_activity(groups, deadline)
@@ -332,9 +332,9 @@ class _Scan(Facts):
         self.activity.update(evidence.groups)
         if self.coverage is None or self.coverage.problem is None:
             self.coverage = evidence.coverage
-        if evidence.mark is not None:
-            self.covered = evidence.mark
-            self.context.journal.contents.apply([evidence.mark])
+        if evidence.largest is not None:
+            self.covered = evidence.largest
+            self.context.journal.contents.apply([evidence.largest])
 
     def read_for_statuses(self, policies: Sequence[Policy], full: bool) -> None:
         """Read whether the tables are in order, if no verdict depended on them, and when groups of keeps were used."""

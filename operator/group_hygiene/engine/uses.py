@@ -193,16 +193,16 @@ class Uses:
         self._context, self._policy, self._hidden = context, policy, bool(cluster.samples)
         self._trusts_scans = Unprotect.UNREADABLE_OFFSETS_LOG in policy.match.unprotect
         self._names = plan.actions if since is not None or policy.when.unchanged_for is not None else ()
-        self._again, self._unread, self._hint = "it matches again", "between scans", _HINT
+        self._again_text, self._period_text, self._hint_text = "it matches again", "between scans", _HINT
         self._wait = policy.when.unused_for
         self._by_time, self._why = since is not None, Since({}, {}).why
         self._tail: Tail | None = None
         self._before: Mapping[int, int] = {}
         if since is not None:
             self._before = {**since.uses, **dict.fromkeys(since.doubtful, 0)}
-            self._again, self._unread = "it is deleted without --force", "lately"
+            self._again_text, self._period_text = "it is deleted without --force", "lately"
             self._wait = since.unused_for
-            self._hint = " (--force deletes without this check)"
+            self._hint_text = " (--force deletes without this check)"
             self._since, self._why = since.uses, since.why
             self._tail = Tail(context.client, cluster.leaders, since.read) if since.uses else None
         elif self._names:
@@ -237,7 +237,7 @@ class Uses:
         return Refusal(
             reasons.CLOCK_UNKNOWN,
             f"whether it was used lately: {describe(found)}, by the clock of an earlier leader of the partition, and "
-            f"its present leader has no record there that is old enough{self._hint}",
+            f"its present leader has no record there that is old enough{self._hint_text}",
         )
 
     def _clock_unknown(self, tail: Tail) -> Refusal | None:
@@ -257,7 +257,7 @@ class Uses:
         return Refusal(
             reasons.CLOCK_UNKNOWN,
             f"whether it was used lately: broker {unproved[0]} has written no record into {OFFSETS_TOPIC} within "
-            f"{format_duration(SKEW_MAX)} of now, so its clock is not known{self._hint}",
+            f"{format_duration(SKEW_MAX)} of now, so its clock is not known{self._hint_text}",
         )
 
     def _matters(self, record: Commit | StateRecord) -> bool:
@@ -268,23 +268,23 @@ class Uses:
     def _problem(self) -> Refusal | None:
         """Why the log can't show uses of any group; None also if that does not matter."""
         if self._hidden:
-            message = f"whether it was used {self._unread}: brokers hide {OFFSETS_TOPIC}{self._hint}"
+            message = f"whether it was used {self._period_text}: brokers hide {OFFSETS_TOPIC}{self._hint_text}"
             return None if self._trusts_scans else Refusal(reasons.EVIDENCE_UNREADABLE, message)
         if not self._since:
-            return Refusal(reasons.EVIDENCE_INCOMPLETE, self._why + (self._hint if self._by_time else ""))
+            return Refusal(reasons.EVIDENCE_INCOMPLETE, self._why + (self._hint_text if self._by_time else ""))
         if self._tail is None:
             return Refusal(reasons.EVIDENCE_UNREADABLE, f"the scan could not read {OFFSETS_TOPIC}")
         return None
 
     def _refusal(self, answer: Found | Fault | None) -> Refusal | None:
         if isinstance(answer, Found):
-            return recently_active(answer, self._again, self._wait)
+            return recently_active(answer, self._again_text, self._wait)
         if answer is None or (answer.code == TOPIC_DENIED and self._trusts_scans):
             return None
-        hint = self._hint if answer.code == TOPIC_DENIED else _LATE if answer.code == _TIMED_OUT else ""
+        hint = self._hint_text if answer.code == TOPIC_DENIED else _LATE if answer.code == _TIMED_OUT else ""
         return Refusal(
             reasons.EVIDENCE_INCOMPLETE if answer.code == _LOST else reasons.EVIDENCE_UNREADABLE,
-            f"whether it was used {self._unread}: {answer}{hint}",
+            f"whether it was used {self._period_text}: {answer}{hint}",
         )
 
 

@@ -1,6 +1,6 @@
 """Whether the pipeline's tables may be used to judge a group: fresh, complete, of this log, not older than before.
 
-Pure: `engine.context` reads the tables, and the scan writes the mark into the ledger.
+Pure: `engine.context` reads the tables, and the scan writes the largest coverage into the ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from group_hygiene.spec.fields import format_duration, timestamp
 # If the clocks of pipeline and operator differ by more, no age can be trusted.
 _SKEW_MAX = timedelta(minutes=5)
 # After it was last renewed: by then the tables are long out of date.
-_MARK_RETENTION = timedelta(days=30)
+_COVERAGE_RETENTION = timedelta(days=30)
 _WAY_OUT = "If that is intended, delete the KafkaConnection and apply it again"
 
 
@@ -86,7 +86,7 @@ def activity_of(group: str, reading: Reading, log: Log, refusals: Mapping[int, R
     return activity
 
 
-def next_mark(
+def largest_coverage(
     reading: Reading, log: Log, before: entries.LargestCoverage | None, uid: str, now: datetime
 ) -> entries.LargestCoverage | None:
     """The furthest that the tables ever reached, this read included; None = they are of another cluster."""
@@ -100,7 +100,7 @@ def next_mark(
         table=reading.table,
         version=before.version if before is not None and _older(reading, log, before) else reading.version,
         at=now,
-        expires=now + _MARK_RETENTION,
+        expires=now + _COVERAGE_RETENTION,
     )
 
 

@@ -118,34 +118,36 @@ class Commits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """The history of one group in the offsets log, up to an offset. A time that is None is not known.
+    """The history of one group in the offsets log, up to an offset. A time that is None is not known."""
 
-    type, protocol_type: the group as the log last described it. state: Empty, Active, Gone or Unknown, likewise.
-    first_seen: of any record. last_commit: of any partition, even in an aborted transaction.
-    oldest_commit: the least of the last commit times of the partitions that still have an offset.
-    empty_since: when its last member left; None also if no consumer ever joined it.
-    log_partition: of `__consumer_offsets`. covered_to: every record before that log offset is included. read_at: when
-    that was the last stable offset. complete_since: before this time, records were lost unread; None = none were.
-    last_commit_after, state_after: the log was read to its end then, without the last commit, or the record of its
-    state: so these are newer, whatever their timestamps, which a client or a wrong clock may have set. by_topic: when
-    it committed for each topic for which it has offsets. Read only for groups with members whose oldest commit is old
-    enough to matter; None = not read. last_client: for people; no decision depends on it. None = not known, or none.
-    """
-
+    # The group as the log last described it. state: Empty, Active, Gone or Unknown.
     type: GroupType
     protocol_type: str
     state: str
+    # Of any record.
     first_seen: datetime | None
+    # Of any partition, even in an aborted transaction.
     last_commit: datetime | None
+    # The least of the last commit times of the partitions that still have an offset.
     oldest_commit: datetime | None
+    # When its last member left; None also if no consumer ever joined it.
     empty_since: datetime | None
+    # Of `__consumer_offsets`.
     log_partition: int
+    # Every record before this log offset is included.
     covered_to: int
+    # When that was the last stable offset.
     read_at: datetime
+    # Before this time, records were lost unread; None = none were.
     complete_since: datetime | None = None
+    # When it committed for each topic for which it has offsets. Read only for groups with members whose oldest commit
+    # is old enough to matter; None = not read.
     by_topic: Mapping[str, Commits] | None = None
+    # The log was read to its end then, without the last commit, or the record of its state: so these are newer,
+    # whatever their timestamps, which a client or a wrong clock may have set.
     last_commit_after: datetime | None = None
     state_after: datetime | None = None
+    # For people; no decision depends on it. None = not known, or none.
     last_client: LastClient | None = None
 
     @property
@@ -312,42 +314,39 @@ class Deletion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence about one group when it is judged. None = not read (yet); a Fault or Refusal = not readable.
-
-    protected_by: the connection's `protect` pattern that covers the group.
-    failover_target: whether the connection's role is FailoverTarget.
-    keep_request: a user's request to keep the group, from the ledger.
-    used_by: the program that a scan saw in it, from the ledger.
-    deleted: its last deletion by this operator, if the ledger still has it.
-    damaged: why a record about it in the ledger can't be read.
-    missing_topics: its committed topics that do not exist.
-    bounds: of all committed partitions, if they were read, also those of other groups (see `lag`).
-    records: for partitions that appear to have unread records, an offset at or after which there is a committed record;
-        -1 = there is none from the committed offset on. Only of as many partitions as necessary (see
-        `engine.checks.lag.waiting`).
-    activity: a Refusal has one of the reasons that begin with Evidence.
-    retention: the brokers' offsets.retention.minutes.
-    subscribed: the topics that its members read.
-    offsets_deleted: topic -> the last deletion of its offsets by this operator, if the ledger still has it.
-    owner: of the connection's `owners`, "" = none. No check depends on it.
-    """
+    """The evidence about one group when it is judged. None = not read (yet); a Fault or Refusal = not readable."""
 
     protections: Protections
+    # The connection's `protect` pattern that covers the group.
     protected_by: str | None = None
+    # Whether the connection's role is FailoverTarget.
     failover_target: bool = False
+    # A user's request to keep the group, from the ledger.
     keep_request: KeepRequest | None = None
+    # The program that a scan saw in it, from the ledger.
     used_by: UsedBy | None = None
+    # Its last deletion by this operator, if the ledger still has it.
     deleted: Deletion | None = None
+    # Why a record about it in the ledger can't be read.
     damaged: str | None = None
     unchanged: Unchanged | None = None
     offsets: Offsets | Fault | None = None
+    # Its committed topics that do not exist.
     missing_topics: frozenset[str] | Fault | None = None
+    # Of all committed partitions, if they were read, also those of other groups (see `lag`).
     bounds: Mapping[Partition, Bounds | Fault] | None = None
+    # For partitions that appear to have unread records, an offset at or after which there is a committed record; -1 =
+    # there is none from the committed offset on. Only of as many partitions as necessary: `engine.checks.lag.waiting`.
     records: Mapping[Partition, int | Fault] | None = None
+    # A Refusal has one of the reasons that begin with Evidence.
     activity: Activity | Refusal | None = None
+    # The brokers' offsets.retention.minutes.
     retention: timedelta | None = None
+    # The topics that its members read.
     subscribed: frozenset[str] | Fault | None = None
+    # Topic -> the last deletion of its offsets by this operator, if the ledger still has it.
     offsets_deleted: Mapping[str, Deletion] = field(default_factory=dict)
+    # Of the connection's `owners`, "" = none. No check depends on it.
     owner: str = ""
 
     @property

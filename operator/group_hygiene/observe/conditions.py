@@ -195,7 +195,7 @@ def changed_conditions(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[M
     return [c for c in new.get("conditions") or [] if before.get(c["type"]) != (c["status"], c["reason"])]
 
 
-def signed(new: Mapping[str, Any], run: str | None) -> dict[str, Any]:
+def with_run_id(new: Mapping[str, Any], run: str | None) -> dict[str, Any]:
     """The status with the id of the run that writes it; None = it was no run, and the status shows no id."""
     return _without_run(new) | ({RUN_ID: run} if run else {})
 

@@ -113,7 +113,7 @@ def body(kind: ReceiverKind, items: Sequence[Item], now: datetime) -> bytes:
     return json.dumps(content).encode()
 
 
-def signed(content: bytes, key: str, now: datetime) -> dict[str, str]:
+def signature_headers(content: bytes, key: str, now: datetime) -> dict[str, str]:
     """The headers that prove sender and time of a message: HMAC-SHA256 of `<timestamp>.<body>`."""
     timestamp = str(int(now.timestamp()))
     mac = hmac.new(key.encode(), f"{timestamp}.".encode() + content, hashlib.sha256)
@@ -428,7 +428,7 @@ async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress
     if endpoint.token is not None:
         headers["Authorization"] = f"Bearer {endpoint.token.reveal()}"
     if endpoint.hmac is not None:
-        headers |= signed(content, endpoint.hmac.reveal(), now)
+        headers |= signature_headers(content, endpoint.hmac.reveal(), now)
     gate, unanswered = Gate(egress, urlsplit(url).hostname or ""), False
     try:
         # Not aiohttp's own context, which has the system's authorities of this process's start.
