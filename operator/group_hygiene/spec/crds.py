@@ -180,10 +180,9 @@ _TYPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "array": ("a list", lambda value: isinstance(value, list)),
     "object": ("a mapping", lambda value: isinstance(value, Mapping)),
 }
-# What the library lacks of CEL and of what Kubernetes adds to it, as far as the CRDs use it.
+# What Kubernetes adds to CEL, as far as the CRDs use it.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "length": len,
-    "dyn": lambda value: value,
     "substring": lambda text, begin, end=None: _substring(text, begin, len(text) if end is None else end),
     "indexOf": lambda text, part: text.find(part),
     "trim": lambda text: text.strip(WHITE_SPACE),
