@@ -40,10 +40,12 @@ DAY = timedelta(days=1)
 STEPS = Steps(START, DAY, 40)
 END = STEPS.at(39)
 # The columns of `Moments.rows`.
-SCHEMA = pa.unify_schemas([
-    *(pa.schema([field.with_nullable(True) for field in table.schema]) for table in (COMMITS, GROUP_STATES)),
-    pa.schema({"slice": pa.int32(), "first_ms": pa.int64(), "used": pa.bool_(), "own": pa.bool_()}),
-])
+SCHEMA = pa.unify_schemas(
+    [
+        *(pa.schema([field.with_nullable(True) for field in table.schema]) for table in (COMMITS, GROUP_STATES)),
+        pa.schema({"slice": pa.int32(), "first_ms": pa.int64(), "used": pa.bool_(), "own": pa.bool_()}),
+    ]
+)
 FOLDED = Moments(tempfile.gettempdir())
 Record = dict[str, Any]
 # The least that a log can tell apart.

@@ -14,11 +14,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
-from itertools import groupby, pairwise
-from operator import attrgetter, itemgetter
+from functools import cache, cached_property, partial
+from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from msgspec import structs
 
@@ -123,9 +124,7 @@ class History:
         return min((sign for sign in self.signs if sign.at > moment), default=None)
 
 
-def replay(
-    name: str, moments: Iterable[Moment], start: datetime, complete_since: datetime | None = None
-) -> History:
+def replay(name: str, moments: Iterable[Moment], start: datetime, complete_since: datetime | None = None) -> History:
     """The history of a group from `start` on.
 
     The state after all records of a slice counts from the first of them on. A policy that waits for longer than a slice
@@ -155,12 +154,15 @@ def moments_of(rows: pa.Table) -> Iterator[tuple[int, list[Moment]]]:
     """By the number of a group, its moments: the rows of `Moments.rows`, together for each group."""
     offsets = rows["offsets"].combine_chunks()
     cells = [offsets.values.field(name).to_pylist() for name in ("topic", "partition", "offset")]
-    places, committed = list(map(Partition, *cells[:2])), list(map(CommittedOffset, cells[2]))
+    # Most moments have the places of the one before.
+    places, committed = list(map(cache(Partition), *cells[:2])), list(map(CommittedOffset, cells[2]))
     of_moments = (dict(zip(places[a:b], committed[a:b], strict=True)) for a, b in pairwise(offsets.offsets.to_pylist()))
-    columns = (rows[name].to_pylist() for name in Moment._fields[:-1])
-    moments = map(Moment, *columns, of_moments)
-    for group, together in groupby(zip(rows["group"].to_pylist(), moments, strict=True), key=itemgetter(0)):
-        yield group, [moment for _, moment in together]
+    moments = list(map(Moment, *(rows[name].to_pylist() for name in Moment._fields[:-1]), of_moments))
+    groups = rows["group"].to_numpy()
+    edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+    for first, end in pairwise(edges):
+        if first < end:
+            yield int(groups[first]), moments[first:end]
 
 
 def _stretch(name: str, begins: datetime, moment: Moment, before: Stretch | None) -> Stretch:

@@ -217,8 +217,7 @@ def _lost(activity: Mapping[str, Mapping[str, Any]], records: pa.Table, reach: E
 
 
 def _before(group: str, row: Mapping[str, Any], records: Sequence[Mapping[str, Any]], began: int) -> dict[str, Any]:
-    """Times in microseconds since 1970. Members from before the records are unknown: only `state` shows that they left.
-    """
+    """Times in microseconds since 1970. Members from before the records are unknown: only `state` shows that they left."""
     commits = {(record["topic"], record["partition"]) for record in records if record["commit_ms"] is not None}
     # Offsets from before the records; a later commit hides the earlier offset.
     offsets = [offset for offset in row["offsets"] if (offset["topic"], offset["partition"]) not in commits]

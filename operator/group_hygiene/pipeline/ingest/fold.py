@@ -465,9 +465,7 @@ def _connected(run: Run, spill: str) -> duckdb.DuckDBPyConnection:
     return database
 
 
-def _prepared(
-    database: duckdb.DuckDBPyConnection, groups: int, kind: pa.ListType, some: str = ""
-) -> pa.ListArray:
+def _prepared(database: duckdb.DuckDBPyConnection, groups: int, kind: pa.ListType, some: str = "") -> pa.ListArray:
     """Create the tables that _ROWS reads; returns the current offsets of each group.
 
     Of `all_commits`, `all_states`, `of_all_commits` and `old`. some: a join that selects groups.
