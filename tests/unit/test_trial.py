@@ -16,6 +16,7 @@ pytest.importorskip("duckdb")
 
 import pyarrow as pa
 
+from group_hygiene.model.groups import Partition
 from group_hygiene.pipeline.backtest.replay import (
     COMMIT,
     MATCH,
@@ -337,3 +338,33 @@ def test_who_is_not_deleted_is_not_after_longer(records: list[Record], of: Polic
         before, after = shorter.simulate(history), longer.simulate(history)
         assert removed(before) or not removed(after)
         assert any(span.back for span in before) or not any(span.back for span in after)
+
+
+def member(day: float, name: str, gone: bool, kind: str = "consumer-member") -> Record:
+    return record(day, kind, not gone, member_id=name, gone=gone)
+
+
+def test_members() -> None:
+    """Each counts until it left, also after others left, and whatever records accompany its own."""
+    records = [
+        *(member(1, "a", False), member(1, "a", False, "consumer-target-member"), member(2, "b", False)),
+        *(member(3, "b", True), member(4, "c", False), member(5, "c", True), member(6, "a", True)),
+        *(member(7, "d", True), member(8, "b", False)),
+    ]
+    states = [stretch.activity.state for stretch in replayed(records).stretches]
+    assert states == ["Active"] * 5 + ["Empty"] * 2 + ["Active"]
+
+
+def test_records_of_other_partitions() -> None:
+    """They show that the group was used, and say nothing of its state."""
+    history = replayed([commit(1, 5), commit(2, 6) | {"own": False}])
+    assert {stretch.offsets[Partition("orders", 0)].offset for stretch in history.stretches} == {5}
+    assert [ms(day_of(sign.at)) for sign in history.signs] == [ms(1), ms(2)]
+
+
+def test_an_era_ends() -> None:
+    """With it, a group's state ends; the time of its last commit stays."""
+    history = replayed([joined(1), commit(2), commit(3, None) | {"era": 1}])
+    last = history.stretches[-1]
+    assert (last.group, last.offsets) == (None, {})
+    assert last.activity.last_commit == START + 2 * DAY

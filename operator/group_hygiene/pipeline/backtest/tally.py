@@ -120,8 +120,8 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
     offset = F.max_by("committed_offset", "log_offset").alias("committed_offset")
     of_commits = _latest(commits, slices, alike, offset, F.max("commit_ms").alias("commit_ms"))
     fields = (F.max_by(name, "log_offset").alias(name) for name in ("protocol_type", "members", "state_ms"))
-    alike = ("kind", "member_id", "gone", F.expr(STATE_IS_USE).alias("used"))
-    records = of_commits.unionByName(_latest(states, slices, alike, *fields), allowMissingColumns=True)
+    of_states = _latest(states, slices, ("kind", "member_id", "gone", F.expr(STATE_IS_USE).alias("used")), *fields)
+    records = of_commits.unionByName(of_states, allowMissingColumns=True)
     rows = _known(spark, warehouse, reach).unionByName(records, allowMissingColumns=True)
     return rows.repartition("group").sortWithinPartitions("group").select(*_COLUMNS)
 
@@ -217,7 +217,7 @@ def _lost(activity: Mapping[str, Mapping[str, Any]], records: pa.Table, reach: E
 
 
 def _before(group: str, row: Mapping[str, Any], records: Sequence[Mapping[str, Any]], began: int) -> dict[str, Any]:
-    """Times in microseconds since 1970. Members from before the records are unknown: only `state` shows that they left."""
+    """Times in microseconds since 1970. Earlier members are unknown: only `state` shows that they left."""
     commits = {(record["topic"], record["partition"]) for record in records if record["commit_ms"] is not None}
     # Offsets from before the records; a later commit hides the earlier offset.
     offsets = [offset for offset in row["offsets"] if (offset["topic"], offset["partition"]) not in commits]
@@ -239,10 +239,9 @@ def _before(group: str, row: Mapping[str, Any], records: Sequence[Mapping[str, A
 
 def _moment(row: Mapping[str, Any], start: datetime) -> Moment:
     offsets = {Partition(one["topic"], one["partition"]): CommittedOffset(one["offset"]) for one in row["offsets"]}
-    times = (row["last_commit"], row["oldest_commit"], row["empty_since"])
-    in_ms = (None if time is None else time // 1000 for time in times)
+    last, oldest, empty = (row[name] and row[name] // 1000 for name in ("last_commit", "oldest_commit", "empty_since"))
     what = (row["type"], row["protocol_type"], row["state"])
-    return Moment(milliseconds_of(start), None, None, *what, *in_ms, offsets)
+    return Moment(milliseconds_of(start), None, None, *what, last, oldest, empty, offsets)
 
 
 class OnTrial(NamedTuple):

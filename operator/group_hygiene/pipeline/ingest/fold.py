@@ -40,8 +40,8 @@ _STATE_RECORDS = """
     ('classic', 'consumer-epoch', 'consumer-member', 'share-epoch', 'share-member', 'streams-epoch', 'streams-member')
 """
 
-# Records that show use of a group, also in Spark's SQL. Commits: aborted or not. States: an epoch without members counts,
-# too: of a consumer that joined and soon left, compaction leaves only this record.
+# Records that show use of a group, also in Spark's SQL. Of commits, also aborted ones. Of states, also an epoch without
+# members: of a consumer that joined and soon left, compaction leaves only this record.
 COMMIT_IS_USE = "committed_offset IS NOT NULL"
 STATE_IS_USE = """
     NOT gone AND coalesce(members > 0 OR protocol_type <> '' OR kind LIKE '%-member' OR kind LIKE '%-epoch', false)
@@ -68,7 +68,8 @@ _PLACES = """
         "group", topic, "partition", committed_offset AS "offset", leader_epoch, metadata,
         to_time(commit_ms) AS commit_time
     FROM commits SEMI JOIN (
-        SELECT "group", max(log_offset) AS log_offset FROM commits WHERE NOT aborted GROUP BY "group", topic, "partition"
+        SELECT "group", max(log_offset) AS log_offset FROM commits WHERE NOT aborted
+        GROUP BY "group", topic, "partition"
     ) USING ("group", log_offset)
     WHERE committed_offset IS NOT NULL
     UNION ALL BY NAME
@@ -245,63 +246,30 @@ _MOMENTS = """
         FROM rows_of_groups GROUP BY "group", era, slice
     )
 """
-# A record counts from its moment on, until one that replaces it, or its era ends. An aborted commit only was a use.
-_LASTING_COMMITS = f"""
-    CREATE OR REPLACE TEMP TABLE all_commits AS
-    SELECT {_COMMITS} FROM (
+# A record counts from its moment on, until one that replaces it, or its era ends. Of an aborted commit, only the time
+# counts. Members that left are forgotten, except for the last one: a group may have had very many.
+_LASTING = """
+    CREATE OR REPLACE TEMP TABLE lasting AS SELECT
+        * EXCLUDE ("group"), unnest(range(moment, until)) AS "group", NULL::INT AS leader_epoch,
+        NULL::VARCHAR AS metadata, NULL::TIMESTAMPTZ AS written_after, (SELECT last_clients FROM old LIMIT 0) AS clients
+    FROM (
         SELECT
-            * EXCLUDE ("group"), NULL::INT AS leader_epoch, NULL::VARCHAR AS metadata,
-            NULL::TIMESTAMPTZ AS written_after, unnest(range(moment, until)) AS "group"
-        FROM (
-            SELECT *, CASE WHEN aborted THEN moment + 1 ELSE least(
+            rows_of_groups.*, moment, ends_with(kind, '-member') AS of_member,
+            CASE WHEN aborted THEN moment + 1 ELSE least(
                 lead(moment) OVER (
-                    PARTITION BY "group", era, topic, "partition", aborted, used ORDER BY log_offset
-                ), after_era
+                    PARTITION BY
+                        "group", era, kind, topic, "partition", aborted, member_id, of_member OR gone, of_member OR used
+                    ORDER BY log_offset
+                ),
+                CASE WHEN of_member AND gone
+                    THEN lead(moment) OVER (PARTITION BY "group", era, kind, gone ORDER BY log_offset) END,
+                after_era
             ) END AS until
-            FROM own_rows WHERE kind = 'commit'
-        )
+        FROM rows_of_groups JOIN moments USING ("group", era, slice)
+        -- These accompany the records of members.
+        WHERE own AND NOT ends_with(kind, '-target-member')
     )
-"""  # noqa: S608
-# Members that left are forgotten, except for the last one: a group may have had very many.
-_LASTING_STATES = f"""
-    CREATE OR REPLACE TEMP TABLE all_states AS
-    SELECT {_STATES} FROM (
-        SELECT
-            * EXCLUDE ("group"), NULL::TIMESTAMPTZ AS written_after, (SELECT last_clients FROM old LIMIT 0) AS clients,
-            unnest(range(moment, until)) AS "group"
-        FROM (
-            SELECT *, least(
-                lead(moment) OVER alike, after_era,
-                CASE WHEN left_at IS NOT NULL AND gone AND later_left IS NOT NULL
-                    THEN greatest(left_at + 1, later_left) END
-            ) AS until
-            FROM (
-                SELECT
-                    *, lead(moment) OVER (PARTITION BY "group", era, kind, gone ORDER BY log_offset) AS later_left,
-                    min(moment) FILTER (joined = 0) OVER (
-                        PARTITION BY "group", era, of_member, member_id ORDER BY log_offset
-                        ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
-                    ) AS left_at
-                FROM (
-                    SELECT *, sum(change) OVER (
-                        PARTITION BY "group", era, of_member, member_id ORDER BY log_offset
-                    ) AS joined
-                    FROM (
-                        SELECT
-                            *, ends_with(kind, '-member') AS of_member,
-                            CASE WHEN of_member
-                                THEN (NOT gone)::INT - coalesce((NOT lag(gone) OVER alike)::INT, 0) END AS change
-                        FROM own_rows WHERE kind <> 'commit'
-                        WINDOW alike AS (PARTITION BY "group", era, kind, member_id ORDER BY log_offset)
-                    )
-                )
-            )
-            WINDOW alike AS (
-                PARTITION BY "group", era, kind, member_id, of_member OR gone, of_member OR used ORDER BY log_offset
-            )
-        )
-    )
-"""  # noqa: S608
+"""
 # The group's row of before is of the era of its first moment.
 _OLD_MOMENTS = """
     CREATE OR REPLACE TEMP TABLE old AS SELECT
@@ -429,16 +397,12 @@ class Moments:
         for name, table in {"rows_of_groups": records, "rows_of_before": _with_lists(before)}.items():
             numbers = pc.index_in(table["group"], value_set=groups)
             self._database.register(name, _numbered(table, numbers))
-        execute = self._database.execute
-        execute(_MOMENTS)
-        execute(_OLD_MOMENTS)
-        execute(
-            'CREATE OR REPLACE TEMP TABLE own_rows AS FROM rows_of_groups JOIN moments USING ("group", era, slice)'
-            " SELECT rows_of_groups.*, moment, after_era WHERE own"
-        )
-        execute(_LASTING_COMMITS)
-        execute(_LASTING_STATES)
-        execute(_OF_COMMITS)
+        for step in (_MOMENTS, _OLD_MOMENTS, _LASTING):
+            self._database.execute(step)
+        for name, columns, which in (("commits", _COMMITS, "="), ("states", _STATES, "<>")):
+            view = f"SELECT {columns} FROM lasting WHERE kind {which} 'commit'"  # noqa: S608
+            self._database.execute(f"CREATE OR REPLACE TEMP VIEW all_{name} AS {view}")
+        self._database.execute(_OF_COMMITS)
         count = self._database.sql("FROM moments").shape[0]
         offsets = _prepared(self._database, count, before.schema.field("offsets").type)
         found = self._database.sql(_MOMENTS_ROWS).to_arrow_table()
