@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,18 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+pytest.importorskip("duckdb")
+
+import pyarrow as pa
+
+from group_hygiene.model.groups import Partition
 from group_hygiene.pipeline.backtest.replay import (
     COMMIT,
     MATCH,
     History,
-    Record,
     Sign,
     Span,
     Steps,
     Trial,
+    moments_of,
     replay,
     untriable,
 )
+from group_hygiene.pipeline.ingest.fold import Moments
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from group_hygiene.spec.fields import convert
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, Window, parse_policy
@@ -32,6 +40,15 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 STEPS = Steps(START, DAY, 40)
 END = STEPS.at(39)
+# The columns of `Moments.rows`.
+SCHEMA = pa.unify_schemas(
+    [
+        *(pa.schema([field.with_nullable(True) for field in table.schema]) for table in (COMMITS, GROUP_STATES)),
+        pa.schema({"slice": pa.int32(), "first_ms": pa.int64(), "used": pa.bool_(), "own": pa.bool_()}),
+    ]
+)
+FOLDED = Moments(tempfile.gettempdir())
+Record = dict[str, Any]
 # The least that a log can tell apart.
 _MS = 1 / 86_400_000
 
@@ -40,27 +57,28 @@ def ms(day: float) -> int:
     return round((START + day * DAY).timestamp() * 1000)
 
 
-def record(day: float, kind: str, alive: bool = True, **fields: Any) -> Record:
+def record(day: float, kind: str, used: bool = True, **fields: Any) -> Record:
     moment = START + timedelta(milliseconds=ms(day) - ms(0))
-    return Record(min(STEPS.first_from(moment), STEPS.count), 0, ms(day), ms(day), kind, alive=alive, **fields)
+    same = {"group": "group", "era": 0, "log_partition": 0, "record_time": moment, "first_ms": ms(day), "own": True}
+    return same | {"slice": min(STEPS.first_from(moment), STEPS.count), "kind": kind, "used": used} | fields
 
 
 def commit(day: float, offset: int | None = 1, aborted: bool = False) -> Record:
     fields = {"commit_ms": ms(day)} if offset is not None else {}
     place = {"topic": "orders", "partition": 0}
-    return record(day, COMMIT, offset is not None, **place, offset=offset, aborted=aborted, **fields)
+    return record(day, COMMIT, offset is not None, **place, committed_offset=offset, aborted=aborted, **fields)
 
 
 def joined(day: float) -> Record:
-    return record(day, "classic", protocol_type="consumer", members=1, state_ms=ms(day))
+    return record(day, "classic", protocol_type="consumer", members=1, state_ms=ms(day), gone=False)
 
 
 def left(day: float) -> Record:
-    return record(day, "classic", protocol_type="consumer", members=0, state_ms=ms(day))
+    return record(day, "classic", protocol_type="consumer", members=0, state_ms=ms(day), gone=False)
 
 
 def ended(day: float) -> Record:
-    return record(day, "classic", alive=False, gone=True)
+    return record(day, "classic", used=False, gone=True)
 
 
 def policy(action: str = "Delete", **when: Any) -> Policy:
@@ -70,8 +88,12 @@ def policy(action: str = "Delete", **when: Any) -> Policy:
     return parse_policy(make.policy_object(action, when or {"idleFor": "120h"}, None, **spec))
 
 
-def replayed(records: Iterable[Record]) -> History:
-    return replay("group", records, START)
+def replayed(records: Iterable[Record], complete_since: datetime | None = None) -> History:
+    """Of records of one group, in the order of the log."""
+    rows = [one | {"log_offset": offset} for offset, one in enumerate(records)]
+    found = FOLDED.rows(pa.array(["group"]), pa.Table.from_pylist(rows, SCHEMA), ACTIVITY.schema.empty_table())
+    ((_, moments),) = moments_of(found)
+    return replay("group", moments, START, complete_since)
 
 
 def simulate(records: Iterable[Record], of: Policy | None = None, protect: Patterns | None = None) -> list[Span]:
@@ -142,7 +164,7 @@ def test_fate(records: list[Record], then: list[tuple[int, int, float | None, st
 @pytest.mark.parametrize("milliseconds", [2**62, -(2**62)])
 def test_times_of_clients(milliseconds: int) -> None:
     """Below Kafka 4.0, a client could give its commit any time: this stops no backtest."""
-    absurd = commit(1)._replace(commit_ms=milliseconds)
+    absurd = commit(1) | {"commit_ms": milliseconds}
     spans = Trial(policy(), START, END, None, timedelta(days=7)).simulate(replayed([absurd]))
     assert bool(spans) == (milliseconds < 0)
 
@@ -206,9 +228,9 @@ def test_protected() -> None:
 
 def test_records_were_lost() -> None:
     """From when it is known, nobody counts as idle since before; what was known earlier was known."""
-    early = replay("group", ONCE, START, complete_since=START + 4 * DAY)
+    early = replayed(ONCE, START + 4 * DAY)
     assert removed(Trial(policy(), START, END).simulate(early)) == [(9, 10, None, None)]
-    late = replay("group", [*ONCE, joined(9.25)], START, complete_since=START + 30 * DAY)
+    late = replayed([*ONCE, joined(9.25)], START + 30 * DAY)
     assert removed(Trial(policy(), START, END).simulate(late)) == [(6, 7, ms(9.25), "Join")]
 
 
@@ -249,7 +271,7 @@ def lives() -> st.SearchStrategy[list[Record]]:
         days.map(ended),
         st.builds(commit, days, st.sampled_from([1, 1, 2, None]), st.booleans()),
     )
-    return st.lists(one, min_size=1, max_size=12).map(lambda records: sorted(records, key=lambda it: it.record_ms))
+    return st.lists(one, min_size=1, max_size=12).map(lambda records: sorted(records, key=lambda it: it["first_ms"]))
 
 
 def policies() -> st.SearchStrategy[Policy]:
@@ -300,7 +322,7 @@ def every_look(trial: Trial, history: History) -> list[Span]:
 def test_not_every_look_need_be_looked_at(records: list[Record], of: Policy, lost: float | None) -> None:
     """Leaving out looks changes nothing: in a stretch, all that time does to a group is to make it match."""
     trial = Trial(of, START, END, retention=timedelta(hours=168))
-    history = replay("group", records, START, complete_since=None if lost is None else START + lost * DAY)
+    history = replayed(records, None if lost is None else START + lost * DAY)
     assert trial.simulate(history) == every_look(trial, history)
 
 
@@ -316,3 +338,33 @@ def test_who_is_not_deleted_is_not_after_longer(records: list[Record], of: Polic
         before, after = shorter.simulate(history), longer.simulate(history)
         assert removed(before) or not removed(after)
         assert any(span.back for span in before) or not any(span.back for span in after)
+
+
+def member(day: float, name: str, gone: bool, kind: str = "consumer-member") -> Record:
+    return record(day, kind, not gone, member_id=name, gone=gone)
+
+
+def test_members() -> None:
+    """Each counts until it left, also after others left, and whatever records accompany its own."""
+    records = [
+        *(member(1, "a", False), member(1, "a", False, "consumer-target-member"), member(2, "b", False)),
+        *(member(3, "b", True), member(4, "c", False), member(5, "c", True), member(6, "a", True)),
+        *(member(7, "d", True), member(8, "b", False)),
+    ]
+    states = [stretch.activity.state for stretch in replayed(records).stretches]
+    assert states == ["Active"] * 5 + ["Empty"] * 2 + ["Active"]
+
+
+def test_records_of_other_partitions() -> None:
+    """They show that the group was used, and say nothing of its state."""
+    history = replayed([commit(1, 5), commit(2, 6) | {"own": False}])
+    assert {stretch.offsets[Partition("orders", 0)].offset for stretch in history.stretches} == {5}
+    assert [ms(day_of(sign.at)) for sign in history.signs] == [ms(1), ms(2)]
+
+
+def test_an_era_ends() -> None:
+    """With it, a group's state ends; the time of its last commit stays."""
+    history = replayed([joined(1), commit(2), commit(3, None) | {"era": 1}])
+    last = history.stretches[-1]
+    assert (last.group, last.offsets) == (None, {})
+    assert last.activity.last_commit == START + 2 * DAY

@@ -1,7 +1,6 @@
 """The past of one group: its state at any time, and what a policy would have done. Pure; runs in Spark's workers.
 
-The state is reconstructed from the group's records in order. They mean the same as in `fold`, which computes the
-current state of all groups by SQL; this module replays one group record by record. A test compares both.
+What records say of a group's state, and which of them show use, is up to `ingest.fold`.
 
 A policy is simulated with the operator's own checks: which groups it deletes, and whether they were used again. There
 is one scan per interval of the policy: a group that matches is marked, and deleted at the first scan after its grace
@@ -12,14 +11,16 @@ may raise them. So the result of each group is independent of others.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
-from itertools import groupby
+from functools import cache, cached_property, partial
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
 from msgspec import structs
 
 from group_hygiene.engine.checks import judge
@@ -27,7 +28,6 @@ from group_hygiene.engine.plan import grace_elapsed
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Activity, Deletion, Evidence, Need, Protections, Unchanged
 from group_hygiene.model.groups import Bounds, CommittedOffset, Group, GroupState, GroupType, Offsets, Partition
-from group_hygiene.pipeline.store import FAR_MS
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, Policy, next_open
 
@@ -67,31 +67,22 @@ class Steps:
         return max(0, -((self.start - moment) // self.every))
 
 
-class Record(NamedTuple):
-    """One record of the log, or the last of several similar ones in a slice of time. Times in milliseconds since 1970.
+class Moment(NamedTuple):
+    """A row of `ingest.fold.Moments`, without its group: what `activity` says after the records of a slice of time.
 
-    slice: its index. first_ms: record time of the first of them; record_ms: of the last. kind: COMMIT, or that of the
-    table `group_states`. Of a commit: topic, partition, offset (None = a tombstone), commit_ms (the latest; None for a
-    tombstone), aborted. alive: whether it shows use of the group, see `tally.lives`. The other fields are columns of
-    `group_states`.
+    state: null = none of them counts. offsets: the committed ones.
     """
 
-    slice: int
-    era: int
     first_ms: int
-    record_ms: int
-    kind: str
-    alive: bool
-    topic: str | None = None
-    partition: int | None = None
-    offset: int | None = None
-    commit_ms: int | None = None
-    aborted: bool = False
-    protocol_type: str | None = None
-    members: int | None = None
-    member_id: str | None = None
-    state_ms: int | None = None
-    gone: bool = False
+    used_ms: int | None
+    used_by: str | None
+    type: str | None
+    protocol_type: str | None
+    state: str | None
+    last_ms: int | None
+    oldest_ms: int | None
+    empty_ms: int | None
+    offsets: Offsets
 
 
 class Sign(NamedTuple):
@@ -133,36 +124,22 @@ class History:
         return min((sign for sign in self.signs if sign.at > moment), default=None)
 
 
-def replay(
-    name: str,
-    records: Iterable[Record],
-    start: datetime,
-    known: Life | None = None,
-    complete_since: datetime | None = None,
-) -> History:
-    """The history of a group from `start` on, by its records in the order of the log.
+def replay(name: str, moments: Iterable[Moment], start: datetime, complete_since: datetime | None = None) -> History:
+    """The history of a group from `start` on.
 
     The state after all records of a slice counts from the first of them on. A policy that waits for longer than a slice
-    gives the same result. known: its state before its records, if earlier ones were dropped; replay changes it.
-    complete_since: see `model.evidence.Activity`.
+    gives the same result. complete_since: see `model.evidence.Activity`.
     """
-    life = known or Life()
-    stretches = [] if known is None else [_stretch(name, start, life, None)]
+    stretches: list[Stretch] = []
     signs: list[Sign] = []
-    for _, together in groupby(records, key=attrgetter("slice")):
-        slice_ = list(together)
-        for record in slice_:
-            if life.era not in (None, record.era):
-                # The end of an era of the log ends the group's state, but its times stay.
-                life = Life(last_ms=life.last_ms)
-            life.take(record)
-        begins = max(start, moment_of(min(record.first_ms for record in slice_)))
-        if stretches and stretches[-1].begins >= begins:
-            begins = stretches.pop().begins
-        stretches.append(_stretch(name, begins, life, stretches[-1] if stretches else None))
-        if alive := [record for record in slice_ if record.alive]:
-            first = min(alive, key=lambda record: record.first_ms)
-            signs.append(Sign(moment_of(first.first_ms), "Commit" if first.kind == COMMIT else "Join"))
+    for moment in moments:
+        if moment.state is not None:
+            begins = max(start, moment_of(moment.first_ms))
+            if stretches and stretches[-1].begins >= begins:
+                begins = stretches.pop().begins
+            stretches.append(_stretch(name, begins, moment, stretches[-1] if stretches else None))
+        if moment.used_ms is not None:
+            signs.append(Sign(moment_of(moment.used_ms), "Commit" if moment.used_by == COMMIT else "Join"))
     if complete_since is not None:
         index = bisect_right(stretches, complete_since, key=attrgetter("begins"))
         # A stretch of its own, as a group that matched may not match any more.
@@ -173,83 +150,36 @@ def replay(
     return History(name, stretches, signs)
 
 
-@dataclass(slots=True)
-class Life:
-    """The state after the records so far. Times in milliseconds; offsets: place -> (offset, commit time).
-
-    Ids of members that joined before a dropped record are unknown: only `state` shows that they left.
-    """
-
-    type: GroupType = GroupType.UNKNOWN
-    protocol: str | None = None
-    state: str = "Unknown"
-    last_ms: int | None = None
-    empty_ms: int | None = None
-    offsets: dict[Partition, tuple[CommittedOffset, int]] = field(default_factory=dict)
-    members: set[str | None] = field(default_factory=set)
-    era: int | None = None
-
-    def take(self, record: Record) -> None:
-        self.era = record.era
-        if record.kind == COMMIT:
-            self._commit(record)
-            return
-        family, _, what = record.kind.partition("-")
-        if what == "member":
-            (self.members.discard if record.gone else self.members.add)(record.member_id)
-        if what in ("", "epoch", "member"):
-            self._set_state(record, family, ended=record.gone and what != "member")
-
-    def _commit(self, record: Record) -> None:
-        place = Partition(record.topic or "", record.partition or 0)
-        if record.commit_ms is not None:
-            self.last_ms = max(self.last_ms or record.commit_ms, record.commit_ms)
-        if record.aborted:
-            return
-        if record.offset is not None and record.commit_ms is not None:
-            self.offsets[place] = CommittedOffset(record.offset), record.commit_ms
-            if self.type is GroupType.UNKNOWN or self.state == "Gone":
-                # A simple group: it had no members, at least since its end.
-                self.type, self.protocol, self.state, self.empty_ms = GroupType.CLASSIC, "", "Empty", None
-            return
-        self.offsets.pop(place, None)
-        never_joined = self.type in (GroupType.CLASSIC, GroupType.UNKNOWN) and not self.protocol
-        if never_joined and not self.offsets and self.state in ("Empty", "Unknown"):
-            # No other record of the log may show that such a group ended.
-            self.state, self.empty_ms = "Gone", None
-
-    def _set_state(self, record: Record, family: str, ended: bool) -> None:
-        if family == "classic":
-            if not ended:
-                self.protocol = record.protocol_type or ""
-            empty = record.members == 0
-        else:
-            self.protocol = family
-            if ended:
-                self.members.clear()
-            empty = not self.members
-        self.type = GroupType.UNKNOWN if self.protocol is None else GroupType(family.capitalize())
-        self.state = "Gone" if ended else "Empty" if empty else "Active"
-        since = record.state_ms if record.state_ms is not None and record.state_ms > 0 else record.record_ms
-        self.empty_ms = since if self.state == "Empty" and self.protocol else None
+def moments_of(rows: pa.Table) -> Iterator[tuple[int, list[Moment]]]:
+    """By the number of a group, its moments: the rows of `Moments.rows`, together for each group."""
+    offsets = rows["offsets"].combine_chunks()
+    cells = [offsets.values.field(name).to_pylist() for name in ("topic", "partition", "offset")]
+    # Most moments have the places of the one before.
+    places, committed = list(map(cache(Partition), *cells[:2])), list(map(CommittedOffset, cells[2]))
+    of_moments = (dict(zip(places[a:b], committed[a:b], strict=True)) for a, b in pairwise(offsets.offsets.to_pylist()))
+    moments = list(map(Moment, *(rows[name].to_pylist() for name in Moment._fields[:-1]), of_moments))
+    groups = rows["group"].to_numpy()
+    edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+    for first, end in pairwise(edges):
+        if first < end:
+            yield int(groups[first]), moments[first:end]
 
 
-def _stretch(name: str, begins: datetime, life: Life, before: Stretch | None) -> Stretch:
-    protocol = life.protocol or ""
-    group = Group(name, life.type, protocol, _STATES[life.state], 0) if life.state in _STATES else None
-    times = (life.last_ms, min((commit_ms for _, commit_ms in life.offsets.values()), default=None), life.empty_ms)
+def _stretch(name: str, begins: datetime, moment: Moment, before: Stretch | None) -> Stretch:
+    state, type_, protocol = moment.state or "Unknown", GroupType(moment.type or ""), moment.protocol_type or ""
+    group = Group(name, type_, protocol, _STATES[state], 0) if state in _STATES else None
+    times = (moment.last_ms, moment.oldest_ms, moment.empty_ms)
     last, oldest, empty = (None if time is None else moment_of(time) for time in times)
-    activity = _activity(life.type, protocol, life.state, last_commit=last, oldest_commit=oldest, empty_since=empty)
-    offsets = {place: offset for place, (offset, _) in life.offsets.items()}
-    same_since = begins if life.state == "Empty" else None
-    if same_since and before and before.same_since and (before.group, before.offsets) == (group, offsets):
+    activity = _activity(type_, protocol, state, last_commit=last, oldest_commit=oldest, empty_since=empty)
+    same_since = begins if state == "Empty" else None
+    if same_since and before and before.same_since and (before.group, before.offsets) == (group, moment.offsets):
         same_since = before.same_since
-    return Stretch(begins, group, activity, offsets, same_since)
+    return Stretch(begins, group, activity, moment.offsets, same_since)
 
 
 def moment_of(milliseconds: int) -> datetime:
-    """The time of milliseconds since 1970. Absurd ones, as clients could choose below Kafka 4.0, are cut off."""
-    return _EPOCH + max(-FAR_MS, min(FAR_MS, milliseconds)) * _MILLISECOND
+    """The time of milliseconds since 1970."""
+    return _EPOCH + milliseconds * _MILLISECOND
 
 
 def milliseconds_of(moment: datetime) -> int:

@@ -9,30 +9,34 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime, timedelta
 from functools import cache
-from itertools import chain, groupby, islice
-from operator import attrgetter, itemgetter
+from itertools import islice
+from operator import attrgetter
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.model.groups import CommittedOffset, GroupType, Partition
+from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.pipeline.backtest.replay import (
     COMMIT,
     History,
-    Life,
-    Record,
+    Moment,
     Span,
     Steps,
     Trial,
     first_index,
     milliseconds_of,
+    moments_of,
     replay,
 )
+from group_hygiene.pipeline.ingest.fold import COMMIT_IS_USE, STATE_IS_USE, Moments
 from group_hygiene.pipeline.name_patterns import patterned
 from group_hygiene.pipeline.store import State
 from group_hygiene.pipeline.tables import (
@@ -46,13 +50,21 @@ from group_hygiene.pipeline.tables import (
     read_coverage,
 )
 
-_COLUMNS = ("group", "known", *Record._fields)
+# Of records, also those that are null for each one of its table.
+_COLUMNS = (
+    *("group", "known", "era", "slice", "first_ms", "kind", "used", "log_partition", "log_offset", "record_time"),
+    *("topic", "partition", "committed_offset", "commit_ms", "aborted"),
+    *("protocol_type", "member_id", "members", "state_ms", "gone"),
+)
+# Rows of groups that are replayed together.
+_TOGETHER = 50_000
 _ROWS_A_BATCH = 10_000
 # Of each policy, the most that the driver lists.
 PATTERNS, REGRETS = 5_000, 10_000
 # Instead of a policy's number: counts of all groups.
 ALL = -1
 _TIME = pa.timestamp("us", "UTC")
+_NEVER_MS = 1 << 62
 # (policy, what) -> rows.
 Sums = Mapping[tuple[int, str], Sequence[Mapping[str, Any]]]
 
@@ -95,7 +107,7 @@ def extent(warehouse: str) -> Extent:
 
 
 def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> DataFrame:
-    """Rows for `histories`: the row of `activity` of each group, then its records in order.
+    """Rows for `histories`, those of a group together: its row of `activity`, and its records.
 
     slices: ends of the slices; the first has all records until it, and one more slice all after the last.
 
@@ -104,89 +116,132 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
     upto = F.col("batch") <= reach.covered.batch
     commits = COMMITS.read(spark, warehouse).where(upto)
     states = GROUP_STATES.read(spark, warehouse).where(upto)
-    # A commit, aborted or not, or a member. An epoch without members counts, too: of a consumer that joined and soon
-    # left, compaction leaves only this record.
-    commit = F.col("committed_offset").isNotNull().alias("alive")
-    joined = "members > 0 OR protocol_type != '' OR kind LIKE '%-member' OR kind LIKE '%-epoch'"
-    member = F.expr(f"NOT gone AND coalesce({joined}, false)").alias("alive")
-    offset = F.max_by("committed_offset", "log_offset").alias("offset")
-    fields = (F.max_by(name, "log_offset").alias(name) for name in ("protocol_type", "members", "state_ms"))
-    alike = (F.lit(COMMIT).alias("kind"), "topic", "partition", "aborted", commit)
+    alike = (F.lit(COMMIT).alias("kind"), "topic", "partition", "aborted", F.expr(COMMIT_IS_USE).alias("used"))
+    offset = F.max_by("committed_offset", "log_offset").alias("committed_offset")
     of_commits = _latest(commits, slices, alike, offset, F.max("commit_ms").alias("commit_ms"))
-    of_states = _latest(states, slices, ("kind", "member_id", "gone", member), *fields)
+    fields = (F.max_by(name, "log_offset").alias(name) for name in ("protocol_type", "members", "state_ms"))
+    of_states = _latest(states, slices, ("kind", "member_id", "gone", F.expr(STATE_IS_USE).alias("used")), *fields)
     records = of_commits.unionByName(of_states, allowMissingColumns=True)
-    # The row of `activity` has no era and no position, so it is the first one.
     rows = _known(spark, warehouse, reach).unionByName(records, allowMissingColumns=True)
-    return rows.repartition("group").sortWithinPartitions("group", "era", "position").select(*_COLUMNS)
+    return rows.repartition("group").sortWithinPartitions("group").select(*_COLUMNS)
 
 
 def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
     # Not needed if no records were dropped.
     needed = F.col("offsets") if reach.pruned else F.slice("offsets", 1, 0)
     offsets = F.transform(
-        needed, lambda it: F.struct(it["topic"], it["partition"], it["offset"], F.unix_millis(it["commit_time"]))
+        needed,
+        lambda it: F.struct(
+            *(it[name].alias(name) for name in ("topic", "partition", "offset")),
+            F.unix_micros(it["commit_time"]).alias("commit_time"),
+        ),
     )
-    times = (F.unix_millis(name).alias(name) for name in ("last_commit", "empty_since", "first_seen"))
-    fields = ("log_partition", "type", "protocol_type", "state", *times, offsets.alias("offsets"))
+    times = (F.unix_micros(name).alias(name) for name in ("last_commit", "empty_since"))
+    first_seen = F.unix_millis("first_seen").alias("first_seen")
+    fields = ("log_partition", "type", "protocol_type", "state", *times, first_seen, offsets.alias("offsets"))
     rows = patterned(activity_at(spark, warehouse, reach.activity).select("group", *fields))
     return rows.select("group", F.struct(*rows.drop("group").columns).alias("known"))
 
 
 def _latest(rows: DataFrame, slices: Steps, alike: Iterable[Column | str], *columns: Column) -> DataFrame:
     """The last record of those of a group that are alike, in each slice; one without a time is before all others."""
-    rows = rows.withColumn("record_time", F.coalesce("record_time", F.timestamp_millis(F.lit(0))))
+    time = F.coalesce("record_time", F.timestamp_millis(F.lit(0)))
     # The first slice end that is not before the record; `slices.count` = none.
-    since = F.unix_micros("record_time") - F.unix_micros(F.lit(slices.start))
+    since = F.unix_micros(time) - F.unix_micros(F.lit(slices.start))
     index = F.ceil(since / F.lit(slices.every // timedelta(microseconds=1)))
     slice_ = F.greatest(F.lit(0), F.least(F.lit(slices.count), index)).cast("int")
-    return rows.groupBy("group", "era", slice_.alias("slice"), *alike).agg(
-        F.max("log_offset").alias("position"),
-        F.unix_millis(F.min("record_time")).alias("first_ms"),
-        F.unix_millis(F.max("record_time")).alias("record_ms"),
+    return rows.groupBy("group", "era", "log_partition", slice_.alias("slice"), *alike).agg(
+        F.max("log_offset").alias("log_offset"),
+        F.unix_millis(F.min(time)).alias("first_ms"),
+        F.max("record_time").alias("record_time"),
         *columns,
     )
 
 
 def histories(batches: Iterable[pa.RecordBatch], reach: Extent, start: datetime) -> Iterator[tuple[str, History]]:
     """The name pattern of each group in rows of `lives`, and its history from `start` on."""
-    began_ms, complete_since = milliseconds_of(reach.began), reach.covered.complete_since
-    columns = ((column.to_pylist() for column in batch.columns) for batch in batches)
-    rows = chain.from_iterable(zip(*of_batch, strict=True) for of_batch in columns)
-    for group, (first, *rest) in groupby(rows, key=itemgetter(0)):
-        # A group without a row in `activity` was written since.
-        if (activity := first[1]) is not None:
-            records = [Record._make(row[2:]) for row in rest]
-            lost = _lost(activity, records, began_ms)
-            history = replay(group, records, start, lost, complete_since.get(activity["log_partition"]))
-            yield activity["pattern"], history
+    with TemporaryDirectory() as spill, closing(Moments(spill)) as moments:
+        for rows in _whole_groups(batches):
+            yield from _histories(moments, rows, reach, start)
 
 
-def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> Life | None:
-    """The group's state before its records, if earlier ones were dropped; None = there were none before them.
+def _whole_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Some groups at a time, each with all of its rows."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= _TOGETHER:
+            rows = pa.Table.from_batches(waiting)
+            last = pc.index(rows["group"], rows["group"][-1]).as_py()
+            if last:
+                yield rows.slice(0, last)
+            waiting = rows.slice(last).to_batches()
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _histories(moments: Moments, rows: pa.Table, reach: Extent, start: datetime) -> Iterator[tuple[str, History]]:
+    known = rows.filter(pc.is_valid(rows["known"]))
+    groups = known["group"].combine_chunks()
+    activity = dict(zip(groups.to_pylist(), known["known"].to_pylist(), strict=True))
+    # A group without a row in `activity` was written since.
+    records = rows.filter(pc.is_in(rows["group"], value_set=groups)).filter(pc.is_null(rows["known"]))
+    lost = _lost(activity, records, reach)
+    partitions = pa.array([row["log_partition"] for row in activity.values()], pa.int32())
+    own = pc.equal(records["log_partition"], partitions.take(pc.index_in(records["group"], value_set=groups)))
+    # How many partitions an earlier log had is not known.
+    records = records.append_column("own", pc.or_(own, pc.less(records["era"], reach.covered.era)))
+    before = pa.Table.from_pylist(list(lost.values()), ACTIVITY.schema)
+    found = dict(moments_of(moments.rows(groups, records, before)))
+    for number, (group, row) in enumerate(activity.items()):
+        first = [_moment(lost[group], start)] if group in lost else []
+        complete_since = reach.covered.complete_since.get(row["log_partition"])
+        yield row["pattern"], replay(group, [*first, *found.get(number, ())], start, complete_since)
+
+
+def _lost(activity: Mapping[str, Mapping[str, Any]], records: pa.Table, reach: Extent) -> dict[str, dict[str, Any]]:
+    """Rows of `activity` of the groups with records that were dropped, from before their other records.
 
     Unknown facts are assumed so that the group rather matches: it was unused since the history began, until its first
     record shows use.
     """
-    first = min((record.first_ms for record in records), default=None)
-    if first is not None and first <= activity["first_seen"]:
-        return None
-    commits = {(record.topic, record.partition) for record in records if record.commit_ms is not None}
+    firsts = records.group_by("group").aggregate([("first_ms", "min")])
+    first = dict(zip(firsts["group"].to_pylist(), firsts["first_ms_min"].to_pylist(), strict=True))
+    lost = [group for group, row in activity.items() if first.get(group, _NEVER_MS) > (row["first_seen"] or 0)]
+    left = records.filter(pc.is_in(records["group"], value_set=pa.array(lost, pa.string())))
+    of_groups: dict[str, list[dict[str, Any]]] = {group: [] for group in lost}
+    for record in left.select(["group", "kind", "topic", "partition", "commit_ms"]).to_pylist():
+        of_groups[record["group"]].append(record)
+    began = milliseconds_of(reach.began) * 1000
+    return {group: _before(group, activity[group], of_group, began) for group, of_group in of_groups.items()}
+
+
+def _before(group: str, row: Mapping[str, Any], records: Sequence[Mapping[str, Any]], began: int) -> dict[str, Any]:
+    """Times in microseconds since 1970. Earlier members are unknown: only `state` shows that they left."""
+    commits = {(record["topic"], record["partition"]) for record in records if record["commit_ms"] is not None}
     # Offsets from before the records; a later commit hides the earlier offset.
-    offsets = {
-        Partition(topic, partition): (CommittedOffset(offset), at)
-        for topic, partition, offset, at in (tuple(one.values()) for one in activity["offsets"])
-        if (topic, partition) not in commits
-    }
-    last, empty = activity["last_commit"], activity["empty_since"]
-    if commits:
-        last = max((at for _, at in offsets.values()), default=began_ms)
-    state = activity["state"]
-    if any(record.kind != COMMIT for record in records):
-        state, empty = "Empty", began_ms
+    offsets = [offset for offset in row["offsets"] if (offset["topic"], offset["partition"]) not in commits]
+    oldest, last = (end((offset["commit_time"] for offset in offsets), default=None) for end in (min, max))
+    state, empty = row["state"], row["empty_since"]
+    if any(record["kind"] != COMMIT for record in records):
+        state, empty = "Empty", began
     elif state == "Gone" and records:
         # A simple group, whose tombstones are among the records.
         state = "Empty"
-    return Life(GroupType(activity["type"]), activity["protocol_type"], state, last, empty, offsets)
+    if not commits:
+        last = row["last_commit"]
+    elif last is None:
+        last = began
+    same = {name: row[name] for name in ("log_partition", "type", "protocol_type")}
+    times = {"last_commit": last, "oldest_commit": oldest, "empty_since": empty}
+    return {"group": group, "era": 0, "state": state, "members": [], "offsets": offsets, **same, **times}
+
+
+def _moment(row: Mapping[str, Any], start: datetime) -> Moment:
+    offsets = {Partition(one["topic"], one["partition"]): CommittedOffset(one["offset"]) for one in row["offsets"]}
+    last, oldest, empty = (row[name] and row[name] // 1000 for name in ("last_commit", "oldest_commit", "empty_since"))
+    what = (row["type"], row["protocol_type"], row["state"])
+    return Moment(milliseconds_of(start), None, None, *what, last, oldest, empty, offsets)
 
 
 class OnTrial(NamedTuple):

@@ -1,14 +1,16 @@
-"""Combines new records of groups with their rows in `activity`, by DuckDB. Opens no file and no table.
+"""What records say of groups: combines new ones with the groups' rows in `activity`, by DuckDB. Opens no table.
 
 All records of a group are in one partition of the log, so a worker folds a partition by itself. A group's row is
 computed from its new records, and from its row of before, as if that were the first of its records. In all tables here,
 "group" is a number: ids may be long, and would be repeated for each place.
+
+`Moments` computes the rows of the past by the same steps: each moment of a group counts as a group there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
 import duckdb
@@ -38,8 +40,17 @@ _STATE_RECORDS = """
     ('classic', 'consumer-epoch', 'consumer-member', 'share-epoch', 'share-member', 'streams-epoch', 'streams-member')
 """
 
+# Records that show use of a group, also in Spark's SQL. Of commits, also aborted ones. Of states, also an epoch without
+# members: of a consumer that joined and soon left, compaction leaves only this record.
+COMMIT_IS_USE = "committed_offset IS NOT NULL"
+STATE_IS_USE = """
+    NOT gone AND coalesce(members > 0 OR protocol_type <> '' OR kind LIKE '%-member' OR kind LIKE '%-epoch', false)
+"""
+# Those that no coordinator causes: it removes members that it loaded from a partition.
+_STATE_IS_CLIENTS = "NOT gone AND (members > 0 OR kind IN ('consumer-member', 'share-member', 'streams-member'))"
+
 _OF_COMMITS = """
-    CREATE TEMP TABLE of_all_commits AS SELECT
+    CREATE OR REPLACE TEMP TABLE of_all_commits AS SELECT
         "group", log_partition, min(record_time) AS first_seen, to_time(min(commit_ms)) AS first_commit,
         to_time(max(commit_ms)) AS last_commit, max(written_after) FILTER (commit_ms IS NOT NULL) AS last_commit_after,
         max(log_offset) FILTER (NOT aborted AND committed_offset IS NOT NULL) AS committed_at,
@@ -57,9 +68,9 @@ _PLACES = """
         "group", topic, "partition", committed_offset AS "offset", leader_epoch, metadata,
         to_time(commit_ms) AS commit_time
     FROM commits SEMI JOIN (
-        SELECT log_partition, max(log_offset) AS log_offset FROM commits WHERE NOT aborted
-        GROUP BY "group", topic, "partition", log_partition
-    ) USING (log_partition, log_offset)
+        SELECT "group", max(log_offset) AS log_offset FROM commits WHERE NOT aborted
+        GROUP BY "group", topic, "partition"
+    ) USING ("group", log_offset)
     WHERE committed_offset IS NOT NULL
     UNION ALL BY NAME
     FROM (SELECT "group", unnest(offsets, recursive := true) FROM was)
@@ -214,16 +225,66 @@ _ROWS = """
     ), run
 """
 
-# Only records that clients cause: coordinators remove what they loaded from such a partition. A clock that is ahead
-# must not protect groups for ever.
-_LAST_STRAY = """
+# A clock that is ahead must not protect groups for ever.
+_LAST_STRAY = f"""
     SELECT least(max(greatest(record_time, written_after)), max(now)) FROM (
-        SELECT "group", log_partition, record_time, written_after FROM all_commits WHERE committed_offset IS NOT NULL
+        SELECT "group", log_partition, record_time, written_after FROM all_commits WHERE {COMMIT_IS_USE}
         UNION ALL
-        SELECT "group", log_partition, record_time, written_after FROM all_states
-        WHERE NOT gone AND (members > 0 OR kind IN ('consumer-member', 'share-member', 'streams-member'))
+        SELECT "group", log_partition, record_time, written_after FROM all_states WHERE {_STATE_IS_CLIENTS}
     ) JOIN strays USING ("group", log_partition), run
+"""  # noqa: S608
+
+_MOMENTS = """
+    CREATE OR REPLACE TEMP TABLE moments AS
+    SELECT
+        *, row_number() OVER (ORDER BY "group", era, slice) - 1 AS moment,
+        count(*) OVER (ORDER BY "group", era) AS after_era
+    FROM (
+        SELECT
+            "group", era, slice, min(first_ms) AS first_ms, min(first_ms) FILTER (used) AS used_ms,
+            arg_min(kind, first_ms) FILTER (used) AS used_by
+        FROM rows_of_groups GROUP BY "group", era, slice
+    )
 """
+# A record counts from its moment on, until one that replaces it, or its era ends. Of an aborted commit, only the time
+# counts. Members that left are forgotten, except for the last one: a group may have had very many.
+_LASTING = """
+    CREATE OR REPLACE TEMP TABLE lasting AS SELECT
+        * EXCLUDE ("group"), unnest(range(moment, until)) AS "group", NULL::INT AS leader_epoch,
+        NULL::VARCHAR AS metadata, NULL::TIMESTAMPTZ AS written_after, (SELECT last_clients FROM old LIMIT 0) AS clients
+    FROM (
+        SELECT
+            rows_of_groups.*, moment, ends_with(kind, '-member') AS of_member,
+            CASE WHEN aborted THEN moment + 1 ELSE least(
+                lead(moment) OVER (
+                    PARTITION BY
+                        "group", era, kind, topic, "partition", aborted, member_id, of_member OR gone, of_member OR used
+                    ORDER BY log_offset
+                ),
+                CASE WHEN of_member AND gone
+                    THEN lead(moment) OVER (PARTITION BY "group", era, kind, gone ORDER BY log_offset) END,
+                after_era
+            ) END AS until
+        FROM rows_of_groups JOIN moments USING ("group", era, slice)
+        -- These accompany the records of members.
+        WHERE own AND NOT ends_with(kind, '-target-member')
+    )
+"""
+# The group's row of before is of the era of its first moment.
+_OLD_MOMENTS = """
+    CREATE OR REPLACE TEMP TABLE old AS SELECT
+        rows_of_before.* REPLACE (moment AS "group", CASE WHEN moments.era = first_era THEN 0 ELSE -1 END AS era)
+    FROM rows_of_before JOIN (
+        SELECT "group", moment, era, min(era) OVER (PARTITION BY "group") AS first_era FROM moments
+    ) AS moments USING ("group")
+"""
+_MOMENTS_ROWS = f"""
+    SELECT
+        moments."group", moment, first_ms, used_ms, used_by, type, protocol_type, state,
+        epoch_ms(max(last_commit) OVER (PARTITION BY moments."group" ORDER BY moment)) AS last_ms,
+        epoch_ms(oldest_commit) AS oldest_ms, epoch_ms(empty_since) AS empty_ms
+    FROM moments LEFT JOIN ({_ROWS}) AS found ON found."group" = moment ORDER BY moment
+"""  # noqa: S608
 
 
 class Run(NamedTuple):
@@ -251,24 +312,7 @@ class Fold:
 
     def __init__(self, commits: pa.Table, states: pa.Table, run: Run, spill: str) -> None:
         """Rows of `commits` and `group_states`. spill: an existing folder for what does not fit into memory."""
-        self._database = duckdb.connect(
-            config={
-                **{"threads": 1, "memory_limit": _MEMORY, "temp_directory": spill, "preserve_insertion_order": False},
-                # It would download its extensions.
-                **{"autoinstall_known_extensions": False, "autoload_known_extensions": False},
-            }
-        )
-        execute = self._database.execute
-        execute("SET TimeZone = 'UTC'")
-        # least and greatest ignore nulls.
-        execute(
-            f"CREATE MACRO bounded(ms) AS CASE WHEN ms IS NOT NULL THEN greatest({-FAR_MS}, least({FAR_MS}, ms)) END"
-        )
-        execute("CREATE MACRO to_time(ms) AS make_timestamptz(bounded(ms) * 1000)")
-        execute(
-            "CREATE TEMP TABLE run AS SELECT $id AS cluster_id, $era::INT AS era, $now AS now, $day AS first_day",
-            {"id": run.cluster_id, "era": run.era, "now": run.now, "day": run.first_day},
-        )
+        self._database = _connected(run, spill)
         # DuckDB reads them where they are: tables of its own would be copies.
         tables = {"commits": commits, "states": states}
         chunks = [chunk for each in tables.values() for chunk in each["group"].chunks]
@@ -279,7 +323,7 @@ class Fold:
             self._database.register(f"rows_of_{name}", _numbered(table, numbers.slice(first, len(table))))
             first += len(table)
         self._views()
-        execute(_OF_COMMITS)
+        self._database.execute(_OF_COMMITS)
         rows = self._database.sql(_GROUPS).to_arrow_table()
         own = partitions_of(self._names, run.partitions)[rows["group"].to_numpy()]
         stray = pa.array(own != rows["log_partition"].to_numpy())
@@ -309,30 +353,102 @@ class Fold:
 
         last: False = for these groups only, the others come later.
         """
-        # DuckDB compares the keys of each map, which takes as long as half of the rest: it gets lists of entries.
-        types = [pa.list_(field.type.field(0)) if pa.types.is_map(field.type) else field.type for field in old.schema]
         known = pc.index_in(old["group"], value_set=self._names)
-        lists = old.cast(pa.schema(zip(old.schema.names, types, strict=True)))
-        self._database.register("old", _numbered(lists, known))
+        self._database.register("old", _numbered(_with_lists(old), known))
         now = self._left if last else known
         some = "" if len(now) == len(self.groups) else 'SEMI JOIN now USING ("group")'
         self._left = self._left.filter(pc.invert(pc.is_in(self._left, value_set=now.combine_chunks())))
         self._database.register("now", pa.table({"group": now}))
-        for view in ("commits", "states", "of_commits"):
-            source = view.replace("commits", "all_commits").replace("states", "all_states")
-            self._database.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS FROM {source} {some}")
-        self._database.execute(_WAS)
-        places = self._database.sql(_PLACES).to_arrow_table()
-        self._database.register("places", places)
-        for step in _STEPS:
-            self._database.execute(step)
-        offsets = _by_group(places, len(self._names), old.schema.field("offsets").type)
+        offsets = _prepared(self._database, len(self._names), old.schema.field("offsets").type, some)
         for batch in self._database.sql(_ROWS).to_arrow_reader(_CHUNK):
             numbers = batch.column("group")
             made = {"offsets": offsets.take(numbers), "group": self._names.take(numbers)}
             cells = {name: batch.column(name) for name in batch.schema.names} | made
             columns = [_column(cells[field.name], field.type) for field in old.schema]
             yield pa.Table.from_arrays(columns, schema=old.schema)
+
+
+class Moments:
+    """Rows of `activity` as of many moments of the past. Raises duckdb.Error.
+
+    Each slice of time in which a group has records is a moment of it, after all of these.
+    """
+
+    def __init__(self, spill: str) -> None:
+        """spill: see Fold."""
+        self._database = _connected(Run("", 0, 0, datetime.now(UTC), date.max), spill)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def rows(self, groups: pa.Array, records: pa.Table, before: pa.Table) -> pa.Table:
+        """The moments of these groups, in their order.
+
+        records: columns of `commits` and `group_states`, further `slice`, `first_ms` (see `tally.lives`), `used`
+        (COMMIT_IS_USE or STATE_IS_USE) and `own`, whether it counts; `kind` is 'commit' for commits. In each slice, the
+        last of several similar records is enough.
+
+        before: rows of `activity` of some of the groups, from before their records.
+
+        Returns `group` (a number), first_ms (of its first record), used_ms and used_by (of the first record that shows
+        use, by its time and kind; null = none does), and of `activity` type, protocol_type, state, last_ms, oldest_ms,
+        empty_ms and offsets, all null if no record counts. Times are in milliseconds since 1970.
+        """
+        for name, table in {"rows_of_groups": records, "rows_of_before": _with_lists(before)}.items():
+            numbers = pc.index_in(table["group"], value_set=groups)
+            self._database.register(name, _numbered(table, numbers))
+        for step in (_MOMENTS, _OLD_MOMENTS, _LASTING):
+            self._database.execute(step)
+        for name, columns, which in (("commits", _COMMITS, "="), ("states", _STATES, "<>")):
+            view = f"SELECT {columns} FROM lasting WHERE kind {which} 'commit'"  # noqa: S608
+            self._database.execute(f"CREATE OR REPLACE TEMP VIEW all_{name} AS {view}")
+        self._database.execute(_OF_COMMITS)
+        count = self._database.sql("FROM moments").shape[0]
+        offsets = _prepared(self._database, count, before.schema.field("offsets").type)
+        found = self._database.sql(_MOMENTS_ROWS).to_arrow_table()
+        return found.append_column("offsets", offsets)
+
+
+def _connected(run: Run, spill: str) -> duckdb.DuckDBPyConnection:
+    database = duckdb.connect(
+        config={
+            **{"threads": 1, "memory_limit": _MEMORY, "temp_directory": spill, "preserve_insertion_order": False},
+            # It would download its extensions.
+            **{"autoinstall_known_extensions": False, "autoload_known_extensions": False},
+        }
+    )
+    database.execute("SET TimeZone = 'UTC'")
+    # least and greatest ignore nulls.
+    bounded = f"CASE WHEN ms IS NOT NULL THEN greatest({-FAR_MS}, least({FAR_MS}, ms)) END"
+    database.execute(f"CREATE MACRO bounded(ms) AS {bounded}")
+    database.execute("CREATE MACRO to_time(ms) AS make_timestamptz(bounded(ms) * 1000)")
+    database.execute(
+        "CREATE TEMP TABLE run AS SELECT $id AS cluster_id, $era::INT AS era, $now AS now, $day AS first_day",
+        {"id": run.cluster_id, "era": run.era, "now": run.now, "day": run.first_day},
+    )
+    return database
+
+
+def _prepared(database: duckdb.DuckDBPyConnection, groups: int, kind: pa.ListType, some: str = "") -> pa.ListArray:
+    """Create the tables that _ROWS reads; returns the current offsets of each group.
+
+    Of `all_commits`, `all_states`, `of_all_commits` and `old`. some: a join that selects groups.
+    """
+    for view in ("commits", "states", "of_commits"):
+        source = view.replace("commits", "all_commits").replace("states", "all_states")
+        database.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS FROM {source} {some}")
+    database.execute(_WAS)
+    places = database.sql(_PLACES).to_arrow_table()
+    database.register("places", places)
+    for step in _STEPS:
+        database.execute(step)
+    return _by_group(places, groups, kind)
+
+
+def _with_lists(rows: pa.Table) -> pa.Table:
+    """With lists of entries for maps: DuckDB compares the keys of each map, which takes as long as half of the rest."""
+    types = [pa.list_(field.type.field(0)) if pa.types.is_map(field.type) else field.type for field in rows.schema]
+    return rows.cast(pa.schema(zip(rows.schema.names, types, strict=True)))
 
 
 def _numbered(table: pa.Table, numbers: pa.ChunkedArray) -> pa.Table:
