@@ -22,7 +22,8 @@ from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
 
 _ROOT = Path(__file__).parents[1]
-_FOLDERS = tuple(f"{_ROOT / name}/" for name in ("bench", "docsite", "faults", "sandbox", "tests", "worlds"))
+_PACKAGES = ("bench", "docsite", "faults", "sandbox", "tests", "worlds")
+_FOLDERS = tuple(f"{_ROOT / name}/" for name in _PACKAGES)
 _TESTS = f"{_ROOT / 'tests'}/"
 # Files of a folder, or tests of a file.
 _LONG = {
@@ -95,7 +96,7 @@ def _named(part: Any) -> tuple[Any, ...]:
     if part is cached or part in basic_functions:
         return ()
     if isinstance(part, type):
-        return tuple(_parts(vars(part).values())) if _is_ours(part) else ()
+        return tuple(_parts([*part.__mro__, *vars(part).values()]))
     if not isinstance(part, FunctionType) or not part.__code__.co_filename.startswith(_FOLDERS):
         return ()
     in_tests = part.__code__.co_filename.startswith(_TESTS)
@@ -113,8 +114,10 @@ def _named(part: Any) -> tuple[Any, ...]:
 
 
 def _parts(values: Iterable[Any]) -> Iterator[Any]:
-    """Of values, also in containers: the functions and classes, and the strings that are old versions."""
+    """Of values, also in containers: functions, classes, those of objects, and the strings that are old versions."""
     for value in values:
+        if type(value).__module__.partition(".")[0] in _PACKAGES:
+            yield type(value)
         match value:
             case str():
                 if value in VERSIONS[1:]:
@@ -138,10 +141,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     for value in code.co_consts:
         if isinstance(value, CodeType):
             yield from _codes(value)
-
-
-def _is_ours(part: type) -> bool:
-    return part.__module__.partition(".")[0] in {Path(folder).name for folder in _FOLDERS}
 
 
 def _is_filled(cell: Any) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import cache, helm
+from sandbox import cache, crds, helm
 from sandbox.errors import NotBasic
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS, jars
@@ -69,8 +69,16 @@ class _Chart:
         helm.helm("template")
 
 
+class _SmallChart(_Chart):
+    """It inherits the need."""
+
+
 def _chart() -> object:
-    return _Chart()
+    return _SmallChart()
+
+
+def _crds() -> None:
+    crds.PROMETHEUS.crds()
 
 
 def _old_broker() -> None:
@@ -87,10 +95,10 @@ class _Collected(pytest.Function):
 
 @pytest.mark.parametrize(
     ("function", "needs"),
-    [(_rules, True), (_chart, True), (_old_broker, True), (_broker, False), (jars, False)],
+    [(_rules, True), (_chart, True), (_crds, True), (_old_broker, True), (_broker, False), (jars, False)],
 )
 def test_what_a_test_reaches(request: pytest.FixtureRequest, function: object, needs: bool) -> None:
-    """A program of Prometheus, Helm by a method, a broker of another version; and nothing else for a basic one."""
+    """A program of Prometheus, Helm by a method, CRDs of an object, a broker of another version; not a basic one."""
     item = _Collected.from_parent(request.node.parent, name="test_it", callobj=function)
     assert needs_more(item) == needs
 
