@@ -35,7 +35,7 @@ test: $(STAMP) ## run the tests on Kafka and an API server, about 6 minutes on t
 	@$(BIN)/python -m testing.sandbox prepare
 	@ONLY_BASIC=1 $(PYTEST) -m "not slow and not extra" $(PYTEST_ARGS)
 
-test-extra: $(STAMP) ## run what `make test` leaves out and CI runs: tests with further programs, and long ones, about 16 minutes
+test-extra: $(STAMP) ## run what `make test` leaves out and CI runs: tests with further programs, and long ones, about 15 minutes
 	@$(BIN)/python -m testing.sandbox prepare --extra
 	@$(PYTEST) -m "extra and not slow" $(PYTEST_ARGS)
 

@@ -23,19 +23,27 @@ _LONG = {
     "few_status_writes_while_nothing_changes from_no_secret_to_ready metrics_and_probes "
     "objects_of_users_stay_as_they_are oddities_stop_no_policy patterns_that_select_nothing_are_named "
     "secret_that_may_not_be_read",
-    "kafka": "codecs fair_scans incomplete large_groups leader_epochs left_groups long_ids lost_records programs "
-    "window",
+    "kafka": "codecs fair_scans incomplete large_groups leader_epochs left_groups long_ids lost_records msk programs "
+    "services slices slow window",
     "kafka/evidence": "bad_tables_keep_everything tables_are_read_again_before_a_deletion",
     "kafka/foreign_answers": "a_small_batch_of_much_is_unpacked_to_a_bound a_token_endpoint_has_bytes_and_time "
     "brokers_have_bytes_and_time",
     "kafka/lag": "who_left_records_unread",
     "kafka/ledger_writer": "an_expired_id_is_not_taken_for_another_writer",
-    "kafka/msk": "a_signed_token_lets_in",
+    "kafka/new_groups": "a_share_group_is_what_kafka_says_it_is",
+    "kafka/read_back": "a_transaction_that_ends_too_late",
+    "kafka/reconcile": "many_policies_cost_one_list",
+    "kafka/security": "a_client_certificate_lets_in a_run_goes_as_far_as_its_permissions",
     "kube": "admission api_trouble install_yaml",
+    "kube/crds": "a_narrower_list_that_is_applied_is_the_list",
+    "kube/guard": "a_field_that_the_crd_lost_makes_an_object_unusable an_older_crd_ends_the_run",
+    "kube/judge": "the_judge_says_what_the_api_server_says",
     "cli": "codecs new_cluster several_connections watch",
+    "cli/properties": "the_error_converts_a_store",
     "sandbox": "sandbox_java",
     "unit/access": "selector",
     "unit/codecs": "a_large_batch_takes_bounded_memory hostile_bytes_take_bounded_memory",
+    "unit/health": "connections_of_the_last_moment_are_closed",
     "unit/hostile_tables": "hostile_tables_take_no_more_than_their_share others_are_served_meanwhile",
     "unit/patterns": "covers_is_never_wrong placeholders_cost_little",
     "unit/report_page": "names_are_text_wherever_they_stand the_same_findings_make_the_same_page",

@@ -27,7 +27,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def basic(when: Callable[..., bool] = lambda *_: True) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def basic(when: Callable[..., bool] = lambda *_, **__: True) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """For functions that provide what most tests need. when: for which arguments that holds."""
 
     def decorate(provide: Callable[_P, _R]) -> Callable[_P, _R]:
