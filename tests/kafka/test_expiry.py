@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,7 +23,7 @@ from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode
 from group_hygiene.model.evidence import Activity, Commits, Evidence, Protections, Verdict
 from group_hygiene.model.groups import Fault, Group, Partition
-from group_hygiene.pipeline.backtest import replay
+from group_hygiene.pipeline.backtest.replay import COMMIT
 from group_hygiene.spec.client_settings import Settings
 from testing.sandbox.kafka import KafkaCluster
 from testing.sandbox.waiting import wait_for
@@ -31,6 +31,7 @@ from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.members import ShareMember, StreamsMember, part
 from tests.kafka.offsets_topic import read_rows
+from tests.replayed import replayed
 
 pytestmark = pytest.mark.slow  # real brokers, until offsets have expired
 
@@ -50,6 +51,7 @@ _CONFIG = {
     "offsets.topic.num.partitions": "3",
 }
 _LONGEST_S = 300.0
+_Record = dict[str, Any]
 
 
 class Loss(NamedTuple):
@@ -104,32 +106,28 @@ def _moment(milliseconds: float) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _records(kafka: KafkaCluster) -> dict[str, list[replay.Record]]:
-    """Every group's records, as the pipeline would have them."""
-    records: dict[str, list[replay.Record]] = {}
+def _records(kafka: KafkaCluster) -> dict[str, list[_Record]]:
+    """Every group's records, as a backtest would have them."""
+    records: dict[str, list[_Record]] = {}
     for number, row in enumerate(read_rows(kafka)):
         decoded = decode(row.key, row.value)
-        common = (number, 0, row.timestamp, row.timestamp)
+        same = {"slice": number, "first_ms": row.timestamp, "record_time": _moment(row.timestamp)}
+        same |= {"used": not decoded.gone}
         if isinstance(decoded, Commit):
-            place = decoded.topic, decoded.partition, decoded.offset, decoded.commit_ms
-            record = replay.Record(*common, replay.COMMIT, not decoded.gone, *place)
+            same |= {"kind": COMMIT, "committed_offset": decoded.offset, "aborted": False}
+            names = ["topic", "partition", "commit_ms"]
         else:
-            state = {
-                name: getattr(decoded, name) for name in ("protocol_type", "members", "member_id", "state_ms", "gone")
-            }
-            record = replay.Record(*common, decoded.kind, not decoded.gone, **state)
-        records.setdefault(decoded.group, []).append(record)
+            names = ["kind", "protocol_type", "members", "member_id", "state_ms", "gone"]
+        records.setdefault(decoded.group, []).append(same | {name: getattr(decoded, name) for name in names})
     return records
 
 
-def _known(name: str, records: Iterable[replay.Record]) -> tuple[Group, Activity]:
+def _known(name: str, records: Iterable[_Record]) -> tuple[Group, Activity]:
     """What the tables say of a group, before it loses anything."""
-    before = list(itertools.takewhile(lambda it: it.kind != replay.COMMIT or it.offset is not None, records))
-    now = replay.replay(name, before, _moment(0)).stretches[-1]
+    before = list(itertools.takewhile(lambda it: it["kind"] != COMMIT or it["committed_offset"] is not None, records))
+    now = replayed(name, before, _moment(0)).stretches[-1]
     assert now.group is not None
-    last = {
-        (it.topic, it.partition): it.commit_ms for it in before if it.topic is not None and it.commit_ms is not None
-    }
+    last = {(it["topic"], it["partition"]): it["commit_ms"] for it in before if it.get("commit_ms") is not None}
     times: dict[str, list[datetime]] = {}
     for (topic, _), commit_ms in last.items():
         times.setdefault(topic, []).append(_moment(commit_ms))

@@ -44,6 +44,7 @@ def policy(name: str = "idle", groups: str = "*", **spec: Any) -> Policy:
         "action": "Delete",
         "delete": {"gracePeriod": "1h"},
     } | spec
+    whole = {name: field for name, field in whole.items() if field is not None}
     return parse_policy({"metadata": {"namespace": "kafka", "name": name, "uid": name}, "spec": whole})
 
 
@@ -215,7 +216,10 @@ def random_policy(chance: random.Random, number: int, tag: str, longest: float) 
     match: dict[str, Any] = {"groups": chance.sample(names, chance.randint(1, 2))}
     when: dict[str, Any] = {}
     if chance.random() < 0.3:
-        match["exclude"] = chance.sample(names, 1)
+        # None that leaves no group.
+        starts = {name: name.rstrip("*") for name in names}
+        some = [name for name in names if not all(group.startswith(starts[name]) for group in match["groups"])]
+        match["exclude"] = chance.sample(some, 1)
     if chance.random() < 0.3:
         match["types"] = chance.choice([["Classic"], ["Consumer"], ["Classic", "Consumer", "Streams"]])
     if action == "Delete" and chance.random() < 0.3:

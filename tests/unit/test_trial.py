@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,8 +13,6 @@ from msgspec import structs
 
 pytest.importorskip("duckdb")
 
-import pyarrow as pa
-
 from group_hygiene.model.groups import Partition
 from group_hygiene.pipeline.backtest.replay import (
     COMMIT,
@@ -25,29 +22,18 @@ from group_hygiene.pipeline.backtest.replay import (
     Span,
     Steps,
     Trial,
-    moments_of,
-    replay,
     untriable,
 )
-from group_hygiene.pipeline.ingest.fold import Moments
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from group_hygiene.spec.fields import convert
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, Window, parse_policy
+from tests.replayed import replayed
 from tests.unit import make
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 STEPS = Steps(START, DAY, 40)
 END = STEPS.at(39)
-# The columns of `Moments.rows`.
-SCHEMA = pa.unify_schemas(
-    [
-        *(pa.schema([field.with_nullable(True) for field in table.schema]) for table in (COMMITS, GROUP_STATES)),
-        pa.schema({"slice": pa.int32(), "first_ms": pa.int64(), "used": pa.bool_(), "own": pa.bool_()}),
-    ]
-)
-FOLDED = Moments(tempfile.gettempdir())
 Record = dict[str, Any]
 # The least that a log can tell apart.
 _MS = 1 / 86_400_000
@@ -59,8 +45,8 @@ def ms(day: float) -> int:
 
 def record(day: float, kind: str, used: bool = True, **fields: Any) -> Record:
     moment = START + timedelta(milliseconds=ms(day) - ms(0))
-    same = {"group": "group", "era": 0, "log_partition": 0, "record_time": moment, "first_ms": ms(day), "own": True}
-    return same | {"slice": min(STEPS.first_from(moment), STEPS.count), "kind": kind, "used": used} | fields
+    same = {"slice": min(STEPS.first_from(moment), STEPS.count), "record_time": moment, "first_ms": ms(day)}
+    return same | {"kind": kind, "used": used} | fields
 
 
 def commit(day: float, offset: int | None = 1, aborted: bool = False) -> Record:
@@ -88,16 +74,12 @@ def policy(action: str = "Delete", **when: Any) -> Policy:
     return parse_policy(make.policy_object(action, when or {"idleFor": "120h"}, None, **spec))
 
 
-def replayed(records: Iterable[Record], complete_since: datetime | None = None) -> History:
-    """Of records of one group, in the order of the log."""
-    rows = [one | {"log_offset": offset} for offset, one in enumerate(records)]
-    found = FOLDED.rows(pa.array(["group"]), pa.Table.from_pylist(rows, SCHEMA), ACTIVITY.schema.empty_table())
-    ((_, moments),) = moments_of(found)
-    return replay("group", moments, START, complete_since)
+def history_of(records: Iterable[Record], complete_since: datetime | None = None) -> History:
+    return replayed("group", records, START, complete_since)
 
 
 def simulate(records: Iterable[Record], of: Policy | None = None, protect: Patterns | None = None) -> list[Span]:
-    return Trial(of or policy(), START, END, protect).simulate(replayed(records))
+    return Trial(of or policy(), START, END, protect).simulate(history_of(records))
 
 
 def removed(found: Sequence[Span]) -> list[tuple[float, float, int | None, str | None]]:
@@ -165,7 +147,7 @@ def test_fate(records: list[Record], then: list[tuple[int, int, float | None, st
 def test_times_of_clients(milliseconds: int) -> None:
     """Below Kafka 4.0, a client could give its commit any time: this stops no backtest."""
     absurd = commit(1) | {"commit_ms": milliseconds}
-    spans = Trial(policy(), START, END, None, timedelta(days=7)).simulate(replayed([absurd]))
+    spans = Trial(policy(), START, END, None, timedelta(days=7)).simulate(history_of([absurd]))
     assert bool(spans) == (milliseconds < 0)
 
 
@@ -200,7 +182,7 @@ def test_alert_deletes_nothing(states: list[str], matches: list[tuple[int, int]]
 
 def test_other_periods() -> None:
     """A longer idleFor or grace period than the group ever needs saves it."""
-    came_back = replayed([*ONCE, joined(9.25)])
+    came_back = history_of([*ONCE, joined(9.25)])
     trial = Trial(policy(), START, END)
     assert removed(trial.with_idle_for(7 * DAY).simulate(came_back)) == [(8, 9, ms(9.25), "Join")]
     assert removed(trial.with_idle_for(8 * DAY).simulate(came_back)) == []
@@ -228,9 +210,9 @@ def test_protected() -> None:
 
 def test_records_were_lost() -> None:
     """From when it is known, nobody counts as idle since before; what was known earlier was known."""
-    early = replayed(ONCE, START + 4 * DAY)
+    early = history_of(ONCE, START + 4 * DAY)
     assert removed(Trial(policy(), START, END).simulate(early)) == [(9, 10, None, None)]
-    late = replayed([*ONCE, joined(9.25)], START + 30 * DAY)
+    late = history_of([*ONCE, joined(9.25)], START + 30 * DAY)
     assert removed(Trial(policy(), START, END).simulate(late)) == [(6, 7, ms(9.25), "Join")]
 
 
@@ -322,14 +304,14 @@ def every_look(trial: Trial, history: History) -> list[Span]:
 def test_not_every_look_need_be_looked_at(records: list[Record], of: Policy, lost: float | None) -> None:
     """Leaving out looks changes nothing: in a stretch, all that time does to a group is to make it match."""
     trial = Trial(of, START, END, retention=timedelta(hours=168))
-    history = replayed(records, None if lost is None else START + lost * DAY)
+    history = history_of(records, None if lost is None else START + lost * DAY)
     assert trial.simulate(history) == every_look(trial, history)
 
 
 @given(lives(), policies(), st.integers(1, 20), st.integers(1, 20))
 def test_who_is_not_deleted_is_not_after_longer(records: list[Record], of: Policy, one: int, more: int) -> None:
     """Who is not deleted is not deleted after a longer period either, and whom it would not hurt, it would not hurt."""
-    history = replayed(records)
+    history = history_of(records)
     trial = Trial(of, START, END)
     pairs = [(trial.with_grace(one * DAY), trial.with_grace((one + more) * DAY))]
     if of.when.idle_for or of.when.unchanged_for:
@@ -351,20 +333,20 @@ def test_members() -> None:
         *(member(3, "b", True), member(4, "c", False), member(5, "c", True), member(6, "a", True)),
         *(member(7, "d", True), member(8, "b", False)),
     ]
-    states = [stretch.activity.state for stretch in replayed(records).stretches]
+    states = [stretch.activity.state for stretch in history_of(records).stretches]
     assert states == ["Active"] * 5 + ["Empty"] * 2 + ["Active"]
 
 
 def test_records_of_other_partitions() -> None:
     """They show that the group was used, and say nothing of its state."""
-    history = replayed([commit(1, 5), commit(2, 6) | {"own": False}])
+    history = history_of([commit(1, 5), commit(2, 6) | {"own": False}])
     assert {stretch.offsets[Partition("orders", 0)].offset for stretch in history.stretches} == {5}
     assert [ms(day_of(sign.at)) for sign in history.signs] == [ms(1), ms(2)]
 
 
 def test_an_era_ends() -> None:
     """With it, a group's state ends; the time of its last commit stays."""
-    history = replayed([joined(1), commit(2), commit(3, None) | {"era": 1}])
+    history = history_of([joined(1), commit(2), commit(3, None) | {"era": 1}])
     last = history.stretches[-1]
     assert (last.group, last.offsets) == (None, {})
     assert last.activity.last_commit == START + 2 * DAY

@@ -70,10 +70,10 @@ class Steps:
 class Moment(NamedTuple):
     """A row of `ingest.fold.Moments`, without its group: what `activity` says after the records of a slice of time.
 
-    state: null = none of them counts. offsets: the committed ones.
+    first_ms: null = before the first record. state: null = no record counts. offsets: the committed ones.
     """
 
-    first_ms: int
+    first_ms: int | None
     used_ms: int | None
     used_by: str | None
     type: str | None
@@ -134,7 +134,7 @@ def replay(name: str, moments: Iterable[Moment], start: datetime, complete_since
     signs: list[Sign] = []
     for moment in moments:
         if moment.state is not None:
-            begins = max(start, moment_of(moment.first_ms))
+            begins = start if moment.first_ms is None else max(start, moment_of(moment.first_ms))
             if stretches and stretches[-1].begins >= begins:
                 begins = stretches.pop().begins
             stretches.append(_stretch(name, begins, moment, stretches[-1] if stretches else None))

@@ -23,11 +23,9 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.pipeline.backtest.replay import (
     COMMIT,
     History,
-    Moment,
     Span,
     Steps,
     Trial,
@@ -186,20 +184,18 @@ def _histories(moments: Moments, rows: pa.Table, reach: Extent, start: datetime)
     activity = dict(zip(groups.to_pylist(), known["known"].to_pylist(), strict=True))
     # A group without a row in `activity` was written since.
     records = rows.filter(pc.is_in(rows["group"], value_set=groups)).filter(pc.is_null(rows["known"]))
-    lost = _lost(activity, records, reach)
     partitions = pa.array([row["log_partition"] for row in activity.values()], pa.int32())
     own = pc.equal(records["log_partition"], partitions.take(pc.index_in(records["group"], value_set=groups)))
     # How many partitions an earlier log had is not known.
     records = records.append_column("own", pc.or_(own, pc.less(records["era"], reach.covered.era)))
-    before = pa.Table.from_pylist(list(lost.values()), ACTIVITY.schema)
+    before = pa.Table.from_pylist(_lost(activity, records, reach), ACTIVITY.schema)
     found = dict(moments_of(moments.rows(groups, records, before)))
     for number, (group, row) in enumerate(activity.items()):
-        first = [_moment(lost[group], start)] if group in lost else []
         complete_since = reach.covered.complete_since.get(row["log_partition"])
-        yield row["pattern"], replay(group, [*first, *found.get(number, ())], start, complete_since)
+        yield row["pattern"], replay(group, found.get(number, ()), start, complete_since)
 
 
-def _lost(activity: Mapping[str, Mapping[str, Any]], records: pa.Table, reach: Extent) -> dict[str, dict[str, Any]]:
+def _lost(activity: Mapping[str, Mapping[str, Any]], records: pa.Table, reach: Extent) -> list[dict[str, Any]]:
     """Rows of `activity` of the groups with records that were dropped, from before their other records.
 
     Unknown facts are assumed so that the group rather matches: it was unused since the history began, until its first
@@ -213,7 +209,7 @@ def _lost(activity: Mapping[str, Mapping[str, Any]], records: pa.Table, reach: E
     for record in left.select(["group", "kind", "topic", "partition", "commit_ms"]).to_pylist():
         of_groups[record["group"]].append(record)
     began = milliseconds_of(reach.began) * 1000
-    return {group: _before(group, activity[group], of_group, began) for group, of_group in of_groups.items()}
+    return [_before(group, activity[group], of_group, began) for group, of_group in of_groups.items()]
 
 
 def _before(group: str, row: Mapping[str, Any], records: Sequence[Mapping[str, Any]], began: int) -> dict[str, Any]:
@@ -221,27 +217,16 @@ def _before(group: str, row: Mapping[str, Any], records: Sequence[Mapping[str, A
     commits = {(record["topic"], record["partition"]) for record in records if record["commit_ms"] is not None}
     # Offsets from before the records; a later commit hides the earlier offset.
     offsets = [offset for offset in row["offsets"] if (offset["topic"], offset["partition"]) not in commits]
-    oldest, last = (end((offset["commit_time"] for offset in offsets), default=None) for end in (min, max))
-    state, empty = row["state"], row["empty_since"]
+    state, last, empty = row["state"], row["last_commit"], row["empty_since"]
     if any(record["kind"] != COMMIT for record in records):
         state, empty = "Empty", began
     elif state == "Gone" and records:
         # A simple group, whose tombstones are among the records.
         state = "Empty"
-    if not commits:
-        last = row["last_commit"]
-    elif last is None:
-        last = began
-    same = {name: row[name] for name in ("log_partition", "type", "protocol_type")}
-    times = {"last_commit": last, "oldest_commit": oldest, "empty_since": empty}
-    return {"group": group, "era": 0, "state": state, "members": [], "offsets": offsets, **same, **times}
-
-
-def _moment(row: Mapping[str, Any], start: datetime) -> Moment:
-    offsets = {Partition(one["topic"], one["partition"]): CommittedOffset(one["offset"]) for one in row["offsets"]}
-    last, oldest, empty = (row[name] and row[name] // 1000 for name in ("last_commit", "oldest_commit", "empty_since"))
-    what = (row["type"], row["protocol_type"], row["state"])
-    return Moment(milliseconds_of(start), None, None, *what, last, oldest, empty, offsets)
+    if commits:
+        last = max((offset["commit_time"] for offset in offsets), default=began)
+    same = {"group": group, "type": row["type"], "protocol_type": row["protocol_type"], "members": []}
+    return same | {"state": state, "last_commit": last, "empty_since": empty, "offsets": offsets}
 
 
 class OnTrial(NamedTuple):

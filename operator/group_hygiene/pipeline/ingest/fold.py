@@ -234,6 +234,14 @@ _LAST_STRAY = f"""
     ) JOIN strays USING ("group", log_partition), run
 """  # noqa: S608
 
+# The row of before counts as a record, which says nothing itself, of the era of the group's first one.
+_WITH_BEFORE = """
+    CREATE OR REPLACE TEMP VIEW rows_of_groups AS
+    FROM records UNION ALL BY NAME SELECT
+        "group", coalesce(first_era, 0) AS era, -1 AS slice, '' AS kind, false AS gone, false AS used, true AS own,
+        -1 AS log_offset
+    FROM rows_of_before LEFT JOIN (SELECT "group", min(era) AS first_era FROM records GROUP BY ALL) USING ("group")
+"""
 _MOMENTS = """
     CREATE OR REPLACE TEMP TABLE moments AS
     SELECT
@@ -270,7 +278,6 @@ _LASTING = """
         WHERE own AND NOT ends_with(kind, '-target-member')
     )
 """
-# The group's row of before is of the era of its first moment.
 _OLD_MOMENTS = """
     CREATE OR REPLACE TEMP TABLE old AS SELECT
         rows_of_before.* REPLACE (moment AS "group", CASE WHEN moments.era = first_era THEN 0 ELSE -1 END AS era)
@@ -388,16 +395,16 @@ class Moments:
         (COMMIT_IS_USE or STATE_IS_USE) and `own`, whether it counts; `kind` is 'commit' for commits. In each slice, the
         last of several similar records is enough.
 
-        before: rows of `activity` of some of the groups, from before their records.
+        before: rows of `activity` of some of the groups, from before their records: their first moment.
 
-        Returns `group` (a number), first_ms (of its first record), used_ms and used_by (of the first record that shows
-        use, by its time and kind; null = none does), and of `activity` type, protocol_type, state, last_ms, oldest_ms,
-        empty_ms and offsets, all null if no record counts. Times are in milliseconds since 1970.
+        Returns `group` (a number), first_ms (of its first record; null = of `before`), used_ms and used_by (time and
+        kind of the first record that shows use; null = none does), and of `activity` type, protocol_type, state,
+        last_ms, oldest_ms, empty_ms and offsets, all null if no record counts. Times are in milliseconds since 1970.
         """
-        for name, table in {"rows_of_groups": records, "rows_of_before": _with_lists(before)}.items():
+        for name, table in {"records": records, "rows_of_before": _with_lists(before)}.items():
             numbers = pc.index_in(table["group"], value_set=groups)
             self._database.register(name, _numbered(table, numbers))
-        for step in (_MOMENTS, _OLD_MOMENTS, _LASTING):
+        for step in (_WITH_BEFORE, _MOMENTS, _OLD_MOMENTS, _LASTING):
             self._database.execute(step)
         for name, columns, which in (("commits", _COMMITS, "="), ("states", _STATES, "<>")):
             view = f"SELECT {columns} FROM lasting WHERE kind {which} 'commit'"  # noqa: S608

@@ -45,7 +45,6 @@ _FILE_ROWS = 2_000_000
 # once.
 _OLD_BYTES, _WAITING_BYTES, _CHUNK = 64_000_000, 128_000_000, 10_000
 _TIME = pa.timestamp("us", "UTC")
-# The names of two of the tables of records; the third has those that say nothing of a group.
 # The partition of a record, and times before which it was not written.
 _WHEN = ("log_partition", "record_time", "written_after")
 
