@@ -36,12 +36,14 @@ from tests.spark.test_ingest import configure, everything, run, settle, wait_dec
 PARTITIONS, LARGE = int(FEW_PARTITIONS["offsets.topic.num.partitions"]), 4_000
 GROWN = 11
 NEWEST, CLASSIC, ALL = "4.4.0", ("classic",), ("classic", "consumer")
-# A key of a version that nobody knows, an empty key; a commit, or a group, that ends too early or is of such a version.
+# A key of a version that nobody knows, an empty key; commits and groups that end too early, or are of such a version in
+# the layout of a known one.
 _COMMIT, _GROUP = bytes.fromhex("0001000167000174") + bytes(4), bytes.fromhex("0002000167")
 MALFORMED = [
     (b"\x7f\xff\x00\x01x", b"v"),
     (b"", b"nothing"),
     (bytes.fromhex("0001000167000174"), bytes(3)),
+    (_COMMIT, b"\x00\x63" + bytes(18)),
     (_COMMIT, b"\x00\x63" + bytes(22)),
     (_COMMIT, b"\x00\x03" + bytes(5)),
     (_GROUP, b"\x00\x63" + bytes(30)),
