@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
+from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, StateRecord, decode
 from testing.sandbox.errors import NotReached
 
 TOPIC = "__consumer_offsets"
@@ -50,13 +51,17 @@ def read(bootstrap: str) -> list[Raw]:
     return sorted((Raw._make((*row, row[:2] not in committed)) for row in everything), key=lambda raw: raw[:2])
 
 
-def expected(log: list[Raw]) -> Rows:
-    """The rows that the tables must have for this log."""
+def _decoded(raw: Raw) -> Commit | StateRecord:
+    return decode(raw.key, raw.value)
+
+
+def expected(log: list[Raw], decoder: Callable[[Raw], Commit | StateRecord] = _decoded) -> Rows:
+    """The rows that the tables must have for this log. decoder: raises BrokenRecord."""
     rows = Rows([], [], [])
     for raw in log:
         place = raw[:3]
         try:
-            record = decode(raw.key, raw.value)
+            record = decoder(raw)
         except BrokenRecord:
             rows.quarantine.append((*place, raw.key, raw.value))
             continue

@@ -57,7 +57,7 @@ class Maker:
             self._checkpoints.add(topic)
         self.admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result()
         # The controller knows the topic at once; wait until every broker lists it with its leaders.
-        wait_for(lambda: all(_has_leaders(admin, topic, partitions) for admin in self._each_broker()))
+        wait_for(lambda: all(has_leaders(admin, topic, partitions) for admin in self._each_broker()))
         if records:
             self.produce(topic, [(None, b"x")] * records)
         return topic
@@ -311,7 +311,7 @@ def at(topic: str, offset: int = 0, partition: int = 0) -> dict[Partition, Commi
     return {Partition(topic, partition): CommittedOffset(offset)}
 
 
-def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:
+def has_leaders(admin: Any, topic: str, partitions: int) -> bool:
     """Whether this broker lists all partitions with leaders; False if it does not answer."""
     try:
         found = admin.list_topics(topic, timeout=10).topics[topic].partitions.values()

@@ -1,8 +1,10 @@
-"""The offsets log as an independent client reads it, and what Kafka's own classes make of its records."""
+"""The offsets log as an independent client reads it, and what Kafka's own classes and tool make of its records."""
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,41 +13,55 @@ from kafka import KafkaConsumer, TopicPartition
 
 from group_hygiene.kafka.offsets_log import CLIENTS_MAX, TEXT_MAX, Commit, MemberClient, StateRecord
 from testing.sandbox.kafka import KafkaCluster
+from testing.sandbox.kafka.jars import jars
+from testing.sandbox.kafka.java import JavaProgram, java_command
 
 Pair = tuple[bytes, bytes | None]
 Record = Commit | StateRecord
+# Partition, offset, time.
+Place = tuple[int, int, int]
 TOPIC = "__consumer_offsets"
 _PROGRAMS = Path(__file__).with_name("java")
 
 
 class Kind(NamedTuple):
-    """What a generated class is called here, and which field of its value is the generation."""
+    """The type's number in a key, its name here, and which field of its value is the generation."""
 
+    number: int
     name: str
     generation: str = ""
 
 
 _KINDS = {
-    "ConsumerGroupMetadataKey": Kind("consumer-epoch", "epoch"),
-    "ConsumerGroupPartitionMetadataKey": Kind("consumer-topics"),
-    "ConsumerGroupMemberMetadataKey": Kind("consumer-member"),
-    "ConsumerGroupTargetAssignmentMetadataKey": Kind("consumer-target-epoch", "assignmentEpoch"),
-    "ConsumerGroupTargetAssignmentMemberKey": Kind("consumer-target-member"),
-    "ConsumerGroupCurrentMemberAssignmentKey": Kind("consumer-assignment", "memberEpoch"),
-    "ConsumerGroupRegularExpressionKey": Kind("consumer-regex"),
-    "ShareGroupMetadataKey": Kind("share-epoch", "epoch"),
-    "ShareGroupMemberMetadataKey": Kind("share-member"),
-    "ShareGroupTargetAssignmentMetadataKey": Kind("share-target-epoch", "assignmentEpoch"),
-    "ShareGroupTargetAssignmentMemberKey": Kind("share-target-member"),
-    "ShareGroupCurrentMemberAssignmentKey": Kind("share-assignment", "memberEpoch"),
-    "ShareGroupStatePartitionMetadataKey": Kind("share-state"),
-    "StreamsGroupMetadataKey": Kind("streams-epoch", "epoch"),
-    "StreamsGroupMemberMetadataKey": Kind("streams-member"),
-    "StreamsGroupTargetAssignmentMetadataKey": Kind("streams-target-epoch", "assignmentEpoch"),
-    "StreamsGroupTargetAssignmentMemberKey": Kind("streams-target-member"),
-    "StreamsGroupCurrentMemberAssignmentKey": Kind("streams-assignment", "memberEpoch"),
-    "StreamsGroupTopologyKey": Kind("streams-topology"),
+    "ConsumerGroupMetadataKey": Kind(3, "consumer-epoch", "epoch"),
+    "ConsumerGroupPartitionMetadataKey": Kind(4, "consumer-topics"),
+    "ConsumerGroupMemberMetadataKey": Kind(5, "consumer-member"),
+    "ConsumerGroupTargetAssignmentMetadataKey": Kind(6, "consumer-target-epoch", "assignmentEpoch"),
+    "ConsumerGroupTargetAssignmentMemberKey": Kind(7, "consumer-target-member"),
+    "ConsumerGroupCurrentMemberAssignmentKey": Kind(8, "consumer-assignment", "memberEpoch"),
+    "ConsumerGroupRegularExpressionKey": Kind(16, "consumer-regex"),
+    "ShareGroupMetadataKey": Kind(11, "share-epoch", "epoch"),
+    "ShareGroupMemberMetadataKey": Kind(10, "share-member"),
+    "ShareGroupTargetAssignmentMetadataKey": Kind(12, "share-target-epoch", "assignmentEpoch"),
+    "ShareGroupTargetAssignmentMemberKey": Kind(13, "share-target-member"),
+    "ShareGroupCurrentMemberAssignmentKey": Kind(14, "share-assignment", "memberEpoch"),
+    "ShareGroupStatePartitionMetadataKey": Kind(15, "share-state"),
+    "StreamsGroupMetadataKey": Kind(17, "streams-epoch", "epoch"),
+    "StreamsGroupMemberMetadataKey": Kind(19, "streams-member"),
+    "StreamsGroupTargetAssignmentMetadataKey": Kind(20, "streams-target-epoch", "assignmentEpoch"),
+    "StreamsGroupTargetAssignmentMemberKey": Kind(21, "streams-target-member"),
+    "StreamsGroupCurrentMemberAssignmentKey": Kind(22, "streams-assignment", "memberEpoch"),
+    "StreamsGroupTopologyKey": Kind(23, "streams-topology"),
 }
+# Those that older brokers wrote, too.
+_CLASSES = {0: "LegacyOffsetCommitKey", 1: "OffsetCommitKey", 2: "GroupMetadataKey"} | {
+    kind.number: name for name, kind in _KINDS.items()
+}
+# Its DumpLogSegments reads the segments of all versions; an older one's prints less of a record.
+_DECODER = "4.3.0"
+_RECORD = re.compile(
+    r"[|] offset: (\d+) (?:CreateTime|LogAppendTime): (\d+) .*? headerKeys: \[\] (key|endTxnMarker): (.*)"
+)
 
 
 def read_log(kafka: KafkaCluster) -> list[Pair]:
@@ -82,6 +98,38 @@ def generated(kafka: KafkaCluster, pairs: Iterable[Pair]) -> list[Record | None]
     """What the generated classes of that Kafka make of these records; None = they refuse it."""
     answers = _run(kafka, "Generated.java", [f"decode {key.hex()} {_hex(value)}" for key, value in pairs])
     return [_generated(json.loads(answer)) for answer in answers]
+
+
+def dumped(kafka: KafkaCluster) -> dict[Place, Record | None]:
+    """What Kafka's DumpLogSegments prints of the segment files of broker 1: its record, or None = it can't decode it.
+
+    By partition, offset and record time in milliseconds. The markers of transactions are left out.
+    """
+    found: dict[Place, Record | None] = {}
+    for folder in sorted(kafka.log(1).parent.glob(f"data/{TOPIC}-*")):
+        files = ",".join(map(str, sorted(folder.glob("*.log"))))
+        for offset, time_ms, what, text in _RECORD.findall(_dump(files, folder.parent.with_name("dump.args"))):
+            if what == "key":
+                found[int(folder.name.rpartition("-")[2]), int(offset), int(time_ms)] = _printed(text)
+    return found
+
+
+def _dump(files: str, arguments: Path) -> str:
+    what = ("--offsets-decoder", "--print-data-log", "--files", files)
+    program = JavaProgram("org.apache.kafka.tools.DumpLogSegments", jars(_DECODER), what, log_levels={"": "warn"})
+    done = subprocess.run(java_command(program, arguments), capture_output=True, text=True, timeout=600, check=True)
+    assert "isvalid: false" not in done.stdout
+    return done.stdout
+
+
+def _printed(text: str) -> Record | None:
+    """From `<key> payload: <value>`, both in JSON; or an error."""
+    if not text.startswith("{"):
+        return None
+    key, end = json.JSONDecoder().raw_decode(text)
+    value = text[end:].removeprefix(" payload: ")
+    data = None if value == "<DELETE>" else json.loads(value)["data"]
+    return _generated({"class": _CLASSES[int(key["type"])], "key": key["data"], "value": data})
 
 
 def scala(kafka: KafkaCluster, pairs: Iterable[Pair]) -> list[Record | None]:

@@ -6,7 +6,7 @@ The log is read by Kafka's C client, and its records by the classes of Kafka's o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,11 +24,13 @@ from testing.faults.offsets_log import read
 from testing.sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at
 from tests.kafka.members import SilentShareMember, StreamsMember, part
-from tests.kafka.offsets_topic import generated
+from tests.kafka.offsets_topic import Record, generated
 from tests.spark.test_ingest import commit_in_transaction
 
 Times = dict[str, int | None]
 LastClients = tuple[list[dict[str, Any]], int]
+# The last of these records is the one of the last member that left.
+_OF_MEMBERS = {f"{family}-{what}" for family in ("consumer", "share", "streams") for what in ("epoch", "member")}
 
 
 @dataclass
@@ -51,22 +53,27 @@ def in_the_log(kafka: KafkaCluster) -> tuple[dict[str, Times], dict[str, LastCli
     And the clients of the last record that names any, with its time.
     """
     raw = [row for row in read(kafka.bootstrap_servers) if row.key is not None]
+    records = generated(kafka, [(row.key or b"", row.value) for row in raw])
+    return times_of((row.time_ms, record) for row, record in zip(raw, records, strict=True))
+
+
+def times_of(records: Iterable[tuple[int, Record | None]]) -> tuple[dict[str, Times], dict[str, LastClients]]:
+    """The same of these records, with their times in the log; None = it is no record of a group."""
     found: dict[str, Times] = {}
     clients: dict[str, LastClients] = {}
-    for row, record in zip(raw, generated(kafka, [(row.key or b"", row.value) for row in raw]), strict=True):
-        # Other tests wrote some that are none.
+    for time_ms, record in records:
         if record is None:
             continue
         if isinstance(record, StateRecord) and record.clients:
-            clients[record.group] = ([client._asdict() for client in record.clients], row.time_ms)
+            clients[record.group] = ([client._asdict() for client in record.clients], time_ms)
         times = found.setdefault(record.group, {"last_commit": None, "empty_since": None})
         if isinstance(record, Commit):
             times["last_commit"] = max(filter(None, (times["last_commit"], record.commit_ms)), default=None)
         elif record.kind == "classic":
             empty = not record.gone and record.members == 0 and record.protocol_type
             times["empty_since"] = record.state_ms if empty else None
-        elif record.kind in ("consumer-epoch", "consumer-member"):
-            times["empty_since"] = None if record.kind == "consumer-epoch" and record.gone else row.time_ms
+        elif record.kind in _OF_MEMBERS:
+            times["empty_since"] = None if record.kind.endswith("-epoch") and record.gone else time_ms
     return found, clients
 
 
@@ -153,16 +160,16 @@ CLASSIC = {"type": "Classic", "protocol_type": "consumer", "state": "Empty"}
 def test_exact(real: Real, what: str, offsets: list[int], row: dict[str, Any]) -> None:
     """Times to the millisecond of the log, which are those at which the client did it; and the offsets that count."""
     found, log, did = real.rows[what], real.log[what], real.did[what]
-    assert _milliseconds(found["last_commit"]) == log["last_commit"]
-    assert _milliseconds(found["empty_since"]) == log["empty_since"]
+    assert milliseconds(found["last_commit"]) == log["last_commit"]
+    assert milliseconds(found["empty_since"]) == log["empty_since"]
     assert [offset["offset"] for offset in found["offsets"]] == offsets
     found |= {"commits": sum(found["commits_by_day"].values())}
     assert {name: found[name] for name in row} == row
     assert did.committed is not None
-    assert did.committed[0] <= _milliseconds(found["last_commit"]) <= did.committed[1]  # type: ignore[operator]
+    assert did.committed[0] <= milliseconds(found["last_commit"]) <= did.committed[1]  # type: ignore[operator]
     assert (found["empty_since"] is None) == (did.left is None)
     if did.left is not None:
-        assert did.left[0] <= _milliseconds(found["empty_since"]) <= did.left[1]  # type: ignore[operator]
+        assert did.left[0] <= milliseconds(found["empty_since"]) <= did.left[1]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("what", ["classic", "consumer", "share", "streams", "returned", "remade"])
@@ -170,7 +177,7 @@ def test_last_clients_are_exact(real: Real, what: str) -> None:
     """Of each type of group those in the last record that names any; addresses as the broker saw them."""
     found, (clients, time_ms) = real.rows[what], real.clients[what]
     assert found["last_clients"] == clients
-    assert _milliseconds(found["last_clients_at"]) == time_ms
+    assert milliseconds(found["last_clients_at"]) == time_ms
     assert {client["host"] for client in found["last_clients"]} == {"127.0.0.1"}
     assert all(client["client_id"] for client in found["last_clients"])
 
@@ -202,5 +209,5 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _milliseconds(moment: datetime | None) -> int | None:
+def milliseconds(moment: datetime | None) -> int | None:
     return None if moment is None else round(moment.timestamp() * 1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -28,15 +28,12 @@ from group_hygiene.pipeline.ingest.task import Range, Sink
 from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, RECORDS
 from group_hygiene.spec.client_settings import Settings
-from testing.faults.offsets_log import TOPIC, Rows, ends, expected, read, write
+from testing.faults.offsets_log import TOPIC, Rows, ends, expected, read
 from testing.sandbox.kafka import KafkaCluster
 from testing.sandbox.waiting import wait_for
 from tests.kafka.makers import Maker, at, soon
 from tests.spark.bronze import coverage, covered, tables
 from tests.spark.conftest import FEW_PARTITIONS
-
-# No coordinator writes these: a key of a version that nobody knows, an empty key, a commit that ends too early.
-BROKEN = [(b"\x7f\xff\x00\x01x", b"v"), (b"", b"nothing"), (bytes.fromhex("0001000167000174"), bytes(3))]
 
 
 def run(spark: SparkSession, client: Client, warehouse: str, start_over: bool = False) -> Counter[str]:
@@ -53,6 +50,11 @@ def commit_in_transaction(bootstrap: str, group: str, topic: str, offset: int, a
     consumer.close()
 
 
+def wait_decided(client: Client) -> None:
+    """Wait until no transaction is open: the partitions get its markers after the answer to its producer."""
+    wait_for(lambda: not cast(LogBounds, read_log_bounds(client, soon())).undecided_since)
+
+
 def everything(make: Maker, bootstrap: str, protocols: tuple[Any, ...] = ("classic", "consumer")) -> None:
     """A log with every kind of thing in it: members, commits, tombstones, transactions."""
     topic = make.topic(records=3)
@@ -64,8 +66,7 @@ def everything(make: Maker, bootstrap: str, protocols: tuple[Any, ...] = ("class
     for abort in (False, True, False):
         commit_in_transaction(bootstrap, make.name("transactional"), topic, 2, abort)
     client = connect(Settings((bootstrap,)))
-    # The outcome of a transaction is written after the answer to its producer.
-    wait_for(lambda: not cast(LogBounds, read_log_bounds(client, soon())).undecided_since)
+    wait_decided(client)
     client.close()
 
 
@@ -148,8 +149,7 @@ def test_an_open_transaction_is_read_when_it_is_decided(
     assert covered(spark, warehouse) == log
     producer.commit_transaction(60)
     consumer.close()
-    # A coordinator answers before the partitions have its markers.
-    wait_for(lambda: not cast(LogBounds, read_log_bounds(client, soon())).undecided_since)
+    wait_decided(client)
     assert run(spark, client, warehouse) == Counter(commits=1)
     assert_equal(spark, warehouse, bootstrap)
 
@@ -729,25 +729,3 @@ def compare(spark: SparkSession, cluster: KafkaCluster, warehouse: str) -> None:
     held = assert_equal(spark, warehouse, cluster.bootstrap_servers)
     assert held.commits
     assert held.states
-
-
-@pytest.mark.parametrize(("version", "broken"), [("2.8.2", BROKEN), ("3.9.1", BROKEN), ("4.2.0", ())])
-def test_older_brokers(
-    spark: SparkSession, warehouse: str, version: str, broken: Sequence[tuple[bytes, bytes]]
-) -> None:
-    """Their log is read like the newest one's, and broken records are kept aside.
-
-    The coordinators of brokers from 4.0 on stop when somebody else writes into their log, so it is not tried there.
-    """
-    with KafkaCluster(version, config=FEW_PARTITIONS) as cluster:
-        bootstrap = cluster.bootstrap_servers
-        maker = Maker(bootstrap)
-        everything(maker, bootstrap, ("classic",))
-        maker.close()
-        for number, (key, value) in enumerate(broken):
-            write(bootstrap, number, key, value)
-        client = connect(Settings((bootstrap,)))
-        written = run(spark, client, warehouse)
-        client.close()
-        assert (written["aborted"], written["quarantine"]) == (1, len(broken))
-        assert_equal(spark, warehouse, bootstrap)
