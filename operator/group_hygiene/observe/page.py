@@ -161,7 +161,7 @@ def curve(suggestion: Suggestion) -> str:
         chosen = alt.InlineData(values=[{"x": period(suggestion.idle_for)}])
         rule = alt.Chart(chosen).mark_rule(color="var(--ink)", strokeDash=[2, 3], aria=False).encode(x=x)
         chart = alt.layer(rule, chart)
-    return _svg(chart.properties(height=170), f"Deletions and regrets of {printable(suggestion.pattern)} by idleFor")
+    return _svg(chart.properties(height=150), f"Deletions and regrets of {printable(suggestion.pattern)} by idleFor")
 
 
 def strips(suggestion: Suggestion) -> str:

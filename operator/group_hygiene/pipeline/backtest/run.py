@@ -343,8 +343,8 @@ def with_suggestions(
             f"The history in the tables is {duration(history)} long: policies are suggested here once the pipeline has "
             f"run for {_ENOUGH.days} days."
         )
-        short = dict.fromkeys((unit.pattern for unit in worth), "not tried: the history is too short")
-        return replace(findings, notes=[*findings.notes, note], untried=findings.untried | short)
+        short = {unit.pattern: "not tried: the history is too short" for unit in patterns}
+        return replace(findings, notes=[*findings.notes, note], untried=short | untried)
     if not worth:
         return findings
     policies = _policies(worth)
@@ -456,7 +456,8 @@ def _why_none(tried: Tried, retention: timedelta) -> str:
         most = max(refused, key=lambda reason: refused[reason])
         return f"no group is deleted: checks refuse these, most of them as {most}"
     if safe := [one.period for one in tried.periods if one.safe and one.period >= _IDLE_FOR]:
-        return f"the least idleFor without regret ({period(safe[0])}) exceeds Kafka's retention ({period(retention)})"
+        least = f"the least idleFor without regret ({period(safe[0])})"
+        return f"{least} and its grace period exceed Kafka's retention ({period(retention)})"
     used_again = [one.period for one in tried.periods if one.regret]
     if not used_again:
         return f"no group is deleted with an idleFor of {period(_IDLE_FOR)} or more"
