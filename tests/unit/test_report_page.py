@@ -295,7 +295,7 @@ def test_a_policy_has_its_command_and_its_row_a_link() -> None:
     assert "Save this file, replace YOUR-WAREHOUSE and YOUR-KAFKA:9092, and run the command:" in _plain(page)
     known = render(rich(rows=30), "", None, "/data/all groups", ("a:9092", "b:9092"))
     assert f"{start} '/data/all groups' --bootstrap-server a:9092,b:9092" in _words(known)
-    assert "Save this file and run the command: idle-groups.yaml" in _plain(known)
+    assert "Save this file and run the command: Copy idle-groups.yaml" in _plain(known)
     assert "YOUR-" not in known
     assert '<a href="#policy-0">4 d</a>' in page
     assert '<a href="#policy-2">none fits</a>' in page
