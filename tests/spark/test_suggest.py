@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -245,9 +246,9 @@ def test_kafka_is_faster(spark: SparkSession, lived: tuple[str, Findings]) -> No
 AWKWARD = [
     # The name of the third, with its number, is that of the first.
     *("job-3-*", "job-*", "job_*"),
-    *("yaml: \\{a: [b]} #*", "it's \"quoted\" '*", "- dash-*", "--- *", "!tag &anchor *", "null~*"),
+    *("yaml: \\{a: \\[b]} #*", "it's \"quoted\" '*", "- dash-*", "--- *", "\\!tag &anchor *", "null~*"),
     *("größe-π-*", "日本語のグループ*", "\U0001f600\U0001f600\U0001f600-*", "-----*", "1日本*"),
-    *("two\nlines-*", "tab\t*\tand\rreturn", "back\\\\slash-*", "star-\\*-*", "trailing *  ", "  leading *"),
+    *("two\nlines-*", "tab\t*\tand\rreturn", "back\\\\slash-*", "star-\\*-*"),
     *("nul\0del\x7fescape\x1b[31m-*", "next\x85line-*", "line\u2028separator-*", "right\u202eleft-*", "\ufeffbom-*"),
     *("x" * 254 + "*", "-" * 100 + "*", "a" * 39 + "-b-*", "%s \\{\\{ jinja }} $\\{shell} <b>*"),
 ]
@@ -255,9 +256,7 @@ AWKWARD = [
 
 def test_any_names(spark: SparkSession, warehouse: str, tmp_path: Path) -> None:
     """Each policy has a name of its own that Kubernetes takes, and its YAML holds the very pattern."""
-    literal = [
-        pattern.replace("\\*", "\0\0").replace("\\{", "{").replace("\\\\", "\\").partition("*") for pattern in AWKWARD
-    ]
+    literal = [re.sub(r"\\([{\[!\\])", r"\1", pattern.replace("\\*", "\0\0")).partition("*") for pattern in AWKWARD]
     names = [named(before.replace("\0\0", "*"), after) for before, _, after in literal]
     lives = {name: used((5, 5.1)) for kind in names for name in kind}
     findings = written(spark, warehouse, lives)
