@@ -94,6 +94,7 @@ def rich(rows: int = 3000, names: Sequence[str] = (), owners: bool = False) -> F
         expiring={READ_AT.date() + n * _DAY: 40 * n for n in (0, 1, 2, 4, 5, 6)},
         stale=[_stale(chance, n) for n in range(60)],
         stale_total=74,
+        stale_topics=12,
         suggestions=[
             suggestion("console-consumer-{digits}"),
             suggestion("notebook-{uuid}"),
@@ -103,6 +104,7 @@ def rich(rows: int = 3000, names: Sequence[str] = (), owners: bool = False) -> F
             "The brokers' offsets.retention.minutes could not be read: days of expiry are computed with 7 d.",
             "2 of 50 partitions of the log were not read to their end: groups in them may have committed since.",
         ],
+        untried={"ci-checkout-{uuid}-test": "fewer than 10 idle groups", "": "single names"},
     )
 
 
@@ -134,6 +136,7 @@ def empty() -> Findings:
         0,
         {},
         [],
+        0,
         0,
         [],
         [],
@@ -168,7 +171,7 @@ spec:
 
 
 def _nothing(pattern: str) -> Suggestion:
-    why = "Every idleFor up to 30 d would have deleted groups that were used again: leave them, or ask their owners."
+    why = "groups were used again after each idleFor"
     return Suggestion(pattern, 240, "idle-connect-sink", "", None, 0, 0, [], why)
 
 

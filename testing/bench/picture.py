@@ -51,7 +51,7 @@ def _draw(pictures: Path) -> None:
             owners = Owners([GroupOwner(name=name, groups=TenantPatterns(of)) for name, of in _OWNERS.items()])
             findings = survey(spark, warehouse, _RETENTION, owners)
             findings = with_suggestions(spark, warehouse, findings, say)
-        page.write_text(render(findings, "report.csv"), "utf-8")
+        page.write_text(render(findings, "report.csv", warehouse="/data/hygiene"), "utf-8")
         _shoot_all(page, pictures)
 
 

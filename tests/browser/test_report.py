@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Locator, Page, expect
 
 from group_hygiene.observe.findings import printable
-from group_hygiene.observe.page import unit_name
+from group_hygiene.observe.page import render, unit_name
 from tests.browser.conftest import Open
 from tests.findings import HOSTILE, rich
 
@@ -144,6 +145,9 @@ def test_search_and_owner_leave_what_fits_both(opened: Open) -> None:
     assert _status(page) == f"Showing 1 of {len(_UNITS)} rows"
     page.get_by_role("button", name="Clear").click()
     expect(page.locator("#work .shown")).to_have_text(f"Showing {len(_UNITS)} rows")
+    page.get_by_label("Owner", exact=True).select_option("no owner")
+    assert _shown(page) == [unit_name(unit) for unit in _UNITS if not unit.owner]
+    page.get_by_role("button", name="Clear").click()
     *_, row = (row for row in _FINDINGS.rows if row.pattern == "load-test-{uuid}")
     page.get_by_role("searchbox", name="Search").fill(row.group[10:])
     assert _shown(page) == ["load-test-{uuid}"]
@@ -175,7 +179,10 @@ def test_policies_are_on_the_first_screen(opened: Open) -> None:
     for text in ("Idle groups", "Owners of idle groups", "Broker heap, about"):
         expect(page.locator("dt", has_text=text).first).to_be_in_viewport(ratio=1)
     expect(page.locator("#policy-0 > svg")).to_be_in_viewport(ratio=1)
-    expect(page.locator("#policy-0 pre").first).to_be_in_viewport(ratio=1)
+    expect(page.locator("#policy-0 pre:visible")).to_be_in_viewport(ratio=1)
+    for name in ("the policy", "the command"):
+        copy = page.locator("#policy-0").get_by_role("button", name=f"Copy {name} for console-consumer-{{digits}}")
+        expect(copy).to_be_in_viewport(ratio=1)
 
 
 def test_the_copy_button_covers_no_text(opened: Open) -> None:
@@ -203,6 +210,9 @@ def test_a_bar_opens_its_row_and_a_row_leads_to_its_policy(opened: Open) -> None
         page.locator(f"#unit-{place} button.opener").click()
     page.locator(f"#unit-{place}").get_by_role("link", name="4 d").click()
     expect(page.locator("#policy-1")).to_be_in_viewport()
+    expect(page.locator("#policy-2")).to_be_hidden()
+    _unit(page, "connect-sink-{digits}").get_by_role("link", name="none fits").click()
+    expect(page.locator("#policy-2")).to_be_in_viewport()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -318,7 +328,18 @@ def test_a_policy_is_copied_as_it_is(opened: Open) -> None:
     """To the clipboard, to the last line."""
     page = opened()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.locator("#policy-0 summary", has_text="idle-groups.yaml").click()
+    expect(page.locator("#policy-0 details pre")).to_be_hidden()
     page.get_by_role("button", name="Copy the policy for console-consumer-{digits}").click()
-    expect(page.locator("#policy-0 details .copy")).to_have_text("Copied")
+    expect(page.locator("#policy-0 .copy").first).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == _FINDINGS.suggestions[0].policy
+
+
+@pytest.mark.parametrize("width", [830, 1200])
+def test_an_owner_of_usual_length_is_on_one_line(opened: Open, tmp_path: Path, width: int) -> None:
+    """Only longer ones break."""
+    findings = replace(_FINDINGS, units=[replace(unit, owner="payments") for unit in _UNITS])
+    file = tmp_path / "report.html"
+    file.write_text(render(findings), "utf-8")
+    page = opened(width=width, file=file)
+    heights = '[...document.querySelectorAll("[data-label=Owner] span")].map(e => e.getClientRects().length)'
+    assert set(page.evaluate(heights)) == {1}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
+import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +24,11 @@ from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Protections
 from group_hygiene.model.groups import Cluster
 from group_hygiene.model.reasons import Refusal
+from group_hygiene.observe.page import render
 from group_hygiene.spec.client_settings import Settings
 from testing.sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
+from tests.findings import empty, suggestion
 from tests.kafka.makers import Maker, at, soon
 from tests.warehouse import Warehouse, idle, in_use, simple
 
@@ -223,6 +229,35 @@ def test_plan_and_explain_tell_what_expires_when(on: Run, kafka: KafkaCluster, c
     assert f"  {used}" in explained.out.splitlines()
     explained = on("explain", "live-848", "-f", "-", "--activity", tmp_path, stdin=soon_)
     assert f"  {expiry} {at[1]}" in explained.out.splitlines()
+
+
+def test_the_command_of_a_report_plans_its_policy(
+    run: Run, kafka: KafkaCluster, client: Client, tmp_path: Path, groups: Maker
+) -> None:
+    """As it is copied: each group is judged by the tables."""
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    topic_id = topic_ids(client, [OFFSETS_TOPIC], soon())[OFFSETS_TOPIC]
+    cluster = read_cluster(client, soon())
+    assert isinstance(topic_id, str)
+    assert isinstance(cluster, Cluster)
+    tables = Warehouse(folder, kafka.cluster_id, topic_id, len(cluster.leaders))
+    tables.write([idle("left-classic", 160), idle("caught-up", 1)])
+    suggested = suggestion("{left-classic,caught-up}")
+    suggested = replace(suggested, policy=policy(suggested.name, match={"groups": ["left-classic", "caught-up"]},
+                                                 when={"idleFor": "96h"}))  # fmt: skip
+    page = render(replace(empty(), suggestions=[suggested]), "", None, str(folder), (kafka.bootstrap_servers,))
+    yaml_, command = map(unescape, re.findall(r"<pre[^>]*>([^<]*)</pre>", page))
+    program, *words = shlex.split(command)
+    assert program == "group-hygiene"
+    file = tmp_path / words[words.index("-f") + 1]
+    file.write_text(yaml_, "utf-8")
+    answer = run(*(str(file) if word == file.name else word for word in words), "-o", "json")
+    assert answer.code == 0, (answer.out, answer.err)
+    (planned,) = answer.json["policies"]
+    verdicts = {each["group"]: (each["verdict"], each.get("reason")) for each in planned["groups"]}
+    assert verdicts["left-classic"][0] == "Match"
+    assert not [reason for _, reason in verdicts.values() if reason == "EvidenceNotConfigured"]
 
 
 def test_connection_of_the_file_supplies_address_protection_and_limits(

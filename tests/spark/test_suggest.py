@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from group_hygiene.cli.manifests import read_manifests
 from group_hygiene.observe.findings import Findings, Suggestion
+from group_hygiene.pipeline.backtest import run as running
 from group_hygiene.pipeline.backtest.run import with_suggestions
 from group_hygiene.pipeline.survey import survey
 from group_hygiene.pipeline.tables import COVERAGE
@@ -116,7 +117,7 @@ def test_unused_groups_get_a_policy(suggested: Findings, tmp_path: Path) -> None
 def test_all_that_it_was_judged_by_is_written_out(suggested: Findings) -> None:
     """Nothing is left to defaults, which may be others where it is applied."""
     spec = yaml.safe_load(of(suggested, "console-consumer-{digits}").policy)["spec"]
-    assert (spec["interval"], spec["delete"]) == ("10m", {"gracePeriod": "24h"})
+    assert (spec["mode"], spec["interval"], spec["delete"]) == ("DryRun", "10m", {"gracePeriod": "24h"})
 
 
 def test_who_comes_back_gets_the_least_that_does_not_hurt(suggested: Findings, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_who_always_comes_back_gets_none(suggested: Findings) -> None:
     """And it is said why, with the numbers."""
     found = of(suggested, "fortnight-{digits}")
     assert (found.policy, found.idle_for) == ("", None)
-    assert found.why_not.startswith("Each idleFor that was tried would have deleted groups that were used again")
+    assert found.why_not == "groups were used again after each idleFor"
     assert all(regret for _, _, regret in found.tried)
 
 
@@ -167,7 +168,7 @@ def test_nothing_is_suggested_that_deletes_nothing(suggested: Findings) -> None:
     *short, last = [(deleted > 0, regret > 0) for _, deleted, regret in found.tried]
     assert (set(short), last) == ({(True, True)}, (False, False))
     assert (found.policy, found.idle_for) == ("", None)
-    assert "or none at all" in found.why_not
+    assert found.why_not == "groups were used again after each idleFor up to 6 d; a longer one deletes none"
 
 
 def test_whom_no_policy_deletes(suggested: Findings) -> None:
@@ -193,6 +194,40 @@ def test_who_is_worth_a_policy(suggested: Findings) -> None:
     assert (suggested.began, suggested.notes) == (BEGAN, [])
 
 
+def test_why_no_policy_was_tried(
+    spark: SparkSession, lived: tuple[str, Findings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pattern has a policy or a reason: its form, its groups, the limit, or a history that is too short."""
+    warehouse, findings = lived
+    unit = replace(findings.units[0], idle=EACH, made=True)
+    reasons = {
+        "": "single names",
+        "*-jobs": "begins with *",
+        "{uuid}": "begins with {uuid}",
+        "few-{digits}": "fewer than 10 idle groups",
+        "svc-*": "names look chosen by people",
+        "ab{digits}": "may match unrelated groups",
+        "x" * 255 + "*": "longer than 255 characters",
+        "weekend-{digits}": "not tried: limit of 1 patterns",
+    }
+    units = [
+        replace(
+            unit,
+            pattern=pattern,
+            idle={"few-{digits}": 9, "console-consumer-{digits}": 11}.get(pattern, EACH),
+            made=pattern != "svc-*",
+        )
+        for pattern in ("console-consumer-{digits}", *reasons)
+    ]
+    monkeypatch.setattr(running, "_MOST", 1)
+    assert with_suggestions(spark, warehouse, replace(findings, units=units)).untried == reasons
+    monkeypatch.setattr(running, "_ENOUGH", timedelta(days=HELD + 1))
+    short = with_suggestions(spark, warehouse, replace(findings, units=units)).untried
+    assert short == reasons | dict.fromkeys(
+        ("console-consumer-{digits}", "weekend-{digits}"), "not tried: the history is too short"
+    )
+
+
 def test_kafka_is_faster(spark: SparkSession, lived: tuple[str, Findings]) -> None:
     """Where offsets expire before an idleFor and its grace period are over, it is not suggested."""
     warehouse, findings = lived
@@ -203,7 +238,9 @@ def test_kafka_is_faster(spark: SparkSession, lived: tuple[str, Findings]) -> No
     assert found.idle_for == 72 * HOUR
     (found,) = with_suggestions(spark, warehouse, replace(findings, retention=enough - HOUR)).suggestions
     assert (found.idle_for, found.policy) == (None, "")
-    assert "(95h10m)" in found.why_not
+    assert found.why_not == (
+        "the least idleFor without regret (3 d) and its grace period exceed Kafka's retention (95.1667 h)"
+    )
 
 
 AWKWARD = [
@@ -246,7 +283,7 @@ def test_history_is_too_short(spark: SparkSession, warehouse: str) -> None:
     found = with_suggestions(spark, warehouse, findings)
     assert (found.suggestions, found.began) == ((), READ_AT - timedelta(days=13))
     assert found.notes == [
-        "The history in the tables is 312h long: policies are suggested here once the pipeline has run for 14 days."
+        "The history in the tables is 13 d long: policies are suggested here once the pipeline has run for 14 days."
     ]
     # A part of the log that was read for the first time after another was read for the last one.
     (row,) = COVERAGE.rows(warehouse)
@@ -257,7 +294,7 @@ def test_history_is_too_short(spark: SparkSession, warehouse: str) -> None:
         COVERAGE.version(warehouse),
     )
     (note,) = with_suggestions(spark, warehouse, findings).notes
-    assert note.startswith("The history in the tables is 0s long")
+    assert note.startswith("The history in the tables is 0 min long")
 
 
 def test_history_is_just_long_enough(spark: SparkSession, warehouse: str) -> None:

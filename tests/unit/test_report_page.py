@@ -17,7 +17,7 @@ import pytest
 
 from group_hygiene.cli.spark_commands import _write
 from group_hygiene.errors import UsageError
-from group_hygiene.observe.findings import Findings, decode, duration, encode, period, printable
+from group_hygiene.observe.findings import Findings, Share, decode, duration, encode, period, printable
 from group_hygiene.observe.page import by_day, curve, draw, render, strips
 from tests.findings import HOSTILE, READ_AT, empty, rich, suggestion
 
@@ -271,10 +271,32 @@ def test_the_life_of_a_regretted_group_is_a_strip() -> None:
     assert strips(replace(suggestion("a-*"), lives=())) == ""
 
 
+@pytest.mark.parametrize("lives", [1, 3])
+def test_lives_are_drawn_over_their_own_time(lives: int) -> None:
+    """The first mark is at the left, the last one at the right, and all are above the axis. Each mark has an area."""
+    (life,) = suggestion("a-*").lives
+    made = replace(suggestion("a-*"), lives=[replace(life, group=f"a-{n}") for n in range(lives)])
+    svg = strips(made)
+    marks = re.findall(r'translate\(([\d.]+),([\d.]+)\)" d="([^"]+)" fill="[^"]+"[^>]*><title>a-', svg)
+    assert len(marks) == lives * (len(life.used) + 2)
+    x, y = ([float(mark[n]) for mark in marks] for n in (0, 1))
+    assert (min(x), max(x) > 300) == (0, True)
+    axis = max(float(at) for at in re.findall(r"translate\(0.5,([\d.]+)\)", svg))
+    assert max(y) < axis - 10
+    assert 'fill="var(--live)"' in svg
+    assert not re.findall(r'd="M-[\d.]+,0L[\d.]+,0"', svg)
+
+
 def test_a_policy_has_its_command_and_its_row_a_link() -> None:
     """The file of the command is named as the policy; the row of the pattern leads to it."""
     page = render(rich(rows=300))
-    assert "group-hygiene plan -f idle-groups.yaml --bootstrap-server kafka:9092" in _words(page)
+    start = "group-hygiene plan -f idle-groups.yaml --activity"
+    assert f"{start} YOUR-WAREHOUSE --bootstrap-server YOUR-KAFKA:9092" in _words(page)
+    assert "Save this file, replace YOUR-WAREHOUSE and YOUR-KAFKA:9092, and run the command:" in _plain(page)
+    known = render(rich(rows=30), "", None, "/data/all groups", ("a:9092", "b:9092"))
+    assert f"{start} '/data/all groups' --bootstrap-server a:9092,b:9092" in _words(known)
+    assert "Save this file and run the command: Copy idle-groups.yaml" in _plain(known)
+    assert "YOUR-" not in known
     assert '<a href="#policy-0">4 d</a>' in page
     assert '<a href="#policy-2">none fits</a>' in page
 
@@ -283,8 +305,11 @@ def test_what_idle_groups_cost() -> None:
     """Their offsets, partitions and heap."""
     findings = replace(rich(rows=100), idle=10, idle_offsets=1_048_576, offsets=2_000_000, left=77)
     words = _plain(render(findings))
-    for text in ("10 of 2,000", "1,048,576 of 2,000,000", "Partitions only they read77", "2,400.0 MB"):
+    left = "Partitions only they read77 have no offsets of other groups"
+    for text in ("10 of 2,000", "1,048,576 of 2,000,000", left, "2,400.0 MB"):
         assert text in words, text
+    none = _plain(render(replace(findings, left=0)))
+    assert "Partitions only they read0 all have offsets of other groups" in none
 
 
 def test_what_changed_since_an_earlier_report() -> None:
@@ -353,12 +378,74 @@ def test_owners_are_shown_where_they_are_known() -> None:
     """In the facts, as a column and as a filter; without owners there is none of these."""
     owned = render(rich(rows=40, owners=True))
     assert 'id="filter-owner"' in owned
-    assert '<option value="a-team-with-a-long-name">a-team-with-a-long-name</option>' in owned
+    assert '<option value="=a-team-with-a-long-name">a-team-with-a-long-name</option>' in owned
+    assert '<option value="=">no owner</option>' in owned
     assert '<th scope="col" data-sort="1">Owner</th>' in owned
     assert "a-team-with-a-long-name" in owned[: owned.index("<main")]
     plain = render(rich(rows=40))
     assert '<th scope="col" data-sort="1">' not in plain
     assert 'id="filter-owner"' not in plain
+
+
+@pytest.mark.parametrize(
+    ("idle", "shown"),
+    [
+        pytest.param([9, 8, 7, 6], "9 o0, 8 o1, 7 o2, 6 o3", id="all"),
+        pytest.param([9, 8, 7, 6, 5, 0], "9 o0, 8 o1, 7 o2, 11 others (2)", id="others"),
+        pytest.param([0], "none", id="none"),
+    ],
+)
+def test_the_owners_of_all_idle_groups_are_counted(idle: list[int], shown: str) -> None:
+    """Those that are not named are counted together."""
+    owners = [Share(f"o{n}", count, 10) for n, count in enumerate(idle)]
+    assert f"Owners of idle groups{shown}" in _plain(render(replace(rich(rows=10), owners=owners)))
+
+
+def test_a_policy_names_the_owners_of_its_groups() -> None:
+    """With the number of groups of each, if there are several."""
+    findings = rich(rows=300, owners=True)
+    of = {unit.owner: unit.groups for unit in findings.units if unit.pattern == "notebook-{uuid}"}
+    card = _plain(render(findings)).partition("notebook-{uuid} 41,200 groups")[2]
+    assert card.startswith(f" of a-team-with-a-long-name ({of['a-team-with-a-long-name']:,}), no owner ({of['']:,}).")
+    one = replace(findings, units=[unit for unit in findings.units if unit.owner])
+    assert "notebook-{uuid} 41,200 groups of a-team-with-a-long-name." in _plain(render(one))
+    assert "notebook-{uuid} 41,200 groups." in _plain(render(rich(rows=300)))
+
+
+def test_patterns_without_a_policy_take_one_line() -> None:
+    """The heading counts the policies; the patterns that none fits are below, closed, and the rows say why."""
+    page = render(rich(rows=300))
+    assert "2 policies to try" in _plain(page)
+    ready, closed, cards = re.sub(r"\s+", " ", page).partition(
+        "<details><summary>No policy fits 1 pattern that was tried"
+    )
+    assert closed
+    assert [part.count("<article ") for part in (ready, cards)] == [2, 1]
+    assert "No policy: groups were used again after each idleFor." in _plain(cards)
+
+
+def test_a_row_without_a_policy_has_the_reason() -> None:
+    """Why none was tried, why none fits, or that the page has no room for it."""
+    findings = rich(rows=300, names=["billing"])
+    words = _plain(render(findings))
+    for cell in (
+        "none fits groups were used again after each idleFor",
+        "\u2013 fewer than 10 idle groups",
+        "\u2013 not tried",
+    ):
+        assert cell in words, cell
+    many = [suggestion(name) for name in [*map(str, range(20)), "notebook-{uuid}"]]
+    assert "\u2013 not on this page" in _plain(render(replace(findings, suggestions=many)))
+
+
+def test_counts_are_of_what_they_name() -> None:
+    """Distinct topics, and pairs of a group and a topic; a unit without groups ends its sentence at once."""
+    findings = rich(rows=300)
+    words = _plain(render(findings))
+    assert "For 12 topics, groups in use have committed nothing" in words
+    assert "These are 74 pairs of a group and a topic; 60 are listed." in words
+    gone = replace(findings.units[0], groups=0, offsets=0)
+    assert "0 groups exist. Since" in _plain(render(replace(findings, units=[gone])))
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])

@@ -367,7 +367,7 @@ def report(chosen: ReportOptions) -> int:
         # Before it is replaced: it may be that of the same page.
         before = decode(chosen.since.read_bytes(), str(chosen.since))
     connection = read_connection_file(chosen.connection_file)
-    owners = NO_OWNERS if connection is None else connection.owners
+    owners, servers = (NO_OWNERS, ()) if connection is None else (connection.owners, connection.bootstrap_servers)
     warehouse, progress = jobs.warehouse_uri(chosen.spark.warehouse), progress_printer()
 
     def work(spark: Any) -> Any:
@@ -381,7 +381,7 @@ def report(chosen: ReportOptions) -> int:
 
     findings = jobs.once(chosen.spark.session(), work, progress)
     _write(listing, findings.listing)
-    _write(file, render(findings, listing.name, before).encode())
+    _write(file, render(findings, listing.name, before, warehouse, servers).encode())
     _write(numbers, encode(findings).encode())
     progress(f"report: {file}, {file.stat().st_size / 1024:,.0f} KiB; {listing.name} and {numbers.name} beside it")
     for text in findings.notes:

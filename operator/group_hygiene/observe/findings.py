@@ -6,7 +6,7 @@ The caller escapes the texts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
 import msgspec
@@ -127,7 +127,7 @@ class Suggestion:
 
     name: of the policy. policy: YAML of a GroupPolicy. idle_for: its idleFor. deleted, regret: groups that it would
     have deleted, and those of them that were used again later. tried: the same for each idleFor: (idleFor, deleted,
-    regret), ascending. why_not: a sentence, if there is nothing to suggest; then policy is empty. lives: some of the
+    regret), ascending. why_not: the reason, if there is nothing to suggest; then policy is empty. lives: some of the
     groups that were used again after the first idleFor of these.
     """
 
@@ -155,8 +155,9 @@ class Findings:
     committers: (group, commits of the last 7 days). days: ascending. rows: the relevant groups, longest idle first.
     listing: `listed` existing groups as CSV, longest idle first. expiring: day -> groups whose first offsets expire on
     it, within a week, without active groups, and without groups whose offsets should have expired more than a day ago.
-    stale: of `stale_total`. suggestions: one for each pattern that was tried. notes: sentences on gaps of the
-    tables, and what to do about them.
+    stale: of `stale_total` pairs of a group and a topic; stale_topics: distinct topics of all these. suggestions: one
+    for each pattern that was tried. notes: sentences on gaps of the tables, and what to do about them. untried:
+    pattern -> why no policy was tried on it.
     """
 
     cluster_id: str
@@ -184,8 +185,10 @@ class Findings:
     expiring: Mapping[date, int]
     stale: Sequence[StaleTopic]
     stale_total: int
+    stale_topics: int
     suggestions: Sequence[Suggestion]
     notes: Sequence[str]
+    untried: Mapping[str, str] = field(default_factory=dict)
 
 
 def printable(name: str) -> str:

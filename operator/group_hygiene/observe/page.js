@@ -123,7 +123,7 @@
     let count = 0;
     for (const unit of units) {
       unit.found = text ? found(unit, text) : null;
-      const fits = (!owner || unit.sort[1] === owner) && (!unit.found || unit.found.length > 0);
+      const fits = (!owner || `=${unit.sort[1]}` === owner) && (!unit.found || unit.found.length > 0);
       unit.body.hidden = !fits;
       count += fits;
       if (fits) open(unit, !unit.body.rows[1].hidden);
@@ -171,6 +171,13 @@
     fromHash();
   }
 
+  // A link to a policy opens what hides it.
+  document.addEventListener("click", (event) => {
+    const href = event.target.closest('a[href^="#policy-"]')?.getAttribute("href");
+    const details = href && document.querySelector(href)?.closest("details");
+    if (details) details.open = true;
+  });
+
   // Light and dark: the system's setting, unless the reader chooses.
   const theme = document.getElementById("theme");
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -187,11 +194,13 @@
   for (const button of document.querySelectorAll(".copy")) {
     button.hidden = false;
     button.addEventListener("click", async () => {
-      const text = button.nextElementSibling;
+      const text = button.parentElement.querySelector("pre");
       let copied = true;
       try {
         await navigator.clipboard.writeText(text.textContent);
       } catch {
+        const details = text.closest("details");
+        if (details) details.open = true;
         getSelection().selectAllChildren(text);
         copied = document.execCommand("copy");
       }

@@ -10,6 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -52,6 +54,8 @@ _BY_USE = {_IDLE: "var(--accent)", _OTHERS: "var(--live)"}
 _DELETED, _REGRET = "Deleted", "Used again later"
 _BY_END = {_DELETED: "var(--accent)", _REGRET: "var(--bad)"}
 _FONT = "system-ui, sans-serif"
+# A mark that is filled: a shape that is only a line would have no colour.
+_BAR = "M-0.3,-1H0.3V1H-0.3Z"
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 # Of the 3 MB that a page may have; the rest of the page needs far less than these limits leave.
@@ -62,6 +66,10 @@ _SUGGESTIONS_BYTES = 600_000
 # Of a suggestion with its charts, and of a unit, without their texts.
 _CARD_BYTES, _UNIT_BYTES = 40_000, 2_000
 _SPARK = timedelta(days=60)
+# Of the owners of a pattern, or of all groups; the others are shown as one.
+_NAMED = 3
+# In commands, for what is unknown.
+_WAREHOUSE, _SERVER = "YOUR-WAREHOUSE", "YOUR-KAFKA:9092"
 # What a broker's heap needs for an offset, by `make bench-broker`: of groups with one offset, with all that is theirs.
 _HEAP_BYTES = 2_400
 Cell = str | int | None
@@ -153,7 +161,7 @@ def curve(suggestion: Suggestion) -> str:
         chosen = alt.InlineData(values=[{"x": period(suggestion.idle_for)}])
         rule = alt.Chart(chosen).mark_rule(color="var(--ink)", strokeDash=[2, 3], aria=False).encode(x=x)
         chart = alt.layer(rule, chart)
-    return _svg(chart.properties(height=170), f"Deletions and regrets of {printable(suggestion.pattern)} by idleFor")
+    return _svg(chart.properties(height=150), f"Deletions and regrets of {printable(suggestion.pattern)} by idleFor")
 
 
 def strips(suggestion: Suggestion) -> str:
@@ -178,15 +186,16 @@ def strips(suggestion: Suggestion) -> str:
         return ""
     data = alt.InlineData(values=points)
     x = (
-        alt.X("x:Q")
+        alt.X("x:T")
         .scale(type="utc")
         .axis(labelExpr="utcFormat(datum.value, '%-d %b')", grid=False, title=None, tickCount=4, labelFlush=True)
     )
-    y = alt.Y("row:N", axis=None, scale=alt.Scale(padding=0))
-    shape = alt.Shape("part:N", legend=None).scale(domain=list(marks), range=["stroke", "cross", "circle"])
+    # Half a row above the first one, and below the last one.
+    y = alt.Y("row:N", axis=None, scale=alt.Scale(padding=0.5))
+    shape = alt.Shape("part:N", legend=None).scale(domain=list(marks), range=[_BAR, "cross", "circle"])
     layers = [
         alt.Chart(data)
-        .mark_point(size=70, filled=True, opacity=1, yOffset=8, angle=90, strokeWidth=2)
+        .mark_point(size=70, filled=True, opacity=1, yOffset=8)
         .encode(x=x, y=y, color=_colour(marks), shape=shape, description="description:N"),
         alt.Chart(data)
         .transform_aggregate(groupby=["row", "name"])
@@ -348,10 +357,17 @@ _COLUMNS = (
 )
 
 
-def render(findings: Findings, listing: str = "", before: Numbers | None = None) -> str:
+def render(
+    findings: Findings,
+    listing: str = "",
+    before: Numbers | None = None,
+    warehouse: str = "",
+    servers: Sequence[str] = (),
+) -> str:
     """The page, as the text of an HTML file in UTF-8. Deterministic.
 
     listing: the name of the file with all groups beside it; "" = there is none. before: numbers of an earlier report.
+    warehouse: URI of the tables. servers: the cluster's bootstrap servers. Commands have placeholders for unknown ones.
     """
     suggestions = _fitting(
         sorted(findings.suggestions, key=lambda s: not s.policy),
@@ -383,8 +399,12 @@ def render(findings: Findings, listing: str = "", before: Numbers | None = None)
         units=units,
         rows=len(rows),
         owned=sum(1 for share in findings.owners if share.name),
+        idle_owners=_first((share.name, share.idle) for share in findings.owners if share.idle),
+        owners_of=_owners(findings.units),
         suggestions=suggestions,
         ready=[one for one in suggestions if one.policy],
+        commands={one.name: _command(one.name, warehouse, servers) for one in suggestions},
+        placeholders=[name for name, given in ((_WAREHOUSE, warehouse), (_SERVER, servers)) if not given],
         stale=_fitting(
             *(findings.stale, _STALE_BYTES),
             lambda stale: 500 + len(escape(printable(stale.group) + printable(stale.topic)).encode()),
@@ -402,12 +422,41 @@ def render(findings: Findings, listing: str = "", before: Numbers | None = None)
     return page.lstrip()
 
 
+def _first(counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    """The first of these counts by name, and the sum of all others, unless that is only one."""
+    every = list(counts)
+    if len(every) <= _NAMED + 1:
+        return every
+    others = every[_NAMED:]
+    return [*every[:_NAMED], (f"others ({len(others)})", sum(count for _, count in others))]
+
+
+def _owners(units: Sequence[Unit]) -> dict[str, list[tuple[str, int]]]:
+    """By pattern, how many groups each owner has, most groups first."""
+    counts: dict[str, Counter[str]] = {}
+    for unit in units:
+        counts.setdefault(unit.pattern, Counter())[unit.owner] += unit.groups
+    return {pattern: _first(count.most_common()) for pattern, count in counts.items()}
+
+
+def _command(policy: str, warehouse: str, servers: Sequence[str]) -> str:
+    """Shows the effect of the policy. An idleFor needs the tables: without them no group is judged."""
+    tables = shlex.quote(warehouse) if warehouse else _WAREHOUSE
+    brokers = shlex.quote(",".join(servers)) if servers else _SERVER
+    return f"group-hygiene plan -f {policy}.yaml --activity {tables} --bootstrap-server {brokers}"
+
+
 def _unit(unit: Unit, findings: Findings, before: Numbers | None, policies: Mapping[str, int]) -> dict[str, Any]:
-    """What the template needs of a unit. sort: by what each column of units is sorted. text: what a search finds."""
+    """What the template needs of a unit. sort: by what each column of units is sorted. text: what a search finds.
+
+    why: the reason why there is no policy for its pattern; "" = there is one.
+    """
     name = unit_name(unit)
     old = None if before is None else before.of(unit.key)
     policy = policies.get(unit.pattern)
     since = _seconds(unit.idle_since)
+    tried = next((one for one in findings.suggestions if one.pattern == unit.pattern), None)
+    why = findings.untried.get(unit.pattern, "not tried") if tried is None else tried.why_not
     return {
         "unit": unit,
         "name": name,
@@ -415,6 +464,7 @@ def _unit(unit: Unit, findings: Findings, before: Numbers | None, policies: Mapp
         "change": None if old is None else unit.idle - old.idle,
         "spark": _spark(unit, findings.read_at),
         "policy": policy,
+        "why": "not on this page" if tried and policy is None else why,
         "sort": [
             name,
             unit.owner,

@@ -83,7 +83,7 @@ def survey(
         changes = groups.agg(*map(F.count_if, ("came", "went", "cleaned"))).toArrow().to_pylist()[0]
     finally:
         groups.unpersist()
-    stale, stale_total = _stale(activity, read_at)
+    stale, stale_total, stale_topics = _stale(activity, read_at)
     behind = _behind(spark, activity, [row["group"] for row in rows])
     topics, left = _topics(judged)
     return Findings(
@@ -110,6 +110,7 @@ def survey(
         expiring=dict(sorted((day, count) for day, count in _tally(alike, "due").items() if day is not None)),
         stale=stale,
         stale_total=stale_total,
+        stale_topics=stale_topics,
         suggestions=(),
         notes=_notes(covered, read_at, alike),
     )
@@ -337,8 +338,8 @@ def _behind(spark: SparkSession, activity: DataFrame, groups: Sequence[str]) -> 
     return {row["group"]: row["behind"] for row in rows}
 
 
-def _stale(activity: DataFrame, read_at: datetime) -> tuple[list[StaleTopic], int]:
-    """Topics for which active groups no longer commit, the oldest first; and their total number."""
+def _stale(activity: DataFrame, read_at: datetime) -> tuple[list[StaleTopic], int, int]:
+    """Topics for which active groups no longer commit, the oldest first; the number of all, and of distinct topics."""
     week = F.lit(read_at - _WEEK)
     used = activity.where((F.col("state") != "Gone") & (F.col("last_commit") > week) & (F.col("oldest_commit") <= week))
     offsets = used.select("group", F.col("last_commit").alias("group_last_commit"), F.explode("offsets").alias("at"))
@@ -348,7 +349,8 @@ def _stale(activity: DataFrame, read_at: datetime) -> tuple[list[StaleTopic], in
     stale = topics.where(F.col("last_commit") <= week).persist()
     try:
         rows = stale.orderBy("last_commit", "group", "topic").limit(_STALE).toArrow().to_pylist()
-        return [StaleTopic(**row) for row in rows], stale.count()
+        total, distinct = stale.agg(F.count("*"), F.count_distinct("topic")).toArrow().to_pylist()[0].values()
+        return [StaleTopic(**row) for row in rows], total, distinct
     finally:
         stale.unpersist()
 

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.observe.findings import Findings, RegrettedGroup, Suggestion, Unit
+from group_hygiene.observe.findings import Findings, RegrettedGroup, Suggestion, Unit, duration, period
 from group_hygiene.pipeline.backtest.replay import MATCH, Steps, Trial
 from group_hygiene.pipeline.backtest.tally import (
     ALL,
@@ -330,17 +330,21 @@ def with_suggestions(
         reach = extent(warehouse)
     except PipelineError as error:
         return replace(findings, notes=[*findings.notes, f"No policy could be tried on the past: {error}."])
-    findings = replace(findings, began=reach.began)
-    worth = [pattern for pattern in _patterns(findings.units) if _worth(pattern)][:_MOST]
+    patterns = _patterns(findings.units)
+    untried = {unit.pattern: why for unit in patterns if (why := _why_untried(unit))}
+    worth = [unit for unit in patterns if unit.pattern not in untried]
+    limit = f"not tried: limit of {_MOST} patterns"
+    findings = replace(findings, began=reach.began, untried=untried | {unit.pattern: limit for unit in worth[_MOST:]})
+    worth = worth[:_MOST]
     history = reach.read_at - reach.began
     if history < _ENOUGH:
         # May be negative: one partition's first read may be after another's last read.
-        so_far = format_duration(max(timedelta(), history) // timedelta(minutes=1) * timedelta(minutes=1))
         note = (
-            f"The history in the tables is {so_far} long: policies are suggested here once the pipeline has run for "
-            f"{_ENOUGH.days} days."
+            f"The history in the tables is {duration(history)} long: policies are suggested here once the pipeline has "
+            f"run for {_ENOUGH.days} days."
         )
-        return replace(findings, notes=[*findings.notes, note])
+        short = {unit.pattern: "not tried: the history is too short" for unit in patterns}
+        return replace(findings, notes=[*findings.notes, note], untried=short | untried)
     if not worth:
         return findings
     policies = _policies(worth)
@@ -379,13 +383,22 @@ def _patterns(units: Sequence[Unit]) -> list[Unit]:
     return sorted(found.values(), key=lambda unit: (-unit.idle, unit.pattern))
 
 
-def _worth(pattern: Unit) -> bool:
-    """Only generated names: the services `svc-billing`, `svc-shipping` and so on have a pattern `svc-*`, too.
+def _why_untried(unit: Unit) -> str:
+    """Why no policy is tried on a pattern; "" = one is.
 
-    No pattern that begins with a star: names like `*-consumer` are often services.
+    Only generated names get one: the services `svc-billing`, `svc-shipping` and so on have a pattern `svc-*`, too. A
+    pattern that begins with a star gets none: names like `*-consumer` are often services.
     """
-    narrow = pattern.made and not pattern.pattern.startswith(("*", "{")) and not too_general(pattern.pattern)
-    return narrow and pattern.idle >= _LEAST_IDLE and len(pattern.pattern) <= _PATTERN_LENGTH
+    pattern, first = unit.pattern, re.match(r"\*|\{[a-z]+\}", unit.pattern)
+    reasons = {
+        "single names": not pattern,
+        f"begins with {first and first[0]}": first,
+        f"fewer than {_LEAST_IDLE} idle groups": unit.idle < _LEAST_IDLE,
+        "names look chosen by people": not unit.made,
+        "may match unrelated groups": too_general(pattern),
+        f"longer than {_PATTERN_LENGTH} characters": len(pattern) > _PATTERN_LENGTH,
+    }
+    return next((why for why, is_so in reasons.items() if is_so), "")
 
 
 def _policies(patterns: Sequence[Unit]) -> list[dict[str, Any]]:
@@ -401,6 +414,7 @@ def _policies(patterns: Sequence[Unit]) -> list[dict[str, Any]]:
             "metadata": {"name": name, "namespace": "kafka"},
             "spec": {
                 "connectionRef": {"name": "main"},
+                "mode": "DryRun",
                 "match": {"groups": [pattern.pattern]},
                 "when": {"idleFor": format_duration(_IDLE_FOR)},
                 "action": "Delete",
@@ -422,11 +436,7 @@ def _suggestion(
     most = retention - policy.grace_period - policy.interval
     best = next((one for one in tried.periods if one.safe and _IDLE_FOR <= one.period <= most), None)
     if best is None:
-        why_not = (
-            "Each idleFor that was tried would have deleted groups that were used again, or none at all, or is longer "
-            f"than Kafka's own retention ({format_duration(retention)})."
-        )
-        return replace(made, why_not=why_not if tried.deleted else _why_nothing(tried))
+        return replace(made, why_not=_why_none(tried, retention))
     spec = {**obj["spec"], "when": {"idleFor": format_duration(best.period)}}
     days = max(1, (found.steps.end - found.steps.start) // timedelta(days=1))
     result = f"In the last {days} days: {best.deleted:,} groups deleted, none of them used again. This is a dry run."
@@ -437,9 +447,19 @@ def _suggestion(
     return replace(made, policy=text, idle_for=best.period, deleted=best.deleted, regret=best.regret)
 
 
-def _why_nothing(tried: Tried) -> str:
+def _why_none(tried: Tried, retention: timedelta) -> str:
+    """Why no idleFor that was tried is suggested. retention: offsets.retention.minutes."""
     refused = {reason: many for reason, many in tried.reasons.items() if reason != MATCH}
-    if not refused:
-        return "A policy would have deleted nothing: the groups are used again, or expire, before."
-    most = max(refused, key=lambda reason: refused[reason])
-    return f"A policy would have deleted nothing: checks refuse these groups, most of them as {most}."
+    if not tried.deleted:
+        if not refused:
+            return "no group is deleted: all are used again, or expire, before"
+        most = max(refused, key=lambda reason: refused[reason])
+        return f"no group is deleted: checks refuse these, most of them as {most}"
+    if safe := [one.period for one in tried.periods if one.safe and one.period >= _IDLE_FOR]:
+        least = f"the least idleFor without regret ({period(safe[0])})"
+        return f"{least} and its grace period exceed Kafka's retention ({period(retention)})"
+    used_again = [one.period for one in tried.periods if one.regret]
+    if not used_again:
+        return f"no group is deleted with an idleFor of {period(_IDLE_FOR)} or more"
+    upto = "" if tried.periods[-1].deleted else f" up to {period(used_again[-1])}; a longer one deletes none"
+    return f"groups were used again after each idleFor{upto}"
