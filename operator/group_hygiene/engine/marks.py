@@ -8,7 +8,7 @@ with all intents. So at least one of both sees the other.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -171,18 +171,7 @@ def keep_groups(
             reasons.KEEP_ENDED, f"until is over: {timestamp(keep.until)}"
         )
     granted = [name for name in keep.groups if keep.granted(name)]
-    requests, by = {}, f"GroupKeep {keep.namespace}/{keep.name}"
-    for name in granted:
-        known = contents.object_keeps.get(name, {}).get(keep.source)
-        until = _until(keep, known, now, at_most_ahead)
-        since = now if known is None else known.at
-        # Later deletions concern the request, also one that had begun before.
-        after = contents.last_deletion(name) if known is None else known.after
-        request = KeepRequest(
-            group=name, until=until, why=keep.reason, by=by, at=since, source=keep.source, after=after
-        )
-        if request != known:
-            requests[name] = request
+    requests = _due_requests(contents, keep, granted, now, at_most_ahead)
     new = [name for name in requests if keep.source not in contents.object_keeps.get(name, {})]
     sources = [source for by_source in contents.object_keeps.values() for source in by_source]
     of_namespace = sum(source.startswith(f"{keep.namespace}/") for source in sources)
@@ -235,6 +224,30 @@ def keep_groups(
         return replace(found_now, unchanged_since=since, idle_since=idle, client=client)
 
     return [refused.get(name) or result(name) for name in keep.groups]
+
+
+def _due_requests(
+    contents: Contents, keep: GroupKeep, groups: Iterable[str], now: datetime, at_most_ahead: bool
+) -> dict[str, KeepRequest]:
+    """The requests for these groups that the ledger lacks, or that end soon there."""
+    requests = {}
+    for name in groups:
+        known = contents.object_keeps.get(name, {}).get(keep.source)
+        until = _until(keep, known, now, at_most_ahead)
+        # Later deletions concern the request, also one that had begun before.
+        after = contents.last_deletion(name) if known is None else known.after
+        request = KeepRequest(
+            group=name,
+            until=until,
+            why=keep.reason,
+            by=f"GroupKeep {keep.namespace}/{keep.name}",
+            at=now if known is None else known.at,
+            source=keep.source,
+            after=after,
+        )
+        if request != known:
+            requests[name] = request
+    return requests
 
 
 def _end_requests(executor: Executor, keep: GroupKeep, now: datetime) -> Refusal | None:
