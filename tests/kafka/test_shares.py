@@ -18,7 +18,7 @@ from group_hygiene.engine.context import Context, Memory
 from group_hygiene.engine.scan import observe
 from group_hygiene.errors import MemoryExhausted
 from group_hygiene.kafka import library
-from group_hygiene.kafka.client import Call, Client, Deadline, connect
+from group_hygiene.kafka.client import Call, Client, Deadline, connect, retrying_one
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.partition import Fetched, PartitionLeader, fetch
@@ -173,7 +173,8 @@ def _list(client: Client) -> Any:
 
 
 def _describe(client: Client) -> Any:
-    answer = client.send(Call(0, DescribeGroupsRequest(groups=["a"])), Deadline(1))
+    # The connection that ended is made again, and until then the broker is not known.
+    answer = retrying_one(lambda: client.send(Call(0, DescribeGroupsRequest(groups=["a"])), Deadline(1)), Deadline(3))
     return answer.message if isinstance(answer, Fault) else None
 
 

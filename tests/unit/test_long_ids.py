@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,7 +100,9 @@ def test_a_connection_reads_it_among_other_answers(size: int, monkeypatch: pytes
         for name in ("a", "b", "x" * (ID_MAX + 1))
     )
     sent = [[short, other], [short, other, long], [short, long, long, other], [other]]
-    manager: Any = SimpleNamespace(config={"client_id": "a"}, weigh=lambda _: None, give_back=lambda _: None)
+    manager: Any = SimpleNamespace(
+        config={"client_id": "a"}, weigh=lambda _: None, give_back=lambda _: None, decoding=nullcontext
+    )
     parser, stream = library._Parser(manager), b""
     for number, rows in enumerate(sent):
         request = RawListGroupsRequest()
