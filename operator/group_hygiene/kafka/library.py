@@ -131,7 +131,7 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
 
     def _begins_list(self, head: bytes) -> bool:
         """head: the bytes of an answer's length that were received."""
-        header: Any = self.in_flight_requests[0] if self.in_flight_requests else None
+        header = self._awaited
         size = int.from_bytes(head, "big", signed=True)
         if len(head) < 4 or not _lists_groups(header) or size <= FRAME_BYTES:
             return False
@@ -151,13 +151,17 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
         frame += large.answer()
         return [self._process_response(frame)]
 
+    @property
+    def _awaited(self) -> Any:
+        """The header of the request whose answer is next; None = there is none."""
+        return self.in_flight_requests[0] if self.in_flight_requests else None
+
     def _process_response(self, read_buffer: Any) -> Any:
-        header = self.in_flight_requests[0] if self.in_flight_requests else None
-        with self._manager.decoding(0 if isinstance(header, RawHeader) else len(read_buffer)):
+        with self._manager.decoding(0 if isinstance(self._awaited, RawHeader) else len(read_buffer)):
             return super()._process_response(read_buffer)
 
     def _validate_frame_size(self, nbytes: int) -> None:
-        header = self.in_flight_requests[0] if self.in_flight_requests else None
+        header = self._awaited
         raw = isinstance(header, RawHeader) or getattr(header, "request_api_key", None) == FetchRequest.API_KEY
         most = FRAME_BYTES if raw else DECODED_BYTES
         if not 0 <= nbytes <= most:
@@ -248,22 +252,25 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
 
     def weigh(self, size: int) -> None:
         """Count the memory of received data, in bytes. Raises an error of the library if it is too much."""
-        try:
+        with self._refusing():
             self.intake.take(size, self._deadline.left)
-        except TooMuch as error:
-            self.refused = Fault(TOO_MUCH, str(error))
-            raise kafka_errors.InvalidReceiveError(str(error)) from error
 
     @contextmanager
     def decoding(self, size: int) -> Iterator[None]:
         """As `Intake.decoding`, until the deadline. Raises an error of the library."""
         with ExitStack() as turn:
-            try:
+            with self._refusing():
                 turn.enter_context(self.intake.decoding(size, self._deadline.left))
-            except TooMuch as error:
-                self.refused = Fault(TOO_MUCH, str(error))
-                raise kafka_errors.InvalidReceiveError(str(error)) from error
             yield
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raises an error of the library for TooMuch, and notes why."""
+        try:
+            yield
+        except TooMuch as error:
+            self.refused = Fault(TOO_MUCH, str(error))
+            raise kafka_errors.InvalidReceiveError(str(error)) from error
 
     def keep_bootstrap(self, connection: Any) -> None:
         """Bootstrap by this connection, and end those to the other bootstrap servers. Runs in the network thread.

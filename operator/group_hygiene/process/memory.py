@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 # The container's limit, cgroup v2 and v1; "max" = none.
@@ -312,14 +312,12 @@ class Intake:
         if size <= DECODED_FREELY or self._turns is None:
             yield
             return
-        try:
-            turn = _decoding.take(self.owner, seconds)
-        except TimeoutError:
-            raise TooMuch("other connections decode large answers, and no turn came in time") from None
-        try:
+        with ExitStack() as turn:
+            try:
+                turn.enter_context(_decoding.held(self.owner, seconds))
+            except TimeoutError:
+                raise TooMuch("other connections decode large answers, and no turn came in time") from None
             yield
-        finally:
-            _decoding.give_back(turn)
 
     def end(self) -> None:
         """At the end of a run: release its memory."""
