@@ -20,16 +20,15 @@ from group_hygiene.cli.output import Column, Report, Table, note, printable, wor
 from group_hygiene.cli.target import Session, current_namespace, open_api, other_ledgers
 from group_hygiene.controller.objects import KEEPS
 from group_hygiene.engine.executor import Executor, Moment
-from group_hygiene.engine.marks import deletions_of, effect_of_deletion
 from group_hygiene.engine.recovery import LedgerNeed
 from group_hygiene.errors import Forbidden, LedgerProblem, NotAllowed, NotFound, Refused, UsageError
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.cluster import read_identity
+from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import SKEW_MAX, Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, KeepRequest, Removal
+from group_hygiene.model.entries import Change, HistoryEntry, KeepRequest, Removal
 from group_hygiene.model.evidence import Deletion
-from group_hygiene.model.group_keep import Deletions
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.crds import API_VERSION
@@ -51,6 +50,8 @@ _KEEP = (
 _WAIT_S, _STATUS_POLL_S = 60.0, 0.5
 # With these, groups may be protected although Kept is False.
 _PROTECTED = frozenset({reasons.GROUP_UNKNOWN, reasons.GROUP_UNREADABLE})
+# The deletions of a group in the ledger: of the whole group, of offsets by topic, and `Contents.unfinished`.
+_Deletions = tuple[Deletion | None, Mapping[str, Deletion], Mapping[str, HistoryEntry]]
 
 
 class KeepTerms(NamedTuple):
@@ -87,7 +88,7 @@ def keep(
             longer = {g: known[g] for g in groups if not terms.replace and g in known and known[g].until > until}
             asked = [g for g in groups if g not in longer]
             requests = {g: KeepRequest(group=g, until=until, why=terms.why, by=terms.by, at=now) for g in asked}
-            before = {name: deletions_of(contents, name) for name in asked}
+            before = {name: _deletions_of(contents, name) for name in asked}
             _write(executor, list(requests.values()))
             missing = [name for name, request in requests.items() if known.get(name) != request]
             deleted = _deleted_meanwhile(journal, before)
@@ -211,7 +212,7 @@ def _write_elsewhere(
                 continue
             contents = journal.contents
             changes = changes_of(contents.keeps)
-            before = {key[1]: deletions_of(contents, key[1]) for key in (change.key for change in changes)}
+            before = {key[1]: _deletions_of(contents, key[1]) for key in (change.key for change in changes)}
             _write(executor, changes)
             deleted = _deleted_meanwhile(journal, before)
         except LedgerProblem as error:
@@ -221,7 +222,7 @@ def _write_elsewhere(
     return errors, notes
 
 
-def _deleted_meanwhile(journal: Journal, before: Mapping[str, Deletions]) -> dict[str, str]:
+def _deleted_meanwhile(journal: Journal, before: Mapping[str, _Deletions]) -> dict[str, str]:
     """Group -> the effect of a deletion that began before the request was written.
 
     Waits until such deletions end. The operator writes an intent and reads it back with all requests; `keep` has
@@ -234,8 +235,27 @@ def _deleted_meanwhile(journal: Journal, before: Mapping[str, Deletions]) -> dic
         problem = journal.read_on(Deadline(_INTENT_S))
     if problem is not None:
         raise LedgerProblem(problem.message, problem.reason)
-    effects = {name: effect_of_deletion(journal.contents, name, earlier) for name, earlier in before.items()}
+    effects = {name: _effect_of_deletion(journal.contents, name, earlier) for name, earlier in before.items()}
     return {name: effect for name, effect in effects.items() if effect}
+
+
+def _deletions_of(contents: Contents, name: str) -> _Deletions:
+    """A copy: `contents` changes with each read."""
+    topics, unfinished = contents.offset_deletions.get(name, {}), contents.unfinished.get(name, {})
+    return contents.deletions.get(name), dict(topics), dict(unfinished)
+
+
+def _effect_of_deletion(contents: Contents, name: str, before: _Deletions) -> str:
+    """The effect of a deletion that had begun when the request was written; "" = there was none."""
+    now = _deletions_of(contents, name)
+    if name in contents.intents or name in contents.unresolved:
+        return (
+            "its deletion had begun and has no outcome yet: it or some of its offsets may have been deleted; "
+            "see group-hygiene history. To restore them: group-hygiene restore"
+        )
+    if now[0] != before[0]:
+        return "was deleted just now; to restore it: group-hygiene restore"
+    return "some of its offsets were deleted just now; to restore them: group-hygiene restore" if now != before else ""
 
 
 def remove(target: ChosenCluster, groups: Sequence[str], topic: str | None) -> Report:

@@ -24,7 +24,7 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Change, HistoryEntry, KeepRequest, Mark, OutcomeType, Removal, UsedBy
 from group_hygiene.model.evidence import LastClient
-from group_hygiene.model.group_keep import Deletions, DueReason, GroupKeep, KeptGroup
+from group_hygiene.model.group_keep import DueReason, GroupKeep, KeptGroup
 from group_hygiene.model.groups import Description, Fault, GroupState
 from group_hygiene.model.naming import PLAIN
 from group_hygiene.model.reasons import Refusal
@@ -132,25 +132,6 @@ def _unmarked(mark: Mark, why: Refusal, generation: int, now: datetime, expires:
         marked_since=mark.since,
     )
     return [Removal(mark.key), outcome]
-
-
-def deletions_of(contents: Contents, name: str) -> Deletions:
-    """A copy: `contents` changes with each read."""
-    topics, unfinished = contents.offset_deletions.get(name, {}), contents.unfinished.get(name, {})
-    return contents.deletions.get(name), dict(topics), dict(unfinished)
-
-
-def effect_of_deletion(contents: Contents, name: str, before: Deletions) -> str:
-    """The effect of a deletion that had begun when the request was written; "" = there was none."""
-    now = deletions_of(contents, name)
-    if name in contents.intents or name in contents.unresolved:
-        return (
-            "its deletion had begun and has no outcome yet: it or some of its offsets may have been deleted; "
-            "see group-hygiene history. To restore them: group-hygiene restore"
-        )
-    if now[0] != before[0]:
-        return "was deleted just now; to restore it: group-hygiene restore"
-    return "some of its offsets were deleted just now; to restore them: group-hygiene restore" if now != before else ""
 
 
 def keep_groups(

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-
-from group_hygiene.model.entries import HistoryEntry
-from group_hygiene.model.evidence import Deletion
-
-# The deletions of a group in the ledger: of the whole group, of offsets by topic, and `Contents.unfinished`.
-Deletions = tuple[Deletion | None, Mapping[str, Deletion], Mapping[str, HistoryEntry]]
 
 
 class DueReason(StrEnum):
