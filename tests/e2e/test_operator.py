@@ -520,7 +520,7 @@ def test_200_policies_share_one_list_per_scan(world: World, operator: RunningOpe
 def test_another_cluster_under_the_same_address_stops_policies(
     world: World, kafka: KafkaCluster, secure_kafka: KafkaCluster, groups: Groups
 ) -> None:
-    """A connection that leads to another cluster than before deletes and shows nothing until somebody confirms."""
+    """A connection that leads to another cluster than before deletes and shows nothing until a user confirms."""
     namespace = world.namespace("swapped")
     world.apply(connection(namespace, secure_kafka.plaintext_bootstrap))
     world.wait_ready("kconn", namespace, "main", "Connected")

@@ -36,7 +36,7 @@ from tests.spark.test_ingest import configure, everything, run, settle, wait_dec
 PARTITIONS, LARGE = int(FEW_PARTITIONS["offsets.topic.num.partitions"]), 4_000
 GROWN = 11
 NEWEST, CLASSIC, ALL = "4.4.0", ("classic",), ("classic", "consumer")
-# A key of a version that nobody knows, an empty key; commits and groups that end too early, or are of such a version in
+# A key of an unknown version, an empty key; commits and groups that end too early, or are of such a version in
 # the layout of a known one.
 _COMMIT, _GROUP = bytes.fromhex("0001000167000174") + bytes(4), bytes.fromhex("0002000167")
 MALFORMED = [
@@ -72,7 +72,7 @@ def nothing(_: Stage) -> None:
 
 
 def malformed(stage: Stage) -> None:
-    """From brokers of 4.0 on, coordinators stop when somebody else writes into their log: it is not tried there."""
+    """From brokers of 4.0 on, coordinators stop when a client writes into their log: it is not tried there."""
     for number, (key, value) in enumerate(MALFORMED):
         write(stage.kafka.bootstrap_servers, number % PARTITIONS, key, value)
     stage.ingest()
@@ -109,7 +109,7 @@ def expire(stage: Stage) -> None:
 
 
 def lose_the_beginning(stage: Stage) -> None:
-    """By a retention that nobody should set: no broker takes a request to delete these records."""
+    """By a retention that no cluster should have: no broker takes a request to delete these records."""
     with pytest.raises(KafkaException, match="Invalid topic"):
         stage.make.admin.delete_records([TopicPartition(TOPIC, 0, 1)])[TopicPartition(TOPIC, 0, 1)].result()
     group, topic = stage.make.name("often"), stage.make.topic(partitions=200)
@@ -252,7 +252,7 @@ def compare(stage: Stage) -> None:
     assert held == wanted
     assert {row["log_partition"]: row["covered_to"] for row in coverage} == last
 
-    # Records of a group in other partitions than its own say nothing: nobody knows which of them are the latest.
+    # Records of a group in other partitions than its own say nothing: which of them are the latest is not known.
     own = [raw for raw in log if (it := printed[raw[:3]]) and own_partition(it.group, len(last)) == raw.partition]
     times, _ = times_of((raw.time_ms, printed[raw[:3]]) for raw in own)
     offsets: dict[str, dict[tuple[str, int], int]] = {name: {} for name in times}
