@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from group_hygiene.engine import deletion, executor, marks, recovery, scan
+from group_hygiene.engine import deletion, marks, recovery, scan
 from group_hygiene.engine.context import Context, Memory, Observation
+from group_hygiene.engine.executor import Executor
 from group_hygiene.engine.plan import Plan, make_plan
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
@@ -169,7 +170,7 @@ class Scene:
         return observation, self.planned(observation, policy)
 
     def apply(self, plan: Plan, observation: Observation, guard: Guard | None = None) -> list[Outcome]:
-        return deletion.apply(executor.Executor(self.context, guard or Guard()), plan, observation)
+        return deletion.apply(Executor(self.context, guard or Guard()), plan, observation)
 
 
 def verdicts(observation: Observation, policy: Policy, tag: str = "") -> dict[str, str]:

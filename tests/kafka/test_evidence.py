@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from group_hygiene.engine import executor, marks
+from group_hygiene.engine import marks
 from group_hygiene.engine.context import Memory
-from group_hygiene.engine.executor import open_ledger
+from group_hygiene.engine.executor import Executor, open_ledger
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.cluster import PREFIX
@@ -78,7 +78,7 @@ def test_a_keep_tells_of_the_last_use(scene: Scene, pipeline: Pipeline, make: Ma
     keep = GroupKeep("kafka", "k", "uid", (old, unknown, back), "needed", None)
 
     def found() -> dict[str, tuple[datetime | None, str]]:
-        kept = marks.keep_groups(executor.Executor(scene.context, Guard()), keep, False)
+        kept = marks.keep_groups(Executor(scene.context, Guard()), keep, False)
         assert not isinstance(kept, Refusal), kept
         return {each.group: (each.idle_since, each.client) for each in kept}
 

@@ -218,7 +218,7 @@ def test_a_deleted_group_says_how_it_comes_back(scene: Scene, name: str, restora
 def test_a_deleted_group_that_exists_again_is_not_kept(
     scene: Scene, client: Client, make: Maker, begun: bool, restarted: bool
 ) -> None:
-    """Whoever created it again, its offsets are gone: until a restore, or until it is asked for again."""
+    """Also if a client created it again, its offsets are gone: until a restore, or until it is asked for again."""
     topic, group = make.topic(records=2), make.name()
     keep, now = GroupKeep("team-a", "k", "uid", (group,), "needed", None), scene.clock.now()
     deleted = replace_entry(outcome(group), at=now + timedelta(seconds=1), expires=now + DAY)

@@ -16,7 +16,8 @@ import pytest
 from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.consumer import OffsetDeleteRequest
 
-from group_hygiene.engine import context, deletion, recovery
+from group_hygiene.engine import deletion, recovery
+from group_hygiene.engine.context import Observation
 from group_hygiene.engine.plan import Plan
 from group_hygiene.engine.recheck import FRESH_S
 from group_hygiene.engine.restorable import RestoreRequest, ResultKind
@@ -86,7 +87,7 @@ def brought_back(scene: Scene, group: str) -> ResultKind:
     return result.kind
 
 
-def due(scene: Scene, group: str) -> tuple[context.Observation, Plan]:
+def due(scene: Scene, group: str) -> tuple[Observation, Plan]:
     observation, plan = scene.plan(policy(group))
     assert plan.actions == (group,), (plan.refusal, observation.verdicts[plan.policy.key])
     return observation, plan

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from group_hygiene.engine import context, deletion, recovery
-from group_hygiene.engine.context import Context
+from group_hygiene.engine import deletion, recovery
+from group_hygiene.engine.context import Context, Memory
 from group_hygiene.engine.executor import MARGIN_S, open_ledger
 from group_hygiene.engine.uses import Uses
 from group_hygiene.kafka.changes import commit_offsets
@@ -155,7 +155,7 @@ def test_policies_share_what_scans_saw(scene: Scene, make: Maker, topic: str) ->
     hasty = structs.replace(policy(group, name="hasty"), interval=timedelta(minutes=1))
     scene.observe(steady, hasty)
     scene.observe(steady, hasty, after=30)
-    scene.memory = context.Memory()
+    scene.memory = Memory()
     scene.context = scene.open()
     scene.observe(steady, hasty, after=30)
     scene.observe(hasty, new, after=1)

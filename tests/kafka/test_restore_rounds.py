@@ -11,7 +11,7 @@ import pytest
 
 from group_hygiene.controller.admission import Grants
 from group_hygiene.controller.turns import Restores
-from group_hygiene.engine import context
+from group_hygiene.engine.context import Context, Memory
 from group_hygiene.kafka.client import Client
 from group_hygiene.ledger import ledger as ledger_module
 from group_hygiene.ledger.contents import encode_value
@@ -91,9 +91,9 @@ class Rounds:
         metadata = {"namespace": "kafka", "name": "main", "uid": "c", "generation": 1}
         self.connection = parse_connection({"metadata": metadata, "spec": spec})
         self.clock, self.written, self.objects = Clock(step=0.001), Written(), objects
-        memory = context.Memory(contents=ledger.contents, ledger=ledger, claimed=True)
+        memory = Memory(contents=ledger.contents, ledger=ledger, claimed=True)
         journal = Journal(ledger, ledger.contents, {}, writable=True)
-        self.context = context.Context(client, self.connection, memory, self.clock, journal)
+        self.context = Context(client, self.connection, memory, self.clock, journal)
         unserved = SimpleNamespace(check=lambda *_: None)
         services: Any = SimpleNamespace(clock=self.clock, grants=Grants(cast(Any, None), self.clock), unserved=unserved)
         self.restores = Restores(services, cast(Any, self.written), "kafka", "main")

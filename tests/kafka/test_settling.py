@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from group_hygiene.engine import context, recovery
-from group_hygiene.engine.context import Context
+from group_hygiene.engine import recovery
+from group_hygiene.engine.context import Context, Memory
 from group_hygiene.engine.executor import open_ledger
 from group_hygiene.engine.restorable import RestoreRequest
 from group_hygiene.engine.restoration import restore
@@ -357,7 +357,7 @@ def command(scene: Scene, name: str) -> Context:
     assert ledger is not None
     ledger.claim(Deadline(60))
     journal = Journal(ledger, ledger.contents, {}, writable=True)
-    return dataclasses.replace(scene.context, journal=journal, memory=context.Memory(contents=ledger.contents))
+    return dataclasses.replace(scene.context, journal=journal, memory=Memory(contents=ledger.contents))
 
 
 _COMMAND, _OPERATOR = f"{COMMAND_WRITER}killed", "an-operator"

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from kafka.protocol.admin import DeleteGroupsRequest
 
-from group_hygiene.engine import executor, recheck, recovery, requested, uses
+from group_hygiene.engine import recheck, recovery, requested, uses
+from group_hygiene.engine.executor import Executor
 from group_hygiene.kafka.client import Client
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import HistoryEntry, OutcomeType
@@ -221,7 +222,7 @@ def test_a_transaction_that_begins_while_the_group_is_read_again(
         return uses.read_start(*arguments)
 
     monkeypatch.setattr(recheck, "read_start", after_it_began)
-    problem, outcomes = requested.delete_requested(executor.Executor(scene.context, Guard()), judged)
+    problem, outcomes = requested.delete_requested(Executor(scene.context, Guard()), judged)
     assert problem is None
     _LEFT_OPEN.pop().abort_transaction(30)
     (outcome,) = outcomes

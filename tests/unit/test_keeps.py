@@ -13,7 +13,7 @@ from group_hygiene.controller import turns as module
 from group_hygiene.controller.admission import Grants
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, Objects
 from group_hygiene.controller.turns import Keeps
-from group_hygiene.engine import context
+from group_hygiene.engine.context import Context, Memory
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
@@ -104,12 +104,12 @@ class World:
                 [KeepRequest(group=group, until=NOW + timedelta(days=7), why="report", by=by, at=NOW, source=source)]
             )
 
-    def context(self, connection: Connection) -> context.Context:
+    def context(self, connection: Connection) -> Context:
         """Of a run in which Kafka denies each request. The changes of the ledger stay in memory."""
         client = SimpleNamespace(send_each=lambda calls, *_: dict.fromkeys(calls, DENIED), supports=lambda *_: True)
         journal = Journal(cast(Any, SimpleNamespace(read_on=lambda _: None)), self.contents, {})
-        memory = context.Memory(contents=self.contents)
-        return context.Context(cast(Any, client), connection, memory, self.clock, journal)
+        memory = Memory(contents=self.contents)
+        return Context(cast(Any, client), connection, memory, self.clock, journal)
 
     def withdrawn(self, keeps: Keeps, connection: Connection) -> list[str]:
         """The groups whose requests end in a round."""

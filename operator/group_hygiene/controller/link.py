@@ -8,7 +8,8 @@ from functools import partial
 
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.objects import Object
-from group_hygiene.engine import context, recovery
+from group_hygiene.engine import recovery
+from group_hygiene.engine.context import Context, Memory, Observation
 from group_hygiene.engine.pattern_notes import pattern_notes
 from group_hygiene.errors import SecretProblem
 from group_hygiene.evidence.reader import Tables, refused
@@ -47,7 +48,7 @@ class Link:
         self._client: kafka_client.Client | None = None
         self._features: tuple[str, ...] = ()
         self._intake = Intake(namespace, _turns)
-        self.memory = context.Memory()
+        self.memory = Memory()
         self.uid: str | None = None
         # `clusterID` of the spec; and the cluster without it, by the status or an answer.
         self._pinned: str | None = None
@@ -59,7 +60,7 @@ class Link:
         if uid != self.uid:
             self.uid = uid
             self.close()
-            self.memory = context.Memory()
+            self.memory = Memory()
             self._pinned = self._found_cluster = None
         if obj is not None:
             self.memory.cluster_id = self._cluster(obj)
@@ -95,7 +96,7 @@ class Link:
         clock: Clock,
         need: recovery.LedgerNeed,
         policies: Sequence[str],
-    ) -> context.Context:
+    ) -> Context:
         """The context of a run, with the client that `connect` made and the ledger read to its end.
 
         policies: uids of the active policies.
@@ -105,7 +106,7 @@ class Link:
         settings = recovery.ledger_settings(connection, connection_obj.get("status") or {}, self._installation)
         deadline = kafka_client.Deadline(connection.timeout.total_seconds())
         journal = recovery.open_journal(self.memory, self._client, settings, need, policies, deadline)
-        return context.Context(
+        return Context(
             client=self._client,
             connection=connection,
             memory=self.memory,
@@ -159,12 +160,10 @@ class Link:
         """Close the clients and forget what was remembered, to free memory. The loss only delays deletions."""
         self.close()
         known = self.memory
-        self.memory = context.Memory(
-            cluster_id=known.cluster_id, ledger_topic=known.ledger_topic, ledger_id=known.ledger_id
-        )
+        self.memory = Memory(cluster_id=known.cluster_id, ledger_topic=known.ledger_topic, ledger_id=known.ledger_id)
 
     def facts(
-        self, context: context.Context, observation: context.Observation, full: bool, policies: Sequence[Policy]
+        self, context: Context, observation: Observation, full: bool, policies: Sequence[Policy]
     ) -> ConnectionFacts:
         """The facts for the connection's status after a scan. policies: all that it admits.
 
@@ -200,7 +199,7 @@ class Link:
         )
 
     def _claims(self, age: float = 0.0) -> Claims | Refusal:
-        """See context.Context. If the API server does not answer, any group may be claimed."""
+        """See `Context`. If the API server does not answer, any group may be claimed."""
         found = self._api.claimed_groups(age)
         if isinstance(found, Refusal):
             log.warning("the groups that Kubernetes objects name are not known: %s", found.message)

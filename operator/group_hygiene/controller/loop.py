@@ -21,7 +21,8 @@ from group_hygiene.controller.objects import CONNECTIONS, KEEPS, POLICIES, RESTO
 from group_hygiene.controller.policies import Alerting, Policies
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.turns import Asked, Keeping, Keeps, Restores
-from group_hygiene.engine import context, marks, recovery
+from group_hygiene.engine import marks, recovery
+from group_hygiene.engine.context import Context
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
@@ -286,7 +287,7 @@ class ConnectionLoop:
         """Whether requests of GroupKeeps have to be withdrawn."""
         return self._keeps.have_ended(self._link.memory.contents)
 
-    def _open_context(self, served: _Served) -> context.Context:
+    def _open_context(self, served: _Served) -> Context:
         """Read the ledger to its end, and recover deletions that an earlier run left open."""
         connection, active = served.connection, served.active
         need = (

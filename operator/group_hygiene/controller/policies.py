@@ -21,8 +21,9 @@ from group_hygiene.controller.link import Link
 from group_hygiene.controller.objects import CONNECTIONS, POLICIES, Object
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.statuses import StatusWriter
-from group_hygiene.engine import context, deletion, executor, marks, scan, uses
-from group_hygiene.engine.context import Context
+from group_hygiene.engine import deletion, marks, scan, uses
+from group_hygiene.engine.context import Context, Observation
+from group_hygiene.engine.executor import Executor
 from group_hygiene.engine.plan import Plan, RunConditions, due_groups, make_plan, outside_window
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced
 from group_hygiene.ledger.contents import Contents
@@ -285,7 +286,7 @@ class Executed:
 
 def decide(
     due: Due,
-    observation: context.Observation,
+    observation: Observation,
     marks: Mapping[str, Mapping[str, Mark]],
     announced: Mapping[str, datetime],
     now: datetime,
@@ -419,7 +420,7 @@ class Policies:
         """Add deletions by earlier runs that were recovered now. counts: policy uid -> number."""
         self._unreported.update(counts)
 
-    def run(self, context: context.Context, due: Due) -> None:
+    def run(self, context: Context, due: Due) -> None:
         """Run the due policies. Raises HygieneError and MemoryError; after the latter, drop the connection's memory."""
         connection, started = context.connection, self._clock.monotonic()
         observation = scan.observe(context, [entry.spec for entry in due.policies], due.full)
@@ -464,9 +465,9 @@ class Policies:
 
     def _execute(
         self,
-        context: context.Context,
+        context: Context,
         due: Due,
-        observation: context.Observation,
+        observation: Observation,
         decision: Decision,
         budget: int,
     ) -> Executed | Refusal:
@@ -487,7 +488,7 @@ class Policies:
         if not plan.actions or self._unreported[policy.uid]:
             return Executed(plan)
         guard = self._services.guard(POLICIES, decision.entry.obj, due.connection, decision.entry.granted)
-        return Executed(plan, deletion.apply(executor.Executor(context, guard), plan, observation))
+        return Executed(plan, deletion.apply(Executor(context, guard), plan, observation))
 
     def _publish(
         self, connection: Connection, entry: AdmittedPolicy, done: Executed | Refusal, snapshot: Snapshot
@@ -521,7 +522,7 @@ class Policies:
             log.exception("policy %s: what it did could not be shown; trying again at its next run", key)
             self._writer.write_problem(POLICIES, entry.obj, internal_error(error))
 
-    def _publish_connection(self, context: context.Context, due: Due, observation: context.Observation) -> None:
+    def _publish_connection(self, context: Context, due: Due, observation: Observation) -> None:
         connection, policies = context.connection, [entry.spec for entry in due.active]
         facts = self._link.facts(context, observation, due.full, policies)
         self._services.metrics.observed(connection.namespace, connection.name, facts)

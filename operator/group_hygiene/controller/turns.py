@@ -14,7 +14,8 @@ from group_hygiene.controller.admission import Admitted, AdmittedPolicy, Granted
 from group_hygiene.controller.objects import CONNECTIONS, KEEPS, RESTORES, Key, Object, is_over, key_of
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.statuses import StatusWriter
-from group_hygiene.engine import context, marks
+from group_hygiene.engine import marks
+from group_hygiene.engine.context import Context
 from group_hygiene.engine.executor import Executor, Guard
 from group_hygiene.engine.restorable import GroupResult, RestoreRequest, parse_restore
 from group_hygiene.engine.restoration import RestoreTurn, SavedEntries, read_saved, restore
@@ -179,7 +180,7 @@ class Restores(_InTurns):
                 due.append(found)
         return due
 
-    def run(self, context: context.Context, restores: Sequence[Asked], guarding: Callable[[Asked], Guard]) -> None:
+    def run(self, context: Context, restores: Sequence[Asked], guarding: Callable[[Asked], Guard]) -> None:
         """Try some of each namespace once, for some seconds. The rest waits for the next round, after the policies.
 
         Reads the ledger once for all, if there is memory for that. guarding: returns the guard of one of them.
@@ -227,7 +228,7 @@ class Restores(_InTurns):
                     self._report(asked.obj, redact_results(results, asked.namespace, self._key))
                 self._finished.add(asked.uid)
 
-    def _read(self, context: context.Context, restores: Sequence[Asked]) -> SavedEntries | Refusal:
+    def _read(self, context: Context, restores: Sequence[Asked]) -> SavedEntries | Refusal:
         """The backups for all of them, in one pass over the ledger. A Refusal = nothing can be restored now."""
         journal = context.journal
         if journal.problem is not None:
@@ -295,7 +296,7 @@ class Keeps(_InTurns):
         self._forget(uid)
         self._services.unserved.skip(KEEPS, key)
 
-    def withdraw(self, context: context.Context) -> None:
+    def withdraw(self, context: Context) -> None:
         """End the requests of keeps that are gone, or no longer ask for a group or may not."""
         wanted = self._wanted | self._of_others(context.journal.contents)
         api, is_complete = self._services.api, self._services.objects.is_complete
@@ -315,7 +316,7 @@ class Keeps(_InTurns):
 
     def run(
         self,
-        context: context.Context,
+        context: Context,
         due: Sequence[Keeping],
         guarding: Callable[[Keeping], Guard],
         active: Sequence[AdmittedPolicy],

@@ -1,8 +1,8 @@
 """One run: observe -> decide -> apply; and restores. Knows Kafka and the policies; no Kubernetes, no clock of its own.
 
-What decides is pure: `checks`, `unchanged`, `pattern_notes`, `plan`, `settle` and `restorable`
-import neither Kafka nor the ledger (`.importlinter`). A group with missing evidence is not deleted, and a partition
-without evidence is not restored. `deletion.apply` is called only for a plan with actions: a dry run never calls it.
+What decides is pure: `checks`, `unchanged`, `pattern_notes`, `plan`, `settle` and `restorable` import neither Kafka nor
+the ledger (`.importlinter`). A group with missing evidence is not deleted, and a partition without evidence is not
+restored. `deletion.apply` is called only for a plan with actions: a dry run never calls it.
 
     checks         judges one group by an ordered chain of functions
     unchanged      counts for how long scans saw a group unchanged, for `unchangedFor`
