@@ -16,6 +16,7 @@ from typing import Any
 from group_hygiene.cli import main
 from group_hygiene.controller import admission, leader
 from group_hygiene.engine import deletion, plan, recheck, uses
+from group_hygiene.engine.context import Context, known_offsets_or_empty
 from group_hygiene.engine.executor import Executor
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger import topic
@@ -79,11 +80,13 @@ def fence() -> None:
 def re_read() -> None:
     """The scan's evidence is not read again."""
 
-    def believe(context: Any, decided: plan.Plan, _cluster: Any, batch: Sequence[str], *_: Any) -> recheck.Rechecked:
+    def believe(
+        context: Context, decided: plan.Plan, _cluster: Any, batch: Sequence[str], *_: Any
+    ) -> recheck.Rechecked:
         ready = {}
         for name in batch:
             verdict = decided.verdicts[name]
-            offsets = context.known_offsets_or_empty(verdict.evidence.offsets)
+            offsets = known_offsets_or_empty(verdict.evidence.offsets)
             group = verdict.group
             ready[name] = recheck.Ready(
                 group=group, coordinator=group.coordinator, offsets=offsets, lag={}, topic_ids={}, why=""
