@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
+import msgspec
+
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, OutcomeType, UsedBy
 from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition
@@ -310,8 +312,7 @@ class Deletion(NamedTuple):
     is_partial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, gc=False):
     """The evidence about one group when it is judged. None = not read (yet); a Fault or Refusal = not readable.
 
     protected_by: the connection's `protect` pattern that covers the group.
@@ -347,7 +348,7 @@ class Evidence:
     activity: Activity | Refusal | None = None
     retention: timedelta | None = None
     subscribed: frozenset[str] | Fault | None = None
-    offsets_deleted: Mapping[str, Deletion] = field(default_factory=dict)
+    offsets_deleted: Mapping[str, Deletion] = msgspec.field(default_factory=dict)
     owner: str = ""
 
     @property
@@ -387,11 +388,11 @@ class Need(Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """A policy's verdict on a group that its `match` selects. refusal: why it does not match; None = it matches.
 
-    topics: for DeleteOffsets, those whose offsets are to be deleted. need: the missing evidence.
+    topics: for DeleteOffsets, those whose offsets are to be deleted. need: the missing evidence. passed: the number of
+    checks before the one that needs it.
     """
 
     group: Group
@@ -399,6 +400,7 @@ class Verdict:
     refusal: Refusal | None
     topics: frozenset[str] = frozenset()
     need: Need | None = None
+    passed: int = 0
 
     @property
     def matches(self) -> bool:
