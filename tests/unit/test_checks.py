@@ -786,7 +786,7 @@ def test_reasons_are_known(case: _Case) -> None:
 def test_a_missed_scan_is_reported() -> None:
     """Who waits for a count that begins anew again and again must learn why."""
     policy = delete()
-    late = replace(seen(0), missed=timedelta(minutes=25))
+    late = structs.replace(seen(0), missed=timedelta(minutes=25))
     refusal = judge(policy, group(), evidence(unchanged=late), NOW).refusal
     assert refusal is not None
     assert refusal.message == (

@@ -301,20 +301,20 @@ class _Scan(Facts):
         client = self.context.client
         types = {name: group.type for name, group in groups.items()}
         coordinators = {name: group.coordinator for name, group in groups.items()}
-        offsets = {name: known_offsets(self.offsets.get(name)) for name in groups}
+        offsets = ((name, known_offsets(self.offsets.get(name))) for name in groups)
         match need:
             case Need.ACTIVITY:
                 self.read_activity(groups, deadline)
             case Need.OFFSETS:
                 self.offsets.update(read_offsets(client, types, coordinators, deadline))
             case Need.MISSING_TOPICS:
-                topics = {name: {place.topic for place in places} for name, places in offsets.items()}
+                topics = {name: {place.topic for place in places} for name, places in offsets}
                 self.missing_topics.update(read_missing_topics(client, topics, deadline))
             case Need.BOUNDS:
                 # An offset of this slice may be newer than an end that an earlier one read.
                 committed = [
                     [place for place, commit in places.items() if not _within(self.bounds.get(place), commit.offset)]
-                    for places in offsets.values()
+                    for _, places in offsets
                 ]
                 self.bounds.update(read_bounds(client, committed, deadline))
             case Need.RECORDS:

@@ -95,8 +95,7 @@ def offsets_retention(minutes: int | None) -> timedelta | None:
     return NEVER if minutes < 0 or minutes >= NEVER / timedelta(minutes=1) else timedelta(minutes=minutes)
 
 
-@dataclass(frozen=True, slots=True)
-class Unchanged:
+class Unchanged(msgspec.Struct, frozen=True, gc=False):
     """How long the operator saw a group Empty with the same committed offsets, at every scan: see `engine.unchanged`.
 
     since: for messages. observed: for decisions; never longer than the time that has really passed.
