@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Client, connect
@@ -132,7 +133,9 @@ def _known(name: str, records: Iterable[_Record]) -> tuple[Group, Activity]:
     for (topic, _), commit_ms in last.items():
         times.setdefault(topic, []).append(_moment(commit_ms))
     by_topic = {topic: Commits(min(of_topic), max(of_topic)) for topic, of_topic in times.items()}
-    return replace(now.group, coordinator=-1), replace(now.activity, read_at=datetime.now(UTC), by_topic=by_topic)
+    return structs.replace(now.group, coordinator=-1), replace(
+        now.activity, read_at=datetime.now(UTC), by_topic=by_topic
+    )
 
 
 def _predict(kafka: KafkaCluster, client: Client, names: Mapping[str, str]) -> dict[str, tuple[datetime, datetime]]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.config import new_client_from_config
+from msgspec import structs
 
 from group_hygiene.controller.admission import AdmittedPolicy, Granted, Grants
 from group_hygiene.controller.api import KINDS, Api
@@ -114,7 +115,7 @@ def covered(reason: str = "", partitions: int = 50) -> Coverage:
 
 def unproven(reason: str, **protections: Any) -> Verdict:
     """A group that stays since this source of protection could not be read."""
-    return replace(refused("a", reason), evidence=evidence(protections=Protections(**protections)))
+    return structs.replace(refused("a", reason), evidence=evidence(protections=Protections(**protections)))
 
 
 def failed(reason: str) -> Outcome:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 from group_hygiene.engine.checks import judge
@@ -292,7 +292,9 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     shown: set[str] = set()
     for one in found.tried:
         refusals = {
-            name: judge(one.policy, seen.group, replace(seen.evidence, subscribed=None), scene.clock.now()).refusal
+            name: judge(
+                one.policy, seen.group, structs.replace(seen.evidence, subscribed=None), scene.clock.now()
+            ).refusal
             for name, seen in observation.verdicts[one.policy.key].items()
             if tag in name
         }

@@ -74,7 +74,7 @@ def alert(match: Mapping[str, Any] | None = None, **when: Any) -> Policy:
 
 def group(name: str = "console-consumer-1", **changes: Any) -> Group:
     """An Empty classic group that consumers once joined."""
-    return replace(Group(name, GroupType.CLASSIC, "consumer", GroupState.EMPTY, 0), **changes)
+    return structs.replace(Group(name, GroupType.CLASSIC, "consumer", GroupState.EMPTY, 0), **changes)
 
 
 def deletion(at: datetime, policy: str, until: datetime) -> Deletion:
@@ -117,8 +117,8 @@ def evidence(lag: Mapping[Partition, int | Fault] | None = LAG, **changes: Any) 
     What waits are committed records, unless `records` says else.
     """
     bounds = None if lag is None else lagging(lag)
-    known = replace(Evidence(Protections(), unchanged=seen(), offsets=OFFSETS, bounds=bounds), **changes)
-    return known if "records" in changes else replace(known, records=to_the_end(known.bounds))
+    known = structs.replace(Evidence(Protections(), unchanged=seen(), offsets=OFFSETS, bounds=bounds), **changes)
+    return known if "records" in changes else structs.replace(known, records=to_the_end(known.bounds))
 
 
 def case(

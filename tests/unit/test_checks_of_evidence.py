@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.engine.checks import judge
 from group_hygiene.engine.checks.used import commits_outside
@@ -216,8 +217,8 @@ def test_evidence_is_asked_for_before_offsets() -> None:
     """Of groups that are in use, nothing but the tables is read."""
     nothing = Evidence(Protections())
     first = judge(idle(), group(), nothing, NOW)
-    recent = judge(idle(), group(), replace(nothing, activity=activity(1)), NOW)
-    old = judge(idle(), group(), replace(nothing, activity=activity()), NOW)
+    recent = judge(idle(), group(), structs.replace(nothing, activity=activity(1)), NOW)
+    old = judge(idle(), group(), structs.replace(nothing, activity=activity()), NOW)
     assert list(map(decided, (first, recent, old))) == [Need.ACTIVITY, reasons.TOO_RECENT, Need.OFFSETS]
 
 
@@ -243,9 +244,11 @@ def test_idle_since_prefers_the_log() -> None:
     """What the operator saw itself is told only where the log tells nothing."""
     known = _known(activity(90))
     assert known.idle_since == _ago(90)
-    assert replace(known, unchanged=seen(10)).idle_since == _ago(90)
-    assert replace(known, activity=Refusal(reasons.EVIDENCE_STALE, "old"), unchanged=seen(10)).idle_since == _ago(10)
-    assert replace(known, activity=None).idle_since is None
+    assert structs.replace(known, unchanged=seen(10)).idle_since == _ago(90)
+    assert structs.replace(
+        known, activity=Refusal(reasons.EVIDENCE_STALE, "old"), unchanged=seen(10)
+    ).idle_since == _ago(10)
+    assert structs.replace(known, activity=None).idle_since is None
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def _case(
             _MATCH,
             _in_use(**_CONSUMER),
             _ORDERS,
-            of=replace(_STABLE, type=GroupType.CONSUMER),
+            of=structs.replace(_STABLE, type=GroupType.CONSUMER),
         ),
         _case("all-are-read", reasons.EXPIRES_LATER, _in_use(), _ALL),
         _case(
@@ -456,7 +456,9 @@ def test_offsets_that_never_expire() -> None:
         reasons.TOO_RECENT,
         reasons.EXPIRES_LATER,
     ]
-    in_use = judge(policies[2], group(state=GroupState.STABLE), replace(known, activity=activity(state="Active")), NOW)
+    in_use = judge(
+        policies[2], group(state=GroupState.STABLE), structs.replace(known, activity=activity(state="Active")), NOW
+    )
     assert in_use.refusal is not None
     assert in_use.refusal.reason == reasons.EXPIRES_LATER
     assert offsets_retention(None) is None

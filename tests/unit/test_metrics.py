@@ -161,7 +161,7 @@ def test_matches_by_owner(metrics: Metrics) -> None:
     assert _by_owner(metrics) == {"": 2}
     skipped = refused("d")
     verdicts = [match("a", owner="payments"), match("b", owner="payments"), match("c")]
-    verdicts.append(replace(skipped, evidence=replace(skipped.evidence, owner="core")))
+    verdicts.append(structs.replace(skipped, evidence=structs.replace(skipped.evidence, owner="core")))
     metrics.policy_ran(plan(delete(), verdicts), [], 1.0)
     assert _by_owner(metrics) == {"payments": 2, "": 1}
     metrics.policy_ran(plan(delete(), [match("c", owner="core")]), [], 2.0)

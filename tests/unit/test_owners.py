@@ -357,7 +357,7 @@ def test_evidence_has_the_owner(name: str) -> None:
     )
     context = Context(nothing, connection, Memory(), SystemClock(), Journal(None, Contents(), {}))
     for policy in (alert(), structs.replace(alert(), namespace="elsewhere")):
-        assert evidence_of(context, policy, group(name), Facts()).owner == {"pay-1": "payments", "other": "rest"}[name]
+        assert evidence_of(context, policy, Facts())(group(name)).owner == {"pay-1": "payments", "other": "rest"}[name]
 
 
 def test_commands_show_the_owner() -> None:

@@ -1,13 +1,13 @@
 """The plan: marks, grace, order, pace, limits that abort."""
 
 import re
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
 from group_hygiene.engine.plan import VETOES, RunConditions, due_groups, max_deletions
 from group_hygiene.model import reasons
@@ -106,7 +106,7 @@ def test_a_mark_that_was_never_shown_ends_if_its_group_is_not_judged(
     policy = _OFFSETS if topics else delete(enforce=True)
     since = NOW - timedelta(hours=50)
     marks = {"unseen": mark(policy, "unseen", since, topics=dict.fromkeys(topics, since))}
-    verdicts = [*filter(None, [verdict]), replace(match("other"), topics=frozenset(topics))]
+    verdicts = [*filter(None, [verdict]), structs.replace(match("other"), topics=frozenset(topics))]
     result = plan(policy, verdicts, marks, announced=since - timedelta(hours=1), complete=False)
     assert {name: refusal.reason for name, refusal in result.unmarking.items()} == {"unseen": reason}
     assert (set(result.marking), len(result.marks), result.newest_mark) == ({"other"}, 0, NOW)
@@ -125,7 +125,7 @@ def test_topics_that_could_not_be_marked_are_not_announced() -> None:
     """The ledger refused their marks: those of the time before stay the newest."""
     shown = NOW - timedelta(hours=1)
     marks = {"a": mark(_OFFSETS, "a", shown, topics={"old": shown})}
-    result = plan(_OFFSETS, [replace(match("a"), topics=frozenset({"old", "new"}))], marks, announced=shown)
+    result = plan(_OFFSETS, [structs.replace(match("a"), topics=frozenset({"old", "new"}))], marks, announced=shown)
     assert result.newest_mark == NOW
     assert result.halted(Refusal(reasons.LEDGER_UNAVAILABLE, "why")).newest_mark == shown
 

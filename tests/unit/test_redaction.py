@@ -144,9 +144,9 @@ def test_no_message_of_a_restore_but_of_the_group(reason: str, of_partition: boo
 def test_another_namespace_does_not_see_what_is_protected() -> None:
     """A pattern of `protect` may name what is another team's."""
     found = match("payroll-live-1")
-    why = protected(delete(), found.group, replace(found.evidence, protected_by="payroll-live-*"), NOW)
+    why = protected(delete(), found.group, structs.replace(found.evidence, protected_by="payroll-live-*"), NOW)
     assert why is not None
-    made = plan(delete(), [replace(found, refusal=why)])
+    made = plan(delete(), [structs.replace(found, refusal=why)])
     shown, _, _ = redact_run(made, [], snapshot(), _CONNECTION)
     assert shown.verdicts["payroll-live-1"].refusal == Refusal(reasons.PROTECTED, "the connection protects it")
 

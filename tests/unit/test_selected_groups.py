@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec import structs
@@ -16,10 +16,14 @@ from group_hygiene.errors import MemoryExhausted
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
+from group_hygiene.model.evidence import LastClient, Need
 from group_hygiene.model.groups import ID_MAX, Group
 from group_hygiene.process import memory
+from group_hygiene.process.clock import SystemClock
+from group_hygiene.spec.connection import NO_OWNERS
+from group_hygiene.spec.patterns import NO_PATTERNS
 from group_hygiene.spec.policy import Policy
-from tests.unit.make import cluster, delete, group, match
+from tests.unit.make import NOW, OFFSETS, activity, cluster, delete, group, idle, match
 
 
 @pytest.fixture
@@ -111,3 +115,29 @@ def test_a_command_leaves_nothing_out(intake: memory.Intake, monkeypatch: pytest
 def test_an_id_that_is_too_long_is_repeated_nowhere() -> None:
     """Its group is kept unread."""
     assert _group_bytes("\x01" * (ID_MAX + 1)) == _GROUP_BYTES
+
+
+def test_activity_that_another_policy_needs_shows_each_the_program_that_used_a_group() -> None:
+    """Also a policy whose checks had passed before it was read."""
+    of_activity, of_offsets = structs.replace(idle(), name="idle"), structs.replace(delete(), name="unchanged")
+    connection = SimpleNamespace(namespace="kafka", uid="uid", protect=NO_PATTERNS, role=None, owners=NO_OWNERS)
+    journal: Any = SimpleNamespace(contents=Contents())
+    context: Any = SimpleNamespace(
+        journal=journal, memory=Memory(), connection=connection, assume_unchanged=False, clock=SystemClock()
+    )
+    judging = scan._Scan(context=context, cluster=cluster(), deadline=Deadline(1))
+    journal.contents.seen["uid"] = {}
+    client = LastClient("connector-consumer-orders-0", None, None, None, 0, NOW)
+
+    def read(need: Need, policies: list[Policy], groups: dict[str, list[Group]]) -> None:
+        if need is Need.ACTIVITY:
+            judging.activity["a"] = activity(last_client=client)
+        else:
+            judging.offsets["a"] = OFFSETS
+
+    policies, reading = [of_activity, of_offsets], cast("Any", SimpleNamespace(read=read))
+    verdicts = {each.key: Verdicts() for each in policies}
+    judging.judge_slice(policies, {key: [group("a")] for key in verdicts}, verdicts, lambda *_: True, reading)
+    assert {key: dict(each.by_reason) for key, each in verdicts.items()} == {
+        key: {reasons.CONNECT: 1} for key in verdicts
+    }

@@ -241,40 +241,44 @@ class Facts:
     records: dict[Partition, int | Fault] = field(default_factory=dict)
 
 
-def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) -> Evidence:
-    """The evidence about a group: `facts`, the connection's spec, the ledger and the operator's own scans."""
-    contents = context.journal.contents
-    uid = context.connection.uid
-    seen = contents.seen.get(uid, {}).get(group.id)
-    if context.assume_unchanged:
-        known = unchanged.assumed(seen, policy)
-    else:
-        known = unchanged.unchanged(
-            seen,
-            contents.watches.get(policy.uid),
-            contents.clocks.get(uid),
-            context.memory.scan_histories.get(policy.uid),
-            policy,
+def evidence_of(context: Context, policy: Policy, facts: Facts) -> Callable[[Group], Evidence]:
+    """A function that returns the evidence about a group, for one policy and one scan.
+
+    It is from `facts`, the connection's spec, the ledger and the operator's own scans.
+    """
+    contents, memory, connection = context.journal.contents, context.memory, context.connection
+    watch, clock = contents.watches.get(policy.uid), contents.clocks.get(connection.uid)
+    history = memory.scan_histories.get(policy.uid)
+    is_target = connection.role is Role.FAILOVER_TARGET
+
+    def evidence(group: Group) -> Evidence:
+        name = group.id
+        seen = contents.seen.get(connection.uid, {}).get(name)
+        if context.assume_unchanged:
+            known = unchanged.assumed(seen, policy)
+        else:
+            known = unchanged.unchanged(seen, watch, clock, history, policy)
+        return Evidence(
+            protections=facts.protections,
+            protected_by=connection.protect.matching(name),
+            failover_target=is_target,
+            keep_request=contents.keep_of(name),
+            used_by=contents.used_by.get(name),
+            deleted=contents.deletions.get(name),
+            damaged=contents.damaged.get(name),
+            unchanged=known,
+            offsets=facts.offsets.get(name),
+            missing_topics=facts.missing_topics.get(name),
+            bounds=facts.bounds,
+            records=facts.records,
+            activity=facts.activity.get(name),
+            retention=memory.retention,
+            subscribed=facts.subscribed.get(name),
+            offsets_deleted=contents.offset_deletions.get(name, {}),
+            owner=connection.owners.of(name),
         )
-    return Evidence(
-        protections=facts.protections,
-        protected_by=context.connection.protect.matching(group.id),
-        failover_target=context.connection.role is Role.FAILOVER_TARGET,
-        keep_request=contents.keep_of(group.id),
-        used_by=contents.used_by.get(group.id),
-        deleted=contents.deletions.get(group.id),
-        damaged=contents.damaged.get(group.id),
-        unchanged=known,
-        offsets=facts.offsets.get(group.id),
-        missing_topics=facts.missing_topics.get(group.id),
-        bounds=facts.bounds,
-        records=facts.records,
-        activity=facts.activity.get(group.id),
-        retention=context.memory.retention,
-        subscribed=facts.subscribed.get(group.id),
-        offsets_deleted=contents.offset_deletions.get(group.id, {}),
-        owner=context.connection.owners.of(group.id),
-    )
+
+    return evidence
 
 
 def read_protections(

@@ -146,7 +146,7 @@ class Case:
     @cached_property
     def verdict(self) -> Verdict:
         """The verdict by all evidence, with requests to keep and other deletions from the ledger as it is now."""
-        evidence = evidence_of(self.reads.context, self.policy, self.group, self.reads.facts)
+        evidence = evidence_of(self.reads.context, self.policy, self.reads.facts)(self.group)
         return checks.judge(self.policy, self.group, evidence, self.now)
 
     @property
@@ -388,7 +388,7 @@ def _read(
     topic_ids = kafka_cluster.topic_ids(client, needed, deadline)
     facts.bounds = read_bounds(client, seen.values(), Deadline(deadline.left / 2))
     # For groups whose checks need them; records that a scan found may be gone since.
-    evidence = {name: evidence_of(context, policy, group, facts) for name, group in groups.items()}
+    evidence = dict(zip(groups, map(evidence_of(context, policy, facts), groups.values()), strict=True))
     asking = [name for name, group in groups.items() if asks_records(policy, group, evidence[name])]
     read_records(context, asking, facts, Deadline(deadline.left / 2), reread=True)
     # A group that is in use is in transactions all the time: only those that commit for its target topics matter.

@@ -80,7 +80,9 @@ def judge_requested(context: Context, request: DeletionRequest) -> Judged:
         "an earlier deletion of it is unresolved: the operator resolves it, or a later command if a command began it "
         "more than two minutes ago",
     )
-    verdicts |= {name: replace(each, refusal=begun) for name, each in verdicts.items() if name in contents.intents}
+    verdicts |= {
+        name: structs.replace(each, refusal=begun) for name, each in verdicts.items() if name in contents.intents
+    }
     verdicts |= {name: _of_all_topics(each, policy, request, context) for name, each in verdicts.items()}
     # As if the marks were due.
     dry = structs.replace(policy, mode=Mode.DRY_RUN)
@@ -91,7 +93,7 @@ def judge_requested(context: Context, request: DeletionRequest) -> Judged:
         since = _since(context, cluster, request.unused_for)
         uses = Uses(context, replace(trial, actions=trial.due), cluster, since)
         used = uses.read_on(context.deadline())
-        verdicts |= {name: replace(verdicts[name], refusal=refusal) for name, refusal in used.items()}
+        verdicts |= {name: structs.replace(verdicts[name], refusal=refusal) for name, refusal in used.items()}
     return Judged(policy, observation, verdicts, trial.refusal, since)
 
 
@@ -133,7 +135,7 @@ def _of_all_topics(verdict: Verdict, policy: Policy, request: DeletionRequest, c
         alone = structs.replace(policy, match=structs.replace(policy.match, topics=Patterns.of_names([topic])))
         refusal = judge(alone, verdict.group, verdict.evidence, now).refusal
         if refusal is not None:
-            return replace(verdict, refusal=Refusal(refusal.reason, f"{topic}: {refusal.message}"))
+            return structs.replace(verdict, refusal=Refusal(refusal.reason, f"{topic}: {refusal.message}"))
     return verdict
 
 

@@ -263,60 +263,59 @@ class _Scan(Facts):
         charge: called with the seconds of CPU time that a policy took; returns whether it is not left out.
         """
         context = self.context
-        open_groups = {policy.key: selected[policy.key] for policy in policies}
-        done: set[tuple[Need, str]] = set()
+        # Each with the number of checks that it has passed.
+        open_groups = {policy.key: [(group, 0) for group in selected[policy.key]] for policy in policies}
+        done = defaultdict[Need, set[str]](set)
         while True:
             # By need and key of a policy.
             wanted: dict[Need, dict[str, list[Group]]] = {}
             for policy in policies:
-                judged, left = verdicts[policy.key], list[Group]()
-                for group in TURNS.each(context.connection.namespace, open_groups[policy.key], partial(charge, policy)):
-                    verdict = checks.judge(
-                        policy, group, evidence_of(context, policy, group, self), context.clock.now()
-                    )
+                judged, left = verdicts[policy.key], list[tuple[Group, int]]()
+                evidence, groups = evidence_of(context, policy, self), open_groups[policy.key]
+                for group, passed in TURNS.each(context.connection.namespace, groups, partial(charge, policy)):
+                    verdict = checks.judge(policy, group, evidence(group), context.clock.now(), passed)
                     need = verdict.need
-                    if need is None or (need, group.id) in done:
+                    if need is None or group.id in done[need]:
                         judged.add(verdict)
                     else:
                         wanted.setdefault(need, {}).setdefault(policy.key, []).append(group)
-                        left.append(group)
+                        left.append((group, verdict.passed))
                 open_groups[policy.key] = left
             if not wanted:
                 return
             # Read last, so that each end is requested once, and no offset is newer than the end it is compared with.
             if len(wanted) > 1:
                 wanted.pop(Need.BOUNDS, None)
-            for need, groups in wanted.items():
-                reading.read(need, policies, groups)
+            for need, wanting in wanted.items():
+                reading.read(need, policies, wanting)
             policies = self.left(policies)
+            if Need.ACTIVITY in wanted:
+                # It may show other policies, too, the program that used a group.
+                open_groups = {key: [(group, 0) for group, _ in groups] for key, groups in open_groups.items()}
             if Need.OFFSETS in wanted:
                 self.note_unchanged(policies, selected)
-            done |= {
-                (need, group.id)
-                for need, groups in wanted.items()
-                for policy in policies
-                for group in groups.get(policy.key, ())
-            }
+            for need, wanting in wanted.items():
+                done[need].update(group.id for policy in policies for group in wanting.get(policy.key, ()))
 
     def read(self, need: Need, groups: Mapping[str, Group], deadline: Deadline) -> None:
         """Read the evidence that verdicts on these groups need."""
         client = self.context.client
         types = {name: group.type for name, group in groups.items()}
         coordinators = {name: group.coordinator for name, group in groups.items()}
-        offsets = {name: known_offsets_or_empty(self.offsets.get(name)) for name in groups}
+        offsets = ((name, known_offsets_or_empty(self.offsets.get(name))) for name in groups)
         match need:
             case Need.ACTIVITY:
                 self.read_activity(groups, deadline)
             case Need.OFFSETS:
                 self.offsets.update(read_offsets(client, types, coordinators, deadline))
             case Need.MISSING_TOPICS:
-                topics = {name: {place.topic for place in places} for name, places in offsets.items()}
+                topics = {name: {place.topic for place in places} for name, places in offsets}
                 self.missing_topics.update(read_missing_topics(client, topics, deadline))
             case Need.BOUNDS:
                 # An offset of this slice may be newer than an end that an earlier one read.
                 committed = [
                     [place for place, commit in places.items() if not _within(self.bounds.get(place), commit.offset)]
-                    for places in offsets.values()
+                    for _, places in offsets
                 ]
                 self.bounds.update(read_bounds(client, committed, deadline))
             case Need.RECORDS:

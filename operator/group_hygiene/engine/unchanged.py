@@ -179,10 +179,10 @@ def unchanged(
     """How long the policy counts the group as unchanged, after this scan; None if no scan found it Empty."""
     if seen is None or watch is None or clock is None:
         return None
-    begins = [(seen.watched, seen.since), (watch.watched, watch.since)]
-    most = max_gap(policy) + _TICK
-    begins += [(gap.end_watched, gap.end) for gap in seen.gaps if gap.seconds > most]
-    began, since = max(begins)
+    began, since = max((seen.watched, seen.since), (watch.watched, watch.since))
+    for gap in seen.gaps:
+        if gap.seconds > max_gap(policy) + _TICK:
+            began, since = max((began, since), (gap.end_watched, gap.end))
     missed = None if history is None or history.missed is None else timedelta(seconds=history.missed)
     return Unchanged(since, timedelta(seconds=max(0.0, clock.seconds - began)), missed)
 

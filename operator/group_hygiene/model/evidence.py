@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
+import msgspec
+
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import KeepRequest, OutcomeType, UsedBy
 from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition
@@ -93,8 +95,7 @@ def offsets_retention(minutes: int | None) -> timedelta | None:
     return NEVER if minutes < 0 or minutes >= NEVER / timedelta(minutes=1) else timedelta(minutes=minutes)
 
 
-@dataclass(frozen=True, slots=True)
-class Unchanged:
+class Unchanged(msgspec.Struct, frozen=True, gc=False):
     """How long the operator saw a group Empty with the same committed offsets, at every scan: see `engine.unchanged`.
 
     since: for messages. observed: for decisions; never longer than the time that has really passed.
@@ -312,8 +313,7 @@ class Deletion(NamedTuple):
     is_partial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, gc=False):
     """The evidence about one group when it is judged. None = not read (yet); a Fault or Refusal = not readable."""
 
     protections: Protections
@@ -345,7 +345,7 @@ class Evidence:
     # The topics that its members read.
     subscribed: frozenset[str] | Fault | None = None
     # Topic -> the last deletion of its offsets by this operator, if the ledger still has it.
-    offsets_deleted: Mapping[str, Deletion] = field(default_factory=dict)
+    offsets_deleted: Mapping[str, Deletion] = msgspec.field(default_factory=dict)
     # Of the connection's `owners`, "" = none. No check depends on it.
     owner: str = ""
 
@@ -386,11 +386,11 @@ class Need(Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """A policy's verdict on a group that its `match` selects. refusal: why it does not match; None = it matches.
 
-    topics: for DeleteOffsets, those whose offsets are to be deleted. need: the missing evidence.
+    topics: for DeleteOffsets, those whose offsets are to be deleted. need: the missing evidence. passed: the number of
+    checks before the one that needs it.
     """
 
     group: Group
@@ -398,6 +398,7 @@ class Verdict:
     refusal: Refusal | None
     topics: frozenset[str] = frozenset()
     need: Need | None = None
+    passed: int = 0
 
     @property
     def matches(self) -> bool:

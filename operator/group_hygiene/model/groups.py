@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
+
 from group_hygiene.model import reasons
 from group_hygiene.model.reasons import Refusal
 
@@ -107,8 +109,7 @@ class Fault:
         return Fault(self.code, f"{place}: {self.message}", self.retriable)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True, gc=False):
     """One listed group. `protocol_type` is empty for a *simple* group: no consumer ever joined (assign+commit)."""
 
     id: str
@@ -179,9 +180,9 @@ def is_internal(topic: str, application: str) -> bool:
 
 def fingerprint(group: Group, offsets: Offsets) -> bytes:
     """16 bytes that change with the group's type, protocol type and any committed offset."""
-    rows = sorted([(*place, *offset) for place, offset in offsets.items()])
-    text = repr((group.type.value, group.protocol_type, rows))
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    rows = sorted([place + offset for place, offset in offsets.items()])
+    text = msgspec.json.encode((group.type.value, group.protocol_type, rows))
+    return hashlib.blake2b(text, digest_size=16).digest()
 
 
 # Recognizes programs by the members of their groups. Pure.

@@ -13,6 +13,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from group_hygiene.engine.plan import Plan
 from group_hygiene.errors import HygieneError
 from group_hygiene.model import reasons
@@ -256,8 +258,9 @@ def redact_run(
 
     def verdict(of: Verdict) -> Verdict:
         # The connection's owners are its namespace's own.
-        evidence = replace(of.evidence, owner="")
-        return replace(of, evidence=evidence, refusal=None if of.refusal is None else redact(of.refusal, connection))
+        evidence = structs.replace(of.evidence, owner="")
+        refusal = None if of.refusal is None else redact(of.refusal, connection)
+        return structs.replace(of, evidence=evidence, refusal=refusal)
 
     shown = replace(
         plan,

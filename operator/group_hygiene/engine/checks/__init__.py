@@ -26,14 +26,19 @@ Answer = Refusal | Need | None
 Check = Callable[[Policy, Group, Evidence, datetime], Answer]
 
 
-def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Verdict:
-    """The verdict on a group that `policy.match` selects: the first answer of the chain, or a match."""
-    for check in chain(policy):
+def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime, passed: int = 0) -> Verdict:
+    """The verdict on a group that `policy.match` selects: the first answer of the chain, or a match.
+
+    passed: `Verdict.passed` of an earlier verdict in the same scan. Only if no activity was read since then, which is
+    evidence for checks that don't need it. Checks that passed depend on no other evidence that is read later.
+    """
+    checks = chain(policy)
+    for check in checks[passed:]:
         answer = check(policy, group, evidence, now)
         if answer is None:
             continue
         if isinstance(answer, Need):
-            return Verdict(group, evidence, answer.refusal, need=answer)
+            return Verdict(group, evidence, answer.refusal, need=answer, passed=checks.index(check))
         return Verdict(group, evidence, answer)
     topics = offsets.unread_topics(policy, evidence, now) if policy.action is Action.DELETE_OFFSETS else None
     return Verdict(group, evidence, None, topics if isinstance(topics, frozenset) else frozenset())

@@ -10,8 +10,10 @@ The checks come last: the bounds of partitions are read only for groups that pas
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import structs
 
 from group_hygiene.engine.checks.used import commits_outside
 from group_hygiene.model import reasons
@@ -61,9 +63,11 @@ def lag_summary(offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]) ->
         if isinstance(known, Fault):
             first = first or (None if known.code == NO_SUCH_TOPIC else known)
             continue
-        waiting += unread(known, commit.offset)
+        start, end = known
         # A fetch from the end itself is in range.
-        outside += not known.start <= commit.offset <= known.end
+        if commit.offset != end or start > end:
+            waiting += unread(known, commit.offset)
+            outside += not start <= commit.offset <= end
     return LagSummary(waiting, outside, first)
 
 
@@ -162,7 +166,7 @@ def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     offsets = evidence.offsets
     if isinstance(offsets, Mapping) and group.id in (evidence.protections.streams or ()):
         from_outside = {place: each for place, each in offsets.items() if not is_internal(place.topic, group.id)}
-        evidence = replace(evidence, offsets=from_outside or offsets)
+        evidence = structs.replace(evidence, offsets=from_outside or offsets)
     return _fewer_unread(evidence, 1) or _nothing_to_read(policy, evidence)
 
 
