@@ -5,12 +5,12 @@ And of each check: a row of a table that it decides, and the sort of its reasons
 
 import ast
 import inspect
-from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.engine import plan
 from group_hygiene.engine.checks import CHECKS, Check, chain, judge, lag, needed, offsets, used
@@ -90,13 +90,13 @@ def test_nothing_else_is_declared() -> None:
 def test_a_condition_is_asked(case: Case) -> None:
     """Alone in a policy, it reads what it declares and nothing else, and a group that does not meet it stays."""
     policy = parse_policy(policy_object("Alert", case.when))
-    known = replace(Evidence(Protections()), retention=case.known.retention, unchanged=case.known.unchanged)
+    known = structs.replace(Evidence(Protections()), retention=case.known.retention, unchanged=case.known.unchanged)
     read: list[Need] = []
     while (verdict := judge(policy, case.of, known, NOW)).need is not None:
         assert verdict.need not in read, "a check asks again for what was read"
         read.append(verdict.need)
         answer = verdict.need.name.lower()
-        known = replace(known, **{answer: getattr(case.known, answer)})
+        known = structs.replace(known, **{answer: getattr(case.known, answer)})
     assert verdict.refusal is not None, "no check in engine/checks asks it: the group matches"
     assert verdict.refusal.reason == case.reason
     assert case.reason in reasons.UNMET, f"add {case.reason} to UNMET in model/reasons.py"
