@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
@@ -20,11 +21,13 @@ from group_hygiene.engine.context import Observation
 from group_hygiene.engine.executor import Executor
 from group_hygiene.engine.plan import Plan
 from group_hygiene.engine.recovery import LedgerNeed
+from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Mark, OutcomeType, Removal
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.group_keep import DueReason, GroupKeep, KeptGroup
+from group_hygiene.model.groups import CommittedOffset, Fault, Partition
 from group_hygiene.model.naming import message_shown
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.client_settings import Settings
@@ -235,8 +238,45 @@ def test_a_deleted_group_that_exists_again_is_not_kept(
     assert kept(scene, replace(keep, until=now + DAY)) == {group: reasons.ALREADY_DELETED}
     assert kept(scene, replace(keep, uid="another")) == {group: ""}
     restored = replace_entry(deleted, id="id-2", what=OutcomeType.RESTORED, at=now + timedelta(seconds=2))
-    assert executor.record([restored]) is None
+    assert executor.record([replace_entry(restored, reason=reasons.PARTLY_RESTORED)]) is None
+    assert kept(scene, keep) == {group: reasons.ALREADY_DELETED}
+    assert executor.record([replace_entry(restored, reason=reasons.RESTORED)]) is None
     assert kept(scene, keep) == {group: ""}
+
+
+@pytest.mark.parametrize(
+    ("shown", "left", "reason"),
+    [
+        pytest.param("yes", None, "", id="exists"),
+        pytest.param("no", None, reasons.ALREADY_DELETED, id="does-not-exist"),
+        pytest.param("not-yet", {Partition("t", 0): CommittedOffset(1)}, "", id="has-offsets"),
+        pytest.param("not-yet", Fault("TIMEOUT", ""), reasons.ALREADY_DELETED, id="unreadable-offsets"),
+        pytest.param("unknown", None, reasons.ALREADY_DELETED, id="unreadable"),
+    ],
+)
+def test_a_group_was_deleted_before_it_is_kept(
+    scene: Scene, make: Maker, monkeypatch: pytest.MonkeyPatch, shown: str, left: Any, reason: str
+) -> None:
+    """Whether it exists again is known when the request is written; one answer afterwards changes nothing."""
+    topic, group = make.topic(records=2), make.name()
+    keep = GroupKeep("team-a", "k", "uid", (group,), "needed", None)
+    assert Executor(scene.context, Guard()).record([outcome(group)]) is None
+    if shown != "no":
+        make.abandoned(group, topic, commit=at(topic, 1))
+    with monkeypatch.context() as patch:
+        # Of the brokers' answers when the request is written, not of those to the status.
+        if shown in ("not-yet", "unknown"):
+            answer = None if shown == "not-yet" else Fault("TIMEOUT", "")
+            patch.setattr(kafka_groups, "find_groups", lambda _, names, __: dict.fromkeys(names, answer))
+        if left is not None:
+            patch.setattr(marks, "committed_offsets", lambda *_, **__: {group: left})
+        kept(scene, keep)
+    make.abandoned(group, topic, commit=at(topic, 1))
+    assert kept(scene, keep) == {group: reason}
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka_groups, "find_groups", lambda _, names, __: dict.fromkeys(names))
+        assert kept(scene, keep) == {group: reason or reasons.GROUP_UNKNOWN}
+    assert kept(scene, keep) == {group: reason}
 
 
 def test_an_object_that_an_edit_ended_protects_nothing(scene: Scene, client: Client, make: Maker) -> None:

@@ -92,6 +92,10 @@ def ended(hours: float, what: OutcomeType = OutcomeType.DELETED, **changes: Any)
     return structs.replace(made, **changes)
 
 
+def restored(hours: float, reason: str = reasons.RESTORED) -> HistoryEntry:
+    return ended(hours, OutcomeType.RESTORED, reason=reason)
+
+
 @pytest.mark.parametrize(
     ("log", "after", "hours"),
     [
@@ -102,10 +106,12 @@ def ended(hours: float, what: OutcomeType = OutcomeType.DELETED, **changes: Any)
         pytest.param([ended(1, OutcomeType.OFFSETS_DELETED, topics=("t",))], None, 1, id="offsets"),
         pytest.param([ended(1, OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED)], None, 1, id="in-part"),
         pytest.param([ended(1, OutcomeType.NOT_DELETED)], None, None, id="not-deleted"),
-        pytest.param([ended(1), ended(2, OutcomeType.RESTORED)], None, None, id="restored"),
-        pytest.param([ended(2, OutcomeType.RESTORED), ended(1)], None, None, id="restored-and-settled-later"),
-        pytest.param([ended(1), ended(2, OutcomeType.RESTORED), ended(3)], None, 3, id="deleted-again"),
-        pytest.param([ended(2), ended(1, OutcomeType.RESTORED)], None, 2, id="an-earlier-one-was-restored"),
+        pytest.param([ended(1), restored(2)], None, None, id="restored"),
+        pytest.param([restored(2), ended(1)], None, None, id="restored-and-settled-later"),
+        pytest.param([ended(1), restored(2), ended(3)], None, 3, id="deleted-again"),
+        pytest.param([ended(2), restored(1)], None, 2, id="an-earlier-one-was-restored"),
+        pytest.param([ended(1), restored(2, reasons.PARTLY_RESTORED)], None, 1, id="restored-in-part"),
+        pytest.param([ended(1), restored(2, reasons.DENIED)], None, 1, id="a-restore-that-waits"),
     ],
 )
 def test_a_deletion_concerns_a_request_until_a_restore(

@@ -13,13 +13,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from msgspec import structs
-
 from group_hygiene.engine.context import Context
 from group_hygiene.engine.executor import Executor, Moment
 from group_hygiene.engine.plan import Plan
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import REQUESTED, Change, HistoryEntry, KeepRequest, Mark, OutcomeType, Removal, UsedBy
@@ -45,6 +44,7 @@ _COMMAND = timedelta(hours=1)
 _AHEAD, _RENEWED_AT = timedelta(days=7), timedelta(days=6)
 # Requests of the GroupKeeps of one namespace in one ledger, whose entries stay in memory.
 REQUESTS_MAX = 1_000
+_LOST = "it or some of its offsets were deleted"
 # Of a GroupRestore in a message, which has at most 1,000 bytes.
 _OBJECT_MAX = 600
 
@@ -152,7 +152,8 @@ def keep_groups(
             reasons.KEEP_ENDED, f"until is over: {timestamp(keep.until)}"
         )
     granted = [name for name in keep.groups if keep.granted(name)]
-    requests = _due_requests(contents, keep, granted, now, at_most_ahead)
+    deadline = context.deadline()
+    requests = _due_requests(context, keep, granted, at_most_ahead, deadline)
     new = [name for name in requests if keep.source not in contents.object_keeps.get(name, {})]
     sources = [source for by_source in contents.object_keeps.values() for source in by_source]
     of_namespace = sum(source.startswith(f"{keep.namespace}/") for source in sources)
@@ -164,21 +165,17 @@ def keep_groups(
         if exceeded is not None:
             return exceeded
     if requests:
-        deadline = context.deadline()
         problem = executor.refusal(deadline, Moment.REQUEST) or executor.record(list(requests.values()), deadline)
         problem = problem or context.journal.skew(context.clock.now())
     else:
         # The rounds in between have not read what commands wrote.
-        problem = context.journal.read_on(context.deadline()) if context.journal.exists else context.journal.problem
+        problem = context.journal.read_on(deadline) if context.journal.exists else context.journal.problem
     if problem is not None:
         return problem
     contents = context.journal.contents
     # After the requests were read back: from now on no deletion begins.
     asked = [name for name in granted if name not in too_many]
     found = kafka_groups.find_groups(context.client, asked, Deadline(context.connection.timeout.total_seconds()))
-    problem = _note_deletions(executor, keep, [name for name in asked if found[name] is None])
-    if problem is not None:
-        return problem
     over = f"the GroupKeeps of a namespace may keep {REQUESTS_MAX} groups of a connection"
     refused = {name: KeptGroup(name, False, reasons.TOO_MANY_KEEPS, over) for name in too_many}
     for name in set(keep.groups).difference(granted):
@@ -208,27 +205,43 @@ def keep_groups(
 
 
 def _due_requests(
-    contents: Contents, keep: GroupKeep, groups: Iterable[str], now: datetime, at_most_ahead: bool
+    context: Context, keep: GroupKeep, groups: Iterable[str], at_most_ahead: bool, deadline: Deadline
 ) -> dict[str, KeepRequest]:
     """The requests for these groups that the ledger lacks, or that end soon there."""
+    contents, now = context.journal.contents, context.clock.now()
+    known = {name: contents.object_keeps.get(name, {}).get(keep.source) for name in groups}
+    deletions = {name: contents.last_deletion(name) for name, request in known.items() if request is None}
+    # Brokers that don't answer leave time for the request.
+    there = _exist(context, [name for name, at in deletions.items() if at is not None], Deadline(deadline.left / 3))
     requests = {}
-    for name in groups:
-        known = contents.object_keeps.get(name, {}).get(keep.source)
-        until = _until(keep, known, now, at_most_ahead)
-        # Later deletions concern the request, also one that had begun before.
-        after = contents.last_deletion(name) if known is None else known.after
+    for name, earlier in known.items():
         request = KeepRequest(
             group=name,
-            until=until,
+            until=_until(keep, earlier, now, at_most_ahead),
             why=keep.reason,
             by=f"GroupKeep {keep.namespace}/{keep.name}",
-            at=now if known is None else known.at,
+            at=now if earlier is None else earlier.at,
             source=keep.source,
-            after=after,
+            # Later deletions concern the request, also one that had begun before.
+            after=earlier.after if earlier is not None else deletions[name] if name in there else None,
         )
-        if request != known:
+        if request != earlier:
             requests[name] = request
     return requests
+
+
+def _exist(context: Context, deleted: Collection[str], deadline: Deadline) -> Collection[str]:
+    """Which of these groups certainly exist again, and have no deletion that may yet be carried out."""
+    contents = context.journal.contents
+    asked = [name for name in deleted if name not in contents.intents and name not in contents.unresolved]
+    if not asked:
+        return ()
+    found = kafka_groups.find_groups(context.client, asked, deadline)
+    # For a moment, a new coordinator does not show a group whose last records it has not committed: here it says so.
+    absent = dict.fromkeys(name for name, answer in found.items() if answer is None)
+    left = committed_offsets(context.client, absent, deadline, require_stable=True) if absent else {}
+    shown = {name for name, answer in found.items() if isinstance(answer, Description)}
+    return shown | {name for name, offsets in left.items() if offsets and not isinstance(offsets, Fault)}
 
 
 def _end_requests(executor: Executor, keep: GroupKeep, now: datetime) -> Refusal | None:
@@ -247,17 +260,6 @@ def _end_requests(executor: Executor, keep: GroupKeep, now: datetime) -> Refusal
         time = executor.broker_time(deadline)
         problem = time if isinstance(time, Refusal) else journal.skew(now)
     return problem or executor.record(ended, deadline)
-
-
-def _note_deletions(executor: Executor, keep: GroupKeep, absent: Collection[str]) -> Refusal | None:
-    """Note in the requests of groups that were deleted before, and do not exist, that this deletion concerns them.
-
-    Else it would be `Kept` as soon as it is created again, without its offsets.
-    """
-    of_groups = executor.context.journal.contents.object_keeps
-    requests = [of_groups[name][keep.source] for name in absent if keep.source in of_groups.get(name, {})]
-    changed: list[Change] = [structs.replace(each, after=None) for each in requests if each.after is not None]
-    return executor.record(changed) if changed else None
 
 
 def withdraw(context: Context, wanted: Mapping[str, Collection[str] | None], knows: Callable[[str], bool]) -> None:
@@ -368,17 +370,18 @@ def _protected(
     if name in contents.unresolved:
         text = "an earlier deletion was interrupted, and brokers may yet delete it; it is asked for again soon"
         return result(False, reasons.BEING_DELETED, text)
-    deleted = contents.deletions.get(name)
-    if found is None and deleted is not None:
+    lost, deleted = contents.lost(request), contents.deletions.get(name)
+    if found is None and lost is not None and deleted is not None:
         when = f"was deleted at {timestamp(deleted.at)}, with a backup until {timestamp(deleted.until)}"
         return result(False, reasons.ALREADY_DELETED, when, _how_to_restore(context, keep, name))
     if found is None and is_like_a_pattern(name):
         return result(False, reasons.GROUP_UNKNOWN, "there is no such group: a GroupKeep has exact ids, no patterns")
     if found is None:
         return result(True, reasons.GROUP_UNKNOWN, "there is no such group; the request protects it if it appears")
-    lost = contents.lost(request)
     if lost is not None:
-        text = f"it or some of its offsets were deleted at {timestamp(lost)}, and no restore brought them back"
+        of_part = any(each.at == lost for each in contents.unfinished.get(name, {}).values())
+        what = "a deletion that may have deleted some of its offsets was interrupted" if of_part else _LOST
+        text = f"{what} at {timestamp(lost)}, and no restore brought all of them back"
         return result(False, reasons.ALREADY_DELETED, text, _how_to_restore(context, keep, name))
     if isinstance(found, Fault):
         # Its message may have addresses of brokers.

@@ -210,7 +210,7 @@ class Contents:
     unfinished: group -> policy uid -> an interrupted deletion of offsets of topics, or with "" as the uid of the whole
     group, that did not delete everything; until a deletion succeeds. Some offsets of its backup may be gone.
     restored: id of a deletion whose own backup was restored -> when the restore's outcome expires. The deletion had
-    taken these offsets. restores: group -> its last restore that brought back offsets.
+    taken these offsets. restores: group -> its last restore that brought back all offsets of a backup.
     contested: groups with an open intent that replaced one of another process: two processes delete them at once.
     damaged: group -> why an entry about it can't be read. hidden: the first offset of a batch of records that can't be
     read -> why. unreadable: the number of unreadable records and batches.
@@ -254,7 +254,7 @@ class Contents:
         return max(times, default=None)
 
     def lost(self, request: KeepRequest) -> datetime | None:
-        """The last deletion that concerns the request, if no restore brought the offsets back; None = there is none."""
+        """The last deletion that concerns the request, if no restore brought all offsets back; None = there is none."""
         last, restore = self.last_deletion(request.group), self.restores.get(request.group, _NO_RESTORE)
         return last if last is not None and last > max(restore.at, request.after or _FIRST) else None
 
@@ -341,7 +341,9 @@ class Contents:
             case OutcomeType.RESTORED:
                 if outcome.backup:
                     self.restored[outcome.backup] = outcome.expires
-                self.restores[group] = max(Restore(outcome.at, outcome.expires), self.restores.get(group, _NO_RESTORE))
+                if outcome.reason == reasons.RESTORED:
+                    restore = Restore(outcome.at, outcome.expires)
+                    self.restores[group] = max(restore, self.restores.get(group, _NO_RESTORE))
             case OutcomeType.DELETED:
                 self.unresolved.pop(group, None)
                 self.unfinished.pop(group, None)
