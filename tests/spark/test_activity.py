@@ -164,6 +164,17 @@ HISTORIES = {
         | {"last_commit": moment(5), "last_commit_after": moment(80), "oldest_commit": moment(3), "state_after": None}
         | {"topics_after": {"orders": moment(70), "payments": moment(60)}},
     ),
+    "times-that-clients-set": History(
+        [
+            commit(1, 5, record_time=moment(100)),
+            commit(2, 6, 1, topic="payments", record_time=moment(62)),
+            commit(3, 7, 2, topic="gone", record_time=moment(70)),
+            commit(110, None, 2, topic="gone"),
+        ],
+        SIMPLE
+        | {"last_commit": moment(3), "last_commit_after": moment(100), "oldest_commit": moment(1)}
+        | {"topics_after": {"orders": moment(100)}},
+    ),
     "empty-by-a-clock-that-is-behind": History(
         [classic(1, 1) | {"written_after": moment(50)}, commit(2), classic(5, 0) | {"written_after": moment(70)}],
         CLASSIC | empty(5) | {"state_after": moment(70), "last_commit_after": None, "topics_after": {}},

@@ -428,7 +428,7 @@ def test_a_report(spark: SparkSession, tmp_path: Path) -> None:
     )
     assert (said.code, said.out, said.errors) == (0, "", [])
     page = file.read_text(encoding="utf-8")
-    note = "The history in the tables is 19h long: policies are suggested here once the pipeline has run for 14 days."
+    note = "The history in the tables is 19 h long: policies are suggested here once the pipeline has run for 14 days."
     assert note in page
     assert f"Note: {note}" in said.err
     (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)

@@ -82,7 +82,7 @@ KINDS = {
     "camel-case": Kind(["CamelOrdersV2Reader", "CamelOrdersV3Reader", "camel.OrdersTopicV2", "camel.OrdersTopicV3"]),
     "alone": Kind([f"alone-{uuids(1, 7)[0]}"]),
     "alone-with-what-must-be-escaped": Kind([r"lone*star\here"], [r"lone\*star\\here"]),
-    "alone-like-a-regular-expression": Kind(["!lone?|.+ ", "lone.+"], ["\\!lone\\?\\|\\.+*", "lone\\.+"]),
+    "alone-like-a-regular-expression": Kind(["!lone?|.+ ", "lone.+"], ["\\!lone\\?\\|\\.+ ", "lone\\.+"]),
     "escaped-beside-a-star": Kind([rf"esc*\{it}" for it in uuids(3, 8)], r"esc\*\\*"),
     "many-words": Kind([f"many-{it}-notebook" for it in words(25, 9)], "many-*-notebook"),
     "not-that-many-words": Kind([f"nineteen-{it}-notebook" for it in words(19, 10)]),

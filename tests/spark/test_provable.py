@@ -71,14 +71,16 @@ def commit_with_time(cluster: KafkaCluster, group: str, topic: str, offset: int,
     assert error == 0
 
 
-def test_a_commit_with_a_time_of_its_own_is_no_older_than_the_read_before_it(
+def test_a_commit_with_a_time_of_its_own_is_no_older_than_its_record(
     spark: SparkSession, old: KafkaCluster, warehouse: str
 ) -> None:
-    """A client that commits every hour and says that it was last week: idle since the read before, at the earliest."""
+    """A client that commits every hour and says that it was last week: idle since then at the earliest, from the first
+    read on. A later one bounds it, too."""
     client, make = connect(Settings((old.bootstrap_servers,))), Maker(old.bootstrap_servers)
     topic, long_ago = make.topic(records=5), datetime.now(UTC) - timedelta(days=7)
     group, other = make.name("hourly"), make.name("other")
     make.simple(make.name("first"), at(topic))
+    begun = datetime.now(UTC)
     commit_with_time(old, group, topic, 1, long_ago)
     commit_with_time(old, other, topic, 1, long_ago)
     run(spark, client, warehouse)
@@ -92,7 +94,11 @@ def test_a_commit_with_a_time_of_its_own_is_no_older_than_the_read_before_it(
     # Kafka's own clock for it is the time in the record.
     assert activity.oldest_commit is not None
     assert activity.oldest_commit < first - timedelta(days=6)
-    assert known(warehouse, other).idle_since == known(warehouse, other).last_commit
+    first_one = known(warehouse, other)
+    assert first_one.last_commit is not None
+    assert first_one.last_commit < first - timedelta(days=6)
+    assert first_one.idle_since is not None
+    assert begun - timedelta(seconds=1) <= first_one.idle_since <= first
     make.close()
     client.close()
 

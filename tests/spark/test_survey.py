@@ -524,6 +524,18 @@ def test_nothing_to_tell_of(spark: SparkSession, warehouse: str) -> None:
         survey(spark, warehouse, RETENTION)
 
 
+def test_a_group_is_idle_by_the_read_of_its_partition(spark: SparkSession, warehouse: str) -> None:
+    """Not by that of another one, which was read later: until then it may have been used again."""
+    ingest(
+        spark,
+        warehouse,
+        {"fresh": left(9, 8)},
+        {"unread": left(8, 7.5), "longer": left(9, 8)},
+        read_at={1: READ_AT - timedelta(hours=20)},
+    )
+    assert survey(spark, warehouse, RETENTION).idle == len(["fresh", "longer"])
+
+
 def test_nothing_stays_in_memory(spark: SparkSession, warehouse: str) -> None:
     """What it held for itself is let go, also where it fails."""
     ingest(spark, warehouse, {"a": left(9, 8)})

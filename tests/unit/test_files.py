@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from group_hygiene.spec.client_settings import Settings
 from group_hygiene.spec.fields import one_line
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key
 
-START = datetime(2030, 1, 31, 12, 0, 0, 123000, tzinfo=UTC)
+START, HOUR = datetime(2030, 1, 31, 12, 0, 0, 123000, tzinfo=UTC), timedelta(hours=1)
 Pair = tuple[bytes | None, bytes | None]
 COMMIT: Pair = (commit_key(), COMMIT_V3)
 BROKEN: Pair = (b"\x7f\xff", b"v")
@@ -46,7 +46,9 @@ def batch(first: int, *pairs: Pair) -> Records:
     return Records(offsets, times, np.zeros(len(pairs), np.bool_), keys, values, first + len(pairs))
 
 
-def sink(folder: Path, most: int = 1_000_000, hosts: bool = True) -> Sink:
+def sink(
+    folder: Path, most: int = 1_000_000, hosts: bool = True, read_before: Mapping[int, datetime] | None = None
+) -> Sink:
     round = Round(
         warehouse=str(folder),
         records={table.name: table for table in RECORDS},
@@ -54,7 +56,7 @@ def sink(folder: Path, most: int = 1_000_000, hosts: bool = True) -> Sink:
         version=-1,
         log=Run("c", 2, 5, START, START.date()),
         batch=7,
-        written_after={4: START},
+        written_after={4: START} if read_before is None else read_before,
         moved=False,
         gone_before=None,
         hosts=hosts,
@@ -110,6 +112,26 @@ def test_each_record_is_a_row_of_its_table(tmp_path: Path, partition: int) -> No
     assert counts == [("commits", 2, 1), ("group_states", 1, 0), ("quarantine", 1, 0)]
     for part in added:
         assert (tmp_path / part.table / part.file.path).stat().st_size == part.file.size
+
+
+@pytest.mark.parametrize(
+    ("partition", "at", "unread"),
+    [
+        pytest.param(3, -HOUR, -HOUR, id="before-the-first-read"),
+        pytest.param(4, -3 * HOUR, -2 * HOUR, id="after-an-earlier-read"),
+        pytest.param(3, None, 0 * HOUR, id="without-a-time"),
+        pytest.param(4, None, 0 * HOUR, id="without-a-time-after-an-earlier-read"),
+        pytest.param(3, 9_000 * HOUR, 0 * HOUR, id="by-a-clock-that-is-ahead"),
+    ],
+)
+def test_until_when_a_record_that_cannot_be_decoded_hides_use(
+    tmp_path: Path, partition: int, at: timedelta | None, unread: timedelta
+) -> None:
+    """It may have been any group's last one: until it was written for certain, but not longer than until now."""
+    time = -1 if at is None else int((START + at).timestamp() * 1000)
+    added = sink(tmp_path, read_before={4: START - 2 * HOUR})
+    added.add_records(partition, batch(0, BROKEN)._replace(times=np.array([time])))
+    assert added.unread == {partition: START + unread}
 
 
 def test_a_file_has_so_many_rows_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

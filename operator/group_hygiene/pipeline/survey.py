@@ -119,12 +119,12 @@ def survey(
 def known(activity: DataFrame, covered: Progress, retention: timedelta) -> DataFrame:
     """These rows with `simple`, `idle_since` and `expires` (Activity's simple, idle_since and first_expiry).
 
-    Also with `covered`: whether their partition was read to its end; if not, both times are null (unknown).
+    Also with `covered`: whether their partition was read to its end; if not, both times are null (unknown). And with
+    `idle`: whether they were idle for a week when it was.
     """
-    read, since = set(covered.read_at), covered.complete_since
-    fields = pa.struct(
-        [("simple", pa.bool_()), ("covered", pa.bool_()), *((name, _TIME) for name in ("idle_since", "expires"))]
-    )
+    read, since = covered.read_at, covered.complete_since
+    flags, times = ("simple", "covered", "idle"), ("idle_since", "expires")
+    fields = pa.struct([*((name, pa.bool_()) for name in flags), *((name, _TIME) for name in times)])
 
     def found(partition: int, type_: str, protocol_type: str | None, *times: datetime | None) -> dict[str, Any]:
         last, oldest, empty, after, state_after = times
@@ -135,11 +135,12 @@ def known(activity: DataFrame, covered: Progress, retention: timedelta) -> DataF
             state_after=state_after,
         )
         if partition not in read:
-            return {"simple": each.simple, "covered": False}
-        expires = each.first_expiry(retention)
-        return {"simple": each.simple, "covered": True, "idle_since": each.idle_since, "expires": expires}
+            return {"simple": each.simple, "covered": False, "idle": False}
+        idle_since, expires = each.idle_since, each.first_expiry(retention)
+        idle = idle_since is not None and idle_since <= read[partition] - _WEEK
+        return {"simple": each.simple, "covered": True, "idle": idle, "idle_since": idle_since, "expires": expires}
 
-    @F.arrow_udf("struct<simple: boolean, covered: boolean, idle_since: timestamp, expires: timestamp>")  # type: ignore[attr-defined, untyped-decorator]
+    @F.arrow_udf("struct<simple: boolean, covered: boolean, idle: boolean, idle_since: timestamp, expires: timestamp>")  # type: ignore[attr-defined, untyped-decorator]
     def judged(*columns: pa.Array) -> pa.Array:
         return pa.array(starmap(found, zip(*(column.to_pylist() for column in columns), strict=True)), fields)
 
@@ -159,7 +160,6 @@ def _derived(read_at: datetime, retention: timedelta, since: datetime) -> dict[s
     columns = {
         "there": F.col("state") != "Gone",
         "unused": ((F.col("state") == "Empty") | F.col("simple")) & (F.col("state") != "Gone"),
-        "idle": F.col("idle_since") <= F.lit(read_at - _WEEK),
         "came": F.col("first_seen") > F.lit(since),
         "went": went,
         # Kafka itself removes offsets only after their retention.

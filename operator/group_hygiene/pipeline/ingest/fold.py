@@ -27,9 +27,13 @@ _MEMORY = "700MB"
 # Rows of a result that are in memory at once.
 _CHUNK = 20_000
 
+# A commit's own time may be a client's, of any clock (OffsetCommit 1). Then the record's time, which is a broker's, is
+# what it was written after. Within a minute, both are the coordinator's.
 _COMMITS = """
     "group", topic, "partition", log_partition, log_offset, record_time, committed_offset, leader_epoch, metadata,
-    aborted, written_after, commit_ms
+    aborted, commit_ms,
+    greatest(written_after, CASE WHEN record_time > to_time(commit_ms) + INTERVAL 1 MINUTE THEN record_time END)
+        AS written_after
 """
 _STATES = """
     "group", kind, split_part(kind, '-', 1) AS family, log_partition, log_offset, record_time, protocol_type, member_id,
@@ -134,7 +138,7 @@ _STEPS = (
     """
     CREATE OR REPLACE TEMP TABLE of_members AS SELECT "group", list_sort(list(member_id)) AS members FROM (
         SELECT "group", member_id, arg_max(gone, position) AS gone FROM (
-            SELECT "group", member_id, log_offset AS position, gone FROM states WHERE ends_with(kind, '-member')
+            SELECT "group", member_id, position, gone FROM last_states WHERE ends_with(kind, '-member')
             UNION ALL
             SELECT "group", unnest(members), -1, false FROM was
         )
@@ -288,7 +292,8 @@ _OLD_MOMENTS = """
 _MOMENTS_ROWS = f"""
     SELECT
         moments."group", moment, first_ms, used_ms, used_by, type, protocol_type, state,
-        epoch_ms(max(last_commit) OVER (PARTITION BY moments."group" ORDER BY moment)) AS last_ms,
+        epoch_ms(max(greatest(last_commit, last_commit_after)) OVER (PARTITION BY moments."group" ORDER BY moment))
+            AS last_ms,
         epoch_ms(oldest_commit) AS oldest_ms, epoch_ms(empty_since) AS empty_ms
     FROM moments LEFT JOIN ({_ROWS}) AS found ON found."group" = moment ORDER BY moment
 """  # noqa: S608

@@ -370,10 +370,10 @@ class Sink:
             self.keep(name, rows)
             return
         self._bytes += rows.nbytes
-        for partition, *times in zip(*(rows.column(name).to_pylist() for name in _WHEN), strict=True):
-            known = [time for time in (*times, self.unread.get(partition)) if time is not None]
-            if known:
-                self.unread[partition] = max(known)
+        now = self._round.log.now
+        for partition, at, after in zip(*(rows.column(name).to_pylist() for name in _WHEN), strict=True):
+            # Without a time, it may be the newest record. A clock that is ahead must not protect groups for ever.
+            self.unread[partition] = min(max(filter(None, (at or now, after, self.unread.get(partition)))), now)
 
     def keep(self, name: str, rows: pa.RecordBatch) -> None:
         """Keep rows of groups, which a table has already."""
