@@ -128,6 +128,13 @@ HISTORIES = {
         [member(1, "a"), epoch(1), commit(2), member(5, "a", gone=True), epoch(5.001), commit(9)],
         CONSUMER | empty(5.001) | {"last_commit": moment(9)},
     ),
+    "consumer-left-before-its-target-was-written": History(
+        [
+            *(member(1, "a"), epoch(1), member(5, "a", gone=True), epoch(5)),
+            state(6, "consumer-target-member", member_id="a"),
+        ],
+        CONSUMER | empty(5),
+    ),
     "consumer-left-long-ago": History([epoch(5), commit(2)], CONSUMER | empty(5)),
     "consumer-came-back": History(
         [member(1, "a"), epoch(1), member(5, "a", gone=True), epoch(5), member(9, "a"), epoch(9)],

@@ -122,6 +122,8 @@ def test_each_record_is_a_row_of_its_table(tmp_path: Path, partition: int) -> No
         pytest.param(3, None, 0 * HOUR, id="without-a-time"),
         pytest.param(4, None, 0 * HOUR, id="without-a-time-after-an-earlier-read"),
         pytest.param(3, 9_000 * HOUR, 0 * HOUR, id="by-a-clock-that-is-ahead"),
+        pytest.param(5, -HOUR, HOUR, id="by-a-clock-that-is-behind-that-of-the-earlier-read"),
+        pytest.param(5, None, HOUR, id="without-a-time-and-by-such-a-clock"),
     ],
 )
 def test_until_when_a_record_that_cannot_be_decoded_hides_use(
@@ -129,7 +131,7 @@ def test_until_when_a_record_that_cannot_be_decoded_hides_use(
 ) -> None:
     """It may have been any group's last one: until it was written for certain, but not longer than until now."""
     time = -1 if at is None else int((START + at).timestamp() * 1000)
-    added = sink(tmp_path, read_before={4: START - 2 * HOUR})
+    added = sink(tmp_path, read_before={4: START - 2 * HOUR, 5: START + HOUR})
     added.add_records(partition, batch(0, BROKEN)._replace(times=np.array([time])))
     assert added.unread == {partition: START + unread}
 

@@ -60,6 +60,8 @@ def last_stray(tmp_path: Path, partition: int, *rows: Mapping[str, Any]) -> date
         pytest.param([commit(), commit(record_time=at(40))], at(50), id="the-last-of-them"),
         pytest.param([commit(written_after=at(70))], at(70), id="clock-that-is-behind"),
         pytest.param([commit(record_time=NOW + timedelta(days=9))], NOW, id="clock-that-is-ahead"),
+        pytest.param([commit(record_time=None), commit()], NOW, id="without-a-time"),
+        pytest.param([commit(written_after=NOW + timedelta(hours=1))], NOW + timedelta(hours=1), id="clock-set-back"),
         pytest.param([state("classic", members=1)], at(50), id="member"),
         pytest.param([state("consumer-member", member_id="a")], at(50), id="member-of-the-newer-protocol"),
         pytest.param([state("share-member", member_id="a")], at(50), id="member-of-a-share-group"),

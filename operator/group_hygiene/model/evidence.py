@@ -144,8 +144,8 @@ class Activity:
     # When it committed for each topic for which it has offsets. Read only for groups with members whose oldest commit
     # is old enough to matter; None = not read.
     by_topic: Mapping[str, Commits] | None = None
-    # The log was read to its end then, without the last commit, or the record of its state: so these are newer,
-    # whatever their timestamps, which a client or a wrong clock may have set.
+    # The last commit, or the record of its state, is newer, whatever its timestamp, which a client or a wrong clock may
+    # have set: the log was read to its end then, without it, or its record has that time.
     last_commit_after: datetime | None = None
     state_after: datetime | None = None
     # For people; no decision depends on it. None = not known, or none.

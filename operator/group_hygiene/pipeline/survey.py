@@ -237,7 +237,7 @@ def _days(groups: DataFrame, read_at: datetime) -> list[DayCounts]:
     """By day, up to 90: existing groups, and idle ones, by the last use of each."""
     gone = F.when(~F.col("there"), F.coalesce("tombstoned_at", "first_seen", F.lit(read_at)))
     idle = F.coalesce("idle_since", F.when(~F.col("there"), F.col("last_commit"))) + F.lit(_WEEK)
-    idle = F.when(idle <= F.coalesce(gone, F.lit(read_at)), idle)
+    idle = F.when(F.when(F.col("there"), F.col("idle")).otherwise(idle <= gone), idle)
     start = F.lit(read_at - _CHART)
     changes = [
         (F.coalesce("first_seen", start), 1, 0),

@@ -89,9 +89,9 @@ QUARANTINE = Table(
 
 # One row per group. Times are those of the log's records; null = unknown. offsets: its last commit in each partition
 # for which it still has an offset. `*_after`: the latest `written_after` of its commits, of the record of its state,
-# and of the commits for each topic of `offsets`: these were written no earlier. last_clients: of the last record that
-# names clients, and its time. log_partition: each file has the groups of one partition, or of all: see
-# ingest.task.
+# and of the commits for each topic of `offsets`, or the time of a commit's record: these were written no earlier.
+# last_clients: of the last record that names clients, and its time. log_partition: each file has the groups of one
+# partition, or of all: see ingest.task.
 ACTIVITY = Table(
     "activity",
     _schema(

@@ -27,13 +27,16 @@ _MEMORY = "700MB"
 # Rows of a result that are in memory at once.
 _CHUNK = 20_000
 
-# A commit's own time may be a client's, of any clock (OffsetCommit 1). Then the record's time, which is a broker's, is
-# what it was written after. Within a minute, both are the coordinator's.
+# A commit's own time may be a client's, of any clock (OffsetCommit 1). Then it was written after the record's time,
+# which is a broker's, but not after now. Within a minute, both are the coordinator's.
 _COMMITS = """
     "group", topic, "partition", log_partition, log_offset, record_time, committed_offset, leader_epoch, metadata,
     aborted, commit_ms,
-    greatest(written_after, CASE WHEN record_time > to_time(commit_ms) + INTERVAL 1 MINUTE THEN record_time END)
-        AS written_after
+    greatest(
+        written_after,
+        CASE WHEN record_time > to_time(commit_ms) + INTERVAL 1 MINUTE
+            THEN least(record_time, (SELECT now FROM run)) END
+    ) AS written_after
 """
 _STATES = """
     "group", kind, split_part(kind, '-', 1) AS family, log_partition, log_offset, record_time, protocol_type, member_id,
@@ -229,9 +232,9 @@ _ROWS = """
     ), run
 """
 
-# A clock that is ahead must not protect groups for ever.
+# Without a time, it may be the newest record. A clock that is ahead must not protect groups for ever.
 _LAST_STRAY = f"""
-    SELECT least(max(greatest(record_time, written_after)), max(now)) FROM (
+    SELECT max(greatest(least(coalesce(record_time, now), now), written_after)) FROM (
         SELECT "group", log_partition, record_time, written_after FROM all_commits WHERE {COMMIT_IS_USE}
         UNION ALL
         SELECT "group", log_partition, record_time, written_after FROM all_states WHERE {_STATE_IS_CLIENTS}
@@ -404,7 +407,8 @@ class Moments:
 
         Returns `group` (a number), first_ms (of its first record; null = of `before`), used_ms and used_by (time and
         kind of the first record that shows use; null = none does), and of `activity` type, protocol_type, state,
-        last_ms, oldest_ms, empty_ms and offsets, all null if no record counts. Times are in milliseconds since 1970.
+        last_ms (see Activity.committed_last), oldest_ms, empty_ms and offsets, all null if no record counts. Times are
+        in milliseconds since 1970.
         """
         for name, table in {"records": records, "rows_of_before": _with_lists(before)}.items():
             numbers = pc.index_in(table["group"], value_set=groups)

@@ -373,7 +373,7 @@ class Sink:
         now = self._round.log.now
         for partition, at, after in zip(*(rows.column(name).to_pylist() for name in _WHEN), strict=True):
             # Without a time, it may be the newest record. A clock that is ahead must not protect groups for ever.
-            self.unread[partition] = min(max(filter(None, (at or now, after, self.unread.get(partition)))), now)
+            self.unread[partition] = max(filter(None, (min(at or now, now), after, self.unread.get(partition))))
 
     def keep(self, name: str, rows: pa.RecordBatch) -> None:
         """Keep rows of groups, which a table has already."""
