@@ -22,7 +22,7 @@ from group_hygiene.pipeline.ingest import reading
 from group_hygiene.pipeline.ingest.reading import Tables
 from group_hygiene.pipeline.jobs import Job, Retention, Work, maintain, repeat
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
-from tests.spark.histories import Bronze, Event, classic, client, commit, epoch, member, moment, state, wiped
+from tests.spark.histories import READ_AT, Bronze, Event, classic, client, commit, epoch, member, moment, state, wiped
 
 Rows = dict[str, dict[str, Any]]
 
@@ -181,6 +181,12 @@ HISTORIES = {
         SIMPLE
         | {"last_commit": moment(3), "last_commit_after": moment(100), "oldest_commit": moment(1)}
         | {"topics_after": {"orders": moment(100)}},
+    ),
+    "a-time-that-a-client-set-and-a-broker-that-is-ahead": History(
+        [commit(1, 5, record_time=READ_AT + timedelta(days=9))],
+        SIMPLE
+        | {"last_commit": moment(1), "last_commit_after": READ_AT, "oldest_commit": moment(1)}
+        | {"topics_after": {"orders": READ_AT}, "first_seen": READ_AT + timedelta(days=9)},
     ),
     "empty-by-a-clock-that-is-behind": History(
         [classic(1, 1) | {"written_after": moment(50)}, commit(2), classic(5, 0) | {"written_after": moment(70)}],

@@ -74,8 +74,9 @@ def commit_with_time(cluster: KafkaCluster, group: str, topic: str, offset: int,
 def test_a_commit_with_a_time_of_its_own_is_no_older_than_its_record(
     spark: SparkSession, old: KafkaCluster, warehouse: str
 ) -> None:
-    """A client that commits every hour and says that it was last week: idle since then at the earliest, from the first
-    read on. A later one bounds it, too."""
+    """A client commits every hour, with last week's time: it counts from its record's time, also at the first read of
+    the log. A later read bounds it, too.
+    """
     client, make = connect(Settings((old.bootstrap_servers,))), Maker(old.bootstrap_servers)
     topic, long_ago = make.topic(records=5), datetime.now(UTC) - timedelta(days=7)
     group, other = make.name("hourly"), make.name("other")

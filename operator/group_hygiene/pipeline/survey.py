@@ -123,8 +123,8 @@ def known(activity: DataFrame, covered: Progress, retention: timedelta) -> DataF
     `idle`: whether they were idle for a week when it was.
     """
     read, since = covered.read_at, covered.complete_since
-    flags, times = ("simple", "covered", "idle"), ("idle_since", "expires")
-    fields = pa.struct([*((name, pa.bool_()) for name in flags), *((name, _TIME) for name in times)])
+    flags = dict.fromkeys(("simple", "covered", "idle"), pa.bool_())
+    fields = pa.struct({**flags, "idle_since": _TIME, "expires": _TIME})
 
     def found(partition: int, type_: str, protocol_type: str | None, *times: datetime | None) -> dict[str, Any]:
         last, oldest, empty, after, state_after = times

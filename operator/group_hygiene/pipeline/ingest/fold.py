@@ -27,8 +27,8 @@ _MEMORY = "700MB"
 # Rows of a result that are in memory at once.
 _CHUNK = 20_000
 
-# A commit's own time may be a client's, of any clock (OffsetCommit 1). Then it was written after the record's time,
-# which is a broker's, but not after now. Within a minute, both are the coordinator's.
+# A commit's own time may come from a client's clock (OffsetCommit v1), its record's time comes from the broker's. If
+# its record is over a minute newer, a commit counts from then, but never from a time in the future.
 _COMMITS = """
     "group", topic, "partition", log_partition, log_offset, record_time, committed_offset, leader_epoch, metadata,
     aborted, commit_ms,
