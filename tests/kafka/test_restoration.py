@@ -99,6 +99,20 @@ def test_an_object_that_is_created_again_restores_nothing(client: Client, ledger
     assert restored(client, ledger, group, id="p.2", origin="p.").reason == reasons.RESTORED
 
 
+@pytest.mark.parametrize(("valid", "proofs"), [(10.0, 1), (0.0, 2)], ids=["within-seconds", "a-long-command"])
+def test_what_many_restores_rely_on_is_proved_again(
+    client: Client, ledger: Ledger, make: Maker, monkeypatch: pytest.MonkeyPatch, valid: float, proofs: int
+) -> None:
+    """A command that restores for minutes relies on clocks and brokers as they are now, not as they were at first."""
+    topic, groups, asked = make.topic(records=2), [make.name() for _ in range(2)], list[bool]()
+    ledger.write([saved(client, group, {Partition(topic, 0): CommittedOffset(1)}) for group in groups])
+    monkeypatch.setattr(restoration, "find_growth", lambda *_, **__: asked.append(True))
+    monkeypatch.setattr(restoration, "_PROVED_S", valid)
+    results = restore(restorer(client, ledger, Clock(), Guard()), RestoreRequest(id="r", groups=tuple(groups)))
+    assert [each.kind for each in results] == [ResultKind.RESTORED] * 2
+    assert len(asked) == proofs
+
+
 def test_an_object_is_remembered_as_long_as_git_creates_it_again(client: Client, ledger: Ledger, make: Maker) -> None:
     """Longer than its backup, and longer again each time: the outcome of a backup that expires soon would be gone."""
     topic, group, days = make.topic(records=2), make.name(), timedelta(days=30)

@@ -32,7 +32,16 @@ from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.ledger.records import record
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Backup, HistoryEntry, Intent, KeepRequest, OutcomeType, SavedOffset, in_parts
+from group_hygiene.model.entries import (
+    Backup,
+    HistoryEntry,
+    Intent,
+    KeepRequest,
+    OutcomeType,
+    Removal,
+    SavedOffset,
+    in_parts,
+)
 from group_hygiene.model.evidence import Outcome as GroupOutcome
 from group_hygiene.model.reasons import Refusal
 from tests.backups import backup as backup_of
@@ -493,3 +502,32 @@ def test_one_unreadable_backup_does_not_hold_up_the_others(scene: Scene, make: M
     outcomes = {each.group: each for each in scene.apply(plan, observation)}
     assert {name for name, each in outcomes.items() if each.kind is OutcomeType.DELETED} == groups - {held}
     assert outcomes[held].reason == reasons.INTERRUPTED
+
+
+def test_a_deletion_that_another_process_ends_during_a_run_is_continued_by_the_next(
+    scene: Scene, make: Maker, topic: str
+) -> None:
+    """The run began when that one was still open, so what it would save lacks the offsets that are gone already."""
+    groups = {make.abandoned(make.name("old"), topic, commit=at(topic, 3)) for _ in range(2)}
+    observation, plan = scene.plan(policy(f"{make.tag}old*"))
+    assert set(plan.actions) == groups
+    first, later = plan.actions
+    other, intent = another_process(scene), scene.intent(later, TIDY, writer=COMMAND_WRITER)
+    rows = {topic: [SavedOffset(0, 3, -1, "", None), SavedOffset(1, 3, -1, "", None)]}
+    ids = {topic: str(topic_ids(scene.client, [topic], Deadline(60))[topic])}
+    older = backup_of(later, rows, id=intent.id, at=intent.at, expires=intent.at + timedelta(days=9), topic_ids=ids)
+    other.write([older, intent])
+    ended = outcome(intent, OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED)
+    guard = Guard(at_lease=lambda: other.write([ended, Removal(intent.key)]), nth=1)
+    scene.memory.batch = 1
+    outcomes = {each.group: each for each in scene.apply(plan, observation, guard)}
+    assert outcomes[first].kind is OutcomeType.DELETED
+    assert (outcomes[later].reason, later in make.groups()) == (reasons.CHANGED, True)
+    assert "has just ended" in outcomes[later].message
+
+    scene.memory.batch = 1
+    observation, plan = scene.plan(policy(later))
+    (done,) = scene.apply(plan, observation)
+    assert done.kind is OutcomeType.DELETED, done.message
+    entries = another_process(scene).entries(lambda key: key[0] == "backup" and key[1] == later, Deadline(60))
+    assert [len(each.offsets[topic]) for each in entries if isinstance(each, Backup)] == [2, 2]

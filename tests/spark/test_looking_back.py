@@ -274,6 +274,35 @@ def test_the_connection_protects(ask: Asked, tmp_path: Path) -> None:
         assert found["lastStep"].get("Protected", 0) == 1 - regret
 
 
+@pytest.mark.parametrize(
+    ("namespace", "spec", "says"),
+    [
+        pytest.param("kafka", {"limits": {"minIdleFor": "20h"}}, "when.idleFor is 20h", id="floor"),
+        pytest.param(
+            "team",
+            {
+                "access": [{"namespaces": {"names": ["team"]}, "groups": ["none-*"], "actions": ["Delete"]}],
+                "limits": {"minIdleFor": "1h", "minGracePeriod": "1h"},
+            },
+            "",
+            id="granted-other-groups",
+        ),
+        pytest.param("team", {}, "CrossNamespaceRefused", id="not-granted"),
+    ],
+)
+def test_a_policy_is_tried_as_it_would_run(
+    ask: Asked, tmp_path: Path, namespace: str, spec: dict[str, Any], says: str
+) -> None:
+    """What the KafkaConnection of the files takes from it would not be deleted either."""
+    tried = policy(connectionRef={"name": "main", "namespace": "kafka"})
+    tried["metadata"]["namespace"] = namespace
+    said = ask("-f", file_of(tmp_path, tried, policy("own"), connection(**spec)), "--step", "1h", "-o", "json")
+    found = {each["name"]: each for each in json.loads(said.out)["policies"]}
+    assert says in said.err
+    assert ("idle" in found) is (says != "CrossNamespaceRefused")
+    assert namespace == "kafka" or found.get("idle", {"deleted": 0})["deleted"] == 0
+
+
 PROTECTS = {"bootstrapServers": ["kafka:9092"], "protect": ["week*"]}
 
 

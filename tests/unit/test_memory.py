@@ -7,10 +7,12 @@ import sys
 import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from group_hygiene.process.memory import FREE_BYTES, Intake, MemoryTurns, TooMuch
+from group_hygiene.process import memory
+from group_hygiene.process.memory import FREE_BYTES, Intake, MemoryTurn, MemoryTurns, TooMuch
 
 # For a machine that is busy; nothing here takes that long.
 _SECONDS = 60
@@ -73,6 +75,34 @@ def test_the_owner_that_was_served_longest_ago_is_next() -> None:
         for each in served:
             each.result(_SECONDS)
     assert order == ["team-b", "team-a"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "order"),
+    [
+        pytest.param(5, ["short", "long-a", "long-b"], id="short-turns-come-first"),
+        pytest.param(500, ["long-a", "long-b", "short"], id="nobody-waits-for-ever"),
+    ],
+)
+@pytest.mark.parametrize("ends", ["itself", "others"])
+def test_who_takes_long_comes_after_those_who_do_not(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, order: list[str], ends: str
+) -> None:
+    """A short turn waits for one long turn, not for each that began to wait before it."""
+    now = 0.0
+    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now))
+    turns = MemoryTurns(seconds=20)
+    for owner, lasts in (("long-a", 21.0), ("long-b", 21.0), ("nobody", seconds), ("short", 1.0)):
+        turn = turns.take(owner, _SECONDS)
+        now += lasts
+        if ends == "itself" or "long" not in owner:
+            turns.give_back(turn)
+    asking = [MemoryTurn(owner) for owner in sorted(order)]
+    for name in order:
+        turns._waiting = asking
+        (turn,) = filter(turns._is_next, asking)
+        assert turn.owner == name
+        asking = [each for each in asking if each is not turn]
 
 
 def test_one_owner_leaves_room_for_others() -> None:

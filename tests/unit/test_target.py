@@ -1,16 +1,20 @@
-"""The brokers that a login of `--command-config` may reach."""
+"""The brokers that a login may reach, and what a KafkaConnection of a file changes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from group_hygiene.cli import target
 from group_hygiene.cli.options import ChosenCluster
 from group_hygiene.cli.target import read_settings
 from group_hygiene.errors import UsageError
-from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.client_settings import Settings
+from group_hygiene.spec.connection import Connection, ConnectionSpec, parse_connection
 
 _FILE = Connection(bootstrap_servers=("from-the-file:9092",), namespace="kafka", name="main", uid="uid", generation=1)
 _SCRAM = (
@@ -71,3 +75,42 @@ def test_tokens_go_only_to_brokers_of_aws_and_those_that_the_user_names(tmp_path
         "other.example.com": False,
     }
     assert {host: hosts.include(host) for host in asked} == asked
+
+
+# What a file may say that is not so in the cluster, by the field of the Connection.
+_SAYS: dict[str, dict[str, Any]] = {
+    "cluster_id": {"clusterID": "another"},
+    "role": {"role": "FailoverTarget"},
+    "topic_visibility": {"topicVisibility": "Attested"},
+    "scan": {"scan": {"timeout": "90s"}},
+    "protect": {"protect": ["orders-*"]},
+    "given_limits": {"limits": {"minIdleFor": "30d"}},
+    "ledger": {"ledger": {"topic": "__another"}},
+    "mirror_maker": {"mirrorMaker": {"checkpointTopics": ["a.checkpoints.internal"]}},
+    "activity": {"activity": {"uri": "/data/hygiene"}},
+    "access": {"access": [{"namespaces": {"names": ["team"]}, "groups": ["team-*"], "actions": ["Alert"]}]},
+    "receivers": {"receivers": [{"name": "ours", "type": "Webhook", "webhook": {"address": "https://example.com"}}]},
+    "group_owners": {"owners": [{"groups": ["team-*"], "name": "team"}]},
+    "keep_link": {"keepLink": "https://example.com/{group}"},
+}
+_LEADS = ("bootstrap_servers", "tls", "sasl")
+
+
+def test_a_file_says_all_but_where_the_connection_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of a pull request is about the object that it would apply; logins go where the present one leads."""
+    assert _SAYS.keys() | set(_LEADS) == set(ConnectionSpec.__struct_fields__)
+    here = _parsed("there:9092", {})
+    there = Settings(bootstrap_servers=("there:9092",))
+    monkeypatch.setattr(target, "_from_kubernetes", lambda *_: (None, {}, here, there))
+    monkeypatch.setattr(target, "connect", lambda settings: SimpleNamespace(close=lambda: None, settings=settings))
+    for name, spec in _SAYS.items():
+        file = _parsed("elsewhere:9092", spec)
+        with target.open_session(ChosenCluster(connection="main", namespace="kafka"), file) as session:
+            assert getattr(session.connection, name) == getattr(file, name) != getattr(here, name)
+            assert session.client.settings.bootstrap_servers == ("there:9092",)
+            assert all(getattr(session.connection, each) == getattr(here, each) for each in (*_LEADS, "uid"))
+
+
+def _parsed(servers: str, spec: dict[str, Any]) -> Connection:
+    metadata = {"name": "main", "namespace": "kafka", "uid": servers}
+    return parse_connection({"metadata": metadata, "spec": {"bootstrapServers": [servers]} | spec})

@@ -119,7 +119,7 @@ def backtest(chosen: BacktestOptions) -> int:
     manifests = read_manifests(chosen.files, chosen.namespace)
     policies, errors = _triable(manifests, chosen.offsets_retention)
     if not policies:
-        raise UsageError("; ".join(_untriable(manifests, chosen.offsets_retention).values()))
+        raise UsageError("; ".join(dict.fromkeys([*errors, *_untriable(manifests, chosen.offsets_retention).values()])))
     terms = _terms(manifests, chosen)
     warehouse = jobs.warehouse_uri(chosen.spark.warehouse)
     progress = progress_printer()
@@ -142,6 +142,9 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], chosen:
         _ASSUMPTIONS,
         f"the tables end at {_time(found.reach.read_at)}: groups that are used again later are not known",
         f"the files that were read have {_counted(found.reach.bytes, 'byte')}",
+    ]
+    notes += [
+        f"GroupPolicy {tried.policy.key}: {text}" for tried in found.tried if (text := tried.policy.stricter_note)
     ]
     untriable = _untriable(manifests, chosen.offsets_retention)
     notes += [text for text in untriable.values() if text not in errors]
@@ -175,10 +178,13 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], chosen:
 
 
 def _triable(manifests: Manifests, retention: timedelta | None) -> tuple[list[Policy], list[str]]:
-    """Policies that can be tried; and an error for each that deletes and can't be tried: its regret is unknown."""
+    """Policies that can be tried, as they run; and errors for those that may not run, and for each that deletes and
+    can't be tried: its regret is unknown.
+    """
+    refused = manifests.admit()
     why = _untriable(manifests, retention)
     errors = [why[one.key] for one in manifests.policies if one.key in why and one.action is Action.DELETE]
-    return [policy for policy in manifests.policies if policy.key not in why], errors
+    return [policy for policy in manifests.policies if policy.key not in why], [*refused, *errors]
 
 
 def _terms(manifests: Manifests, chosen: BacktestOptions) -> Terms:

@@ -216,6 +216,18 @@ class Manifests:
     named: set[tuple[str, str]] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
+    def admit(self) -> list[str]:
+        """Each policy whose connection is in the files becomes as it runs; errors for those that may not."""
+        policies: list[Policy] = []
+        errors: list[str] = []
+        for policy in self.policies:
+            connection = self.connections.get(_reference(policy))
+            admitted, refused = ([policy], []) if connection is None else admitted_by(connection, [policy])
+            policies += admitted
+            errors += refused
+        self.policies = policies
+        return errors
+
 
 def read_manifests(names: Sequence[str], namespace: str = "default", policy_needed: bool = True) -> Manifests:
     """The policies and connections of all files; `namespace` is the default for objects without one, as in kubectl.
@@ -340,7 +352,7 @@ def scan_clusters(
             notes.append(f"{where}: its protect and limits are not known here")
         try:
             with open_session(target, document, claims=True) as session, working("reading groups"):
-                admitted, refused = _admitted(session.connection, policies)
+                admitted, refused = admitted_by(session.connection, policies)
                 errors += refused
                 notes += [f"GroupPolicy {policy.key}: {text}" for policy in admitted if (text := policy.stricter_note)]
                 memory = Memory(cluster_id=session.cluster_id)
@@ -374,8 +386,8 @@ def scan_clusters(
     return Scans(every, list(dict.fromkeys(notes)), errors)
 
 
-def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[Policy], list[str]]:
-    """The policies that the connection admits, and errors for the others."""
+def admitted_by(connection: Connection, policies: Sequence[Policy]) -> tuple[list[Policy], list[str]]:
+    """The policies that the connection admits, as they run (see `admit`); and errors for the others."""
     admitted: list[Policy] = []
     errors: list[str] = []
     for policy in policies:

@@ -120,16 +120,11 @@ def open_session(target: ChosenCluster, document: Connection | None = None, clai
         with working("reading the KafkaConnection"):
             api, obj, connection, settings = _from_kubernetes(target, target.connection)
         if document is not None:
-            connection = structs.replace(
-                connection,
-                protect=document.protect,
-                given_limits=document.given_limits,
-                activity=document.activity,
-                role=document.role,
-                group_owners=document.group_owners,
-                topic_visibility=document.topic_visibility,
-                cluster_id=document.cluster_id,
-            )
+            # Of the cluster's object stays what it is connected by, and which one it is.
+            names = ("namespace", "name", "uid", "generation", "bootstrap_servers", "tls", "sasl")
+            connection = structs.replace(document, **{name: getattr(connection, name) for name in names})
+            rate = connection.given_limits.requests_per_second
+            settings = replace(settings, timeout=connection.timeout, requests_per_second=rate)
     else:
         connection, settings = read_settings(target, document)
     if target.timeout is not None:

@@ -1,6 +1,6 @@
 """The GroupRestores and GroupKeeps of one connection, whose namespaces take turns; and their statuses.
 
-A restore commits nothing here: package `restore` does. A keep's requests are in the ledger.
+A restore commits nothing here: `engine.restoration` does. A keep's requests are in the ledger.
 """
 
 from __future__ import annotations

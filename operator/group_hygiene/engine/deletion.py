@@ -41,6 +41,7 @@ from group_hygiene.engine.recovery import (
     is_used_since,
     read_remains,
     record_ends,
+    unfinished_before,
 )
 from group_hygiene.engine.settle import (
     UNCLEAR,
@@ -326,8 +327,15 @@ def _final_checks(
     if problem is not None:
         return dict.fromkeys(saved, problem)
     why = Refusal(reasons.INTERRUPTED, "another process began to delete it at the same moment")
+    # Not Interrupted: its backup is removed, and a later run continues the older one.
+    before = Refusal(reasons.CHANGED, "another process has just ended an interrupted deletion of it")
+    continued = {(name, each.backup.id) for name, each in run.earlier.items()}
+    unsaved = unfinished_before(context, run.plan.policy, saved).items() - continued
+    stops = dict.fromkeys((name for name, _ in unsaved), before)
     found = {
-        name: _asked_to_keep(run, name) or (used.get(name) if _is_ours(context, each.intent) else why)
+        name: _asked_to_keep(run, name)
+        or (used.get(name) if _is_ours(context, each.intent) else why)
+        or stops.get(name)
         for name, each in saved.items()
     }
     return {name: refusal for name, refusal in found.items() if refusal is not None}

@@ -312,16 +312,21 @@ class Earlier(NamedTuple):
     superseded: tuple[Key, ...]
 
 
-def interrupted_before(
-    context: Context, policy: Policy, names: Iterable[str]
-) -> tuple[dict[str, Earlier], dict[str, Refusal]]:
-    """The backup of each group's interrupted deletion, if it has one; and the Refusals where it can't be read.
+def unfinished_before(context: Context, policy: Policy, names: Iterable[str]) -> dict[str, str]:
+    """Group -> the id of its interrupted deletion whose backup a new one continues, by the ledger as last read.
 
     For DeleteOffsets, only deletions of the same policy count.
     """
     unfinished, now = context.journal.contents.unfinished, context.clock.now()
     found = {name: unfinished.get(name, {}).get(policy.uid if policy.by_topic else "") for name in names}
-    ids = {name: outcome.id for name, outcome in found.items() if outcome is not None and outcome.expires > now}
+    return {name: outcome.id for name, outcome in found.items() if outcome is not None and outcome.expires > now}
+
+
+def interrupted_before(
+    context: Context, policy: Policy, names: Iterable[str]
+) -> tuple[dict[str, Earlier], dict[str, Refusal]]:
+    """The backup of each group's interrupted deletion, if it has one; and the Refusals where it can't be read."""
+    ids = unfinished_before(context, policy, names)
     backups = _backups(context, ids)
     if isinstance(backups, Refusal):
         return {}, dict.fromkeys(ids, backups)

@@ -60,6 +60,8 @@ from group_hygiene.model.reasons import Refusal
 
 # Partitions per commit: few, so that hardly any time passes between reading them and the commit.
 _COMMIT_CHUNK = 1_000
+# For so long a proof of the cluster and of clocks holds for restores: an operator's turn is no longer.
+_PROVED_S = 10.0
 # Outcomes of deletions that have a backup.
 _ENDS = frozenset({OutcomeType.DELETED, OutcomeType.OFFSETS_DELETED, OutcomeType.NOT_DELETED})
 _THERE = frozenset({reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED})
@@ -72,7 +74,7 @@ class SavedEntries:
 
     done: (id of the request, group) -> outcome. earlier: the same of earlier objects (`RestoreRequest.follows`), None =
     unreadable. begun: like done, of requests that began to restore the group, done or not. ends: group -> the `ends` of
-    `choose`. stop: why none of these requests can be met now; an empty list = not asked yet.
+    `choose`. stop: why none of these requests can be met now, and until when that holds, in monotonic time.
     """
 
     backups: dict[str, dict[str, list[Backup | None]]] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class SavedEntries:
     earlier: dict[tuple[str, str], HistoryEntry | None] = field(default_factory=dict)
     begun: set[tuple[str, str]] = field(default_factory=set)
     ends: dict[str, dict[str, set[OutcomeType]]] = field(default_factory=dict)
-    stop: list[Refusal | None] = field(default_factory=list)
+    stop: tuple[Refusal | None, float] = (None, 0.0)
 
 
 def read_saved(journal: Journal, requests: Sequence[RestoreRequest], deadline: Deadline) -> SavedEntries:
@@ -199,9 +201,10 @@ def restore(
 
 def _stop(executor: Executor, saved: SavedEntries, preview: bool) -> Refusal | None:
     """Why no group can be restored now. Writes to the ledger, to compare clocks, unless it is a preview."""
-    if saved.stop:
-        return saved.stop[0]
     context, deadline = executor.context, executor.context.deadline()
+    known, until = saved.stop
+    if context.clock.monotonic() < until:
+        return known
     now = None if preview else executor.broker_time(deadline)
     if isinstance(now, Refusal):
         stop: Refusal | None = now
@@ -210,7 +213,7 @@ def _stop(executor: Executor, saved: SavedEntries, preview: bool) -> Refusal | N
         if not isinstance(cluster, Fault):
             find_growth(context, cluster, deadline, records=True, coordinators=True)
         stop = executor.refusal(deadline, Moment.RESTORE)
-    saved.stop.append(stop)
+    saved.stop = stop, context.clock.monotonic() + _PROVED_S
     return stop
 
 

@@ -201,7 +201,7 @@ V = TypeVar("V")
 class Contents:
     """The entries of a ledger that the operator needs in memory: no backups, no history.
 
-    watches: policy uid -> its Watch. covered, clocks: connection uid -> its Covered or ScanClock.
+    watches: policy uid -> its Watch. covered, clocks: connection uid -> its LargestCoverage or ScanClock.
     seen: connection uid -> group -> entry. marks: policy uid -> group -> entry.
     keeps, used_by, intents, deletions: by group; keeps are those of users. object_keeps: group -> source -> the request
     of a GroupKeep. offset_deletions: group -> topic -> the last deletion of its offsets.

@@ -36,6 +36,8 @@ _lent: list[int] = []
 _lending = threading.Lock()
 # How long a large reservation waits for others to end, and the share of the limit that it leaves to small ones.
 _ROOM_SECONDS, _SMALL_SHARE = 10.0, 16
+# An owner whose turns are long waits longer: each second of its last turn counts as so many since it was served.
+_LONG_TURNS = 20
 # 1/5 of a run's reservation stays after its end, for the observations of groups.
 _REMEMBERED_SHARE = 5
 # mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX.
@@ -171,7 +173,9 @@ class MemoryTurn:
 class MemoryTurns:
     """A fair semaphore with `slots`: among waiting owners, the one that was served longest ago is next.
 
-    With several slots, one owner holds at most all but one, so others never wait for it alone.
+    An owner whose last turn was long comes after those whose turns are short, until it has waited 20 times as long. So
+    these wait for one long turn, hardly ever for several. With several slots, one owner holds at most all but one, so
+    others never wait for it alone.
     """
 
     def __init__(self, slots: int = 1, seconds: float = math.inf) -> None:
@@ -180,6 +184,7 @@ class MemoryTurns:
         self._changed = threading.Condition()
         self._running: list[MemoryTurn] = []
         self._waiting: list[MemoryTurn] = []
+        # Owner -> when it was served, later by `_LONG_TURNS` times the length of its last turn.
         self._served: dict[str, float] = {}
 
     def take(self, owner: str, seconds: float) -> MemoryTurn:
@@ -204,8 +209,7 @@ class MemoryTurns:
         """Release a turn, also one that is over."""
         with self._changed:
             if turn in self._running:
-                self._running.remove(turn)
-            self._served[turn.owner] = time.monotonic()
+                self._end(turn)
             self._changed.notify_all()
 
     @contextmanager
@@ -217,13 +221,18 @@ class MemoryTurns:
         finally:
             self.give_back(turn)
 
+    def _end(self, turn: MemoryTurn) -> None:
+        now = time.monotonic()
+        self._running.remove(turn)
+        self._served[turn.owner] = now + _LONG_TURNS * (now - turn.began)
+
     def _is_next(self, turn: MemoryTurn) -> bool:
         if len(self._running) == self._slots:
             oldest = min(self._running, key=lambda each: each.began)
             if time.monotonic() - oldest.began <= self._seconds:
                 return False
             oldest.is_over = True
-            self._running.remove(oldest)
+            self._end(oldest)
         held = Counter(each.owner for each in self._running)
         able = [each for each in self._waiting if self._slots == 1 or held[each.owner] < self._slots - 1]
         return bool(able) and turn is min(able, key=lambda each: self._served.get(each.owner, 0.0))
