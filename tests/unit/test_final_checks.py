@@ -15,15 +15,17 @@ from group_hygiene.engine.deletion import ToSave
 from group_hygiene.engine.executor import Executor
 from group_hygiene.engine.plan import RunConditions, Verdicts, make_plan
 from group_hygiene.engine.recheck import Rechecked
+from group_hygiene.engine.recovery import Earlier
 from group_hygiene.engine.settle import Answer, RequestState
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Intent, OutcomeType, Removal, ScanClock
+from group_hygiene.model.entries import Change, HistoryEntry, Intent, OutcomeType, Removal, ScanClock
 from group_hygiene.model.evidence import Outcome
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.connection import parse_connection
+from tests.backups import backup
 from tests.unit.make import NOW, delete
 
 _CONNECTION = parse_connection(
@@ -143,6 +145,23 @@ def test_a_contested_group_is_not_deleted_and_its_intent_stays(
     (outcome,) = deletion._record_outcomes(run, _SAVED, refused, {}, {}, _WINDOW).outcomes
     assert outcome.kind is OutcomeType.NOT_DELETED
     assert (ledger.written == [], ledger.contents.intents == before) == ((True, True) if reason else (False, False))
+
+
+@pytest.mark.parametrize("is_continued", [False, True], ids=["read-later", "continued"])
+def test_a_backup_continues_the_deletion_that_the_ledger_knows(is_continued: bool) -> None:
+    """What another process's deletion took is not in a backup that was made before that one ended."""
+    fields = {name: getattr(_OURS, name) for name in ("group", "at", "policy", "policy_uid", "generation", "expires")}
+    ended = HistoryEntry(id="theirs", what=OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED, message="", **fields)
+    ledger = _Ledger([ended, _OURS])
+    run = _run(ledger, _Guard())
+    if is_continued:
+        run = run._replace(earlier={"g": Earlier(backup("g", {}, id="theirs"), ())})
+    ledger.read_on(None)
+    stops = deletion._final_checks(run, _READ, _SAVED, _WINDOW)
+    assert [each.reason for each in stops.values()] == ([] if is_continued else [reasons.CHANGED])
+    deletion._record_outcomes(run, _SAVED, {"g": stops.get("g") or _EDITED}, {}, {}, _WINDOW)
+    # A later run continues that one.
+    assert {each.id for each in ledger.contents.unfinished["g"].values()} == {"theirs"}
 
 
 def test_a_deletion_that_was_carried_out_leaves_the_other_intent() -> None:

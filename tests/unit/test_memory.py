@@ -78,23 +78,24 @@ def test_the_owner_that_was_served_longest_ago_is_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "order"),
+    ("lasts", "seconds", "order"),
     [
-        pytest.param(5, ["short", "long-a", "long-b"], id="short-turns-come-first"),
-        pytest.param(500, ["long-a", "long-b", "short"], id="nobody-waits-for-ever"),
+        pytest.param(21.0, 5, ["short", "long-a", "long-b"], id="short-turns-come-first"),
+        pytest.param(21.0, 500, ["long-a", "long-b", "short"], id="nobody-waits-for-ever"),
+        pytest.param(3600.0, 500, ["long-a", "long-b", "short"], id="hours-without-others"),
     ],
 )
 @pytest.mark.parametrize("ends", ["itself", "others"])
 def test_who_takes_long_comes_after_those_who_do_not(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, order: list[str], ends: str
+    monkeypatch: pytest.MonkeyPatch, lasts: float, seconds: float, order: list[str], ends: str
 ) -> None:
     """A short turn waits for one long turn, not for each that began to wait before it."""
     now = 0.0
     monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now))
     turns = MemoryTurns(seconds=20)
-    for owner, lasts in (("long-a", 21.0), ("long-b", 21.0), ("nobody", seconds), ("short", 1.0)):
+    for owner, held in (("long-a", lasts), ("long-b", lasts), ("nobody", seconds), ("short", 1.0)):
         turn = turns.take(owner, _SECONDS)
-        now += lasts
+        now += held
         if ends == "itself" or "long" not in owner:
             turns.give_back(turn)
     asking = [MemoryTurn(owner) for owner in sorted(order)]

@@ -184,8 +184,8 @@ def plan(chosen: PlanOptions) -> int:
     """Show the effect of GroupPolicies before they are applied. Changes nothing, and needs no Kubernetes.
 
     The command validates every document against the CRDs first; a mistake or an unknown field is an error. A
-    KafkaConnection in the same files supplies bootstrapServers, protect, limits and activity. --connection supplies
-    Secrets, or --command-config with bootstrap.servers: a login is not sent to brokers that only a file names. Each
+    KafkaConnection in the same files supplies all but Secrets. --connection supplies brokers, login and ledger, or
+    --command-config with bootstrap.servers the first two: a login is not sent to brokers that only a file names. Each
     policy is planned on the cluster of its own KafkaConnection; with --connection, only policies of that connection are
     planned.
 

@@ -222,7 +222,9 @@ class Manifests:
         errors: list[str] = []
         for policy in self.policies:
             connection = self.connections.get(_reference(policy))
-            admitted, refused = ([policy], []) if connection is None else admitted_by(connection, [policy])
+            # Labels of namespaces are not known here.
+            is_open = connection is None or (policy.crosses_namespace and connection.selects_by_label)
+            admitted, refused = ([policy], []) if connection is None or is_open else admitted_by(connection, [policy])
             policies += admitted
             errors += refused
         self.policies = policies

@@ -120,11 +120,9 @@ def open_session(target: ChosenCluster, document: Connection | None = None, clai
         with working("reading the KafkaConnection"):
             api, obj, connection, settings = _from_kubernetes(target, target.connection)
         if document is not None:
-            # Of the cluster's object stays what it is connected by, and which one it is.
-            names = ("namespace", "name", "uid", "generation", "bootstrap_servers", "tls", "sasl")
+            # Of the cluster's object stays where it leads, and which one it is.
+            names = ("namespace", "name", "uid", "generation", "bootstrap_servers", "tls", "sasl", "ledger")
             connection = structs.replace(document, **{name: getattr(connection, name) for name in names})
-            rate = connection.given_limits.requests_per_second
-            settings = replace(settings, timeout=connection.timeout, requests_per_second=rate)
     else:
         connection, settings = read_settings(target, document)
     if target.timeout is not None:

@@ -15,7 +15,7 @@ group whose tombstones exceed that is deleted by several requests, under one int
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -132,6 +132,7 @@ def apply(executor: Executor, plan: Plan, observation: Observation, since: Since
     if actions:
         limit = kafka_cluster.offsets_write_bytes(context.client, context.deadline())
         context.memory.write_bytes = WRITE_BYTES if limit is None else min(limit, WRITE_BYTES)
+    context.journal.read_on(context.deadline())
     earlier, refused = interrupted_before(context, plan.policy, actions)
     outcomes = [not_deleted(name, why) for name, why in refused.items()]
     actions = [name for name in actions if name not in refused]
@@ -172,7 +173,7 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> BatchResult:
             for name, each in read.ready.items()
             if name in earlier and is_used_since(earlier[name].backup, each.offsets)
         ]
-        refused = {**read.refused, **dict.fromkeys(again, why)}
+        refused = {**read.refused, **dict.fromkeys(again, why), **_ended_meanwhile(run, read.ready)}
         outcomes = [not_deleted(name, refusal) for name, refusal in refused.items()]
         ready = [each for name, each in read.ready.items() if name not in refused]
         if not ready:
@@ -327,18 +328,26 @@ def _final_checks(
     if problem is not None:
         return dict.fromkeys(saved, problem)
     why = Refusal(reasons.INTERRUPTED, "another process began to delete it at the same moment")
-    # Not Interrupted: its backup is removed, and a later run continues the older one.
-    before = Refusal(reasons.CHANGED, "another process has just ended an interrupted deletion of it")
-    continued = {(name, each.backup.id) for name, each in run.earlier.items()}
-    unsaved = unfinished_before(context, run.plan.policy, saved).items() - continued
-    stops = dict.fromkeys((name for name, _ in unsaved), before)
+    ended = _ended_meanwhile(run, saved)
     found = {
         name: _asked_to_keep(run, name)
         or (used.get(name) if _is_ours(context, each.intent) else why)
-        or stops.get(name)
+        or ended.get(name)
         for name, each in saved.items()
     }
     return {name: refusal for name, refusal in found.items() if refusal is not None}
+
+
+def _ended_meanwhile(run: _Run, names: Iterable[str]) -> dict[str, Refusal]:
+    """The groups whose interrupted deletion another process has ended since this run began.
+
+    A backup that does not continue that one lacks the offsets that it deleted. The reason is not Interrupted, as the
+    backup that this run wrote, which nothing continues, is removed.
+    """
+    continued = {(name, each.backup.id) for name, each in run.earlier.items()}
+    others = unfinished_before(run.context, run.plan.policy, names).items() - continued
+    why = Refusal(reasons.CHANGED, "another process has just ended an interrupted deletion of it")
+    return dict.fromkeys((name for name, _ in others), why)
 
 
 def _is_ours(context: Context, intent: Intent) -> bool:

@@ -64,7 +64,7 @@ class Moment(Enum):
     OPENING = "for each run, before its ledger is opened"
     OPENED = "for each run, when its ledger is open"
     SCAN = "for each run that deletes, at the end of its scan"
-    RESTORE = "for each restore, before its first group"
+    RESTORE = "for each restore, before its first group and then every ten seconds"
     DELETION = "right before each request that deletes"
     REQUEST = "right before each request that changes something, and each request to keep a group"
     SENDING = "again after the last read before a deletion; needs no request"

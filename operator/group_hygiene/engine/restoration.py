@@ -210,9 +210,11 @@ def _stop(executor: Executor, saved: SavedEntries, preview: bool) -> Refusal | N
         stop: Refusal | None = now
     else:
         cluster = kafka_cluster.read_cluster(context.client, deadline, context.connection.topics_attested)
-        if not isinstance(cluster, Fault):
+        if isinstance(cluster, Fault):
+            stop = Refusal(reasons.SNAPSHOT_INCOMPLETE, f"the cluster could not be read before the restore: {cluster}")
+        else:
             find_growth(context, cluster, deadline, records=True, coordinators=True)
-        stop = executor.refusal(deadline, Moment.RESTORE)
+            stop = executor.refusal(deadline, Moment.RESTORE)
     saved.stop = stop, context.clock.monotonic() + _PROVED_S
     return stop
 

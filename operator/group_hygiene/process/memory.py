@@ -37,7 +37,7 @@ _lending = threading.Lock()
 # How long a large reservation waits for others to end, and the share of the limit that it leaves to small ones.
 _ROOM_SECONDS, _SMALL_SHARE = 10.0, 16
 # An owner whose turns are long waits longer: each second of its last turn counts as so many since it was served.
-_LONG_TURNS = 20
+_LONG_TURNS = 10
 # 1/5 of a run's reservation stays after its end, for the observations of groups.
 _REMEMBERED_SHARE = 5
 # mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX.
@@ -173,9 +173,9 @@ class MemoryTurn:
 class MemoryTurns:
     """A fair semaphore with `slots`: among waiting owners, the one that was served longest ago is next.
 
-    An owner whose last turn was long comes after those whose turns are short, until it has waited 20 times as long. So
-    these wait for one long turn, hardly ever for several. With several slots, one owner holds at most all but one, so
-    others never wait for it alone.
+    Where turns have a limit, an owner whose last one was long comes after those whose turns are short, until it has
+    waited 10 times as long. So these wait for one long turn, hardly ever for several. With several slots, one owner
+    holds at most all but one, so others never wait for it alone.
     """
 
     def __init__(self, slots: int = 1, seconds: float = math.inf) -> None:
@@ -184,7 +184,7 @@ class MemoryTurns:
         self._changed = threading.Condition()
         self._running: list[MemoryTurn] = []
         self._waiting: list[MemoryTurn] = []
-        # Owner -> when it was served, later by `_LONG_TURNS` times the length of its last turn.
+        # Owner -> when it was served, or later (see `_LONG_TURNS`).
         self._served: dict[str, float] = {}
 
     def take(self, owner: str, seconds: float) -> MemoryTurn:
@@ -224,7 +224,9 @@ class MemoryTurns:
     def _end(self, turn: MemoryTurn) -> None:
         now = time.monotonic()
         self._running.remove(turn)
-        self._served[turn.owner] = now + _LONG_TURNS * (now - turn.began)
+        # Without waiting owners a turn may last for an hour, and delays no owner.
+        counted = 0.0 if math.isinf(self._seconds) else min(now - turn.began, self._seconds)
+        self._served[turn.owner] = now + _LONG_TURNS * counted
 
     def _is_next(self, turn: MemoryTurn) -> bool:
         if len(self._running) == self._slots:
