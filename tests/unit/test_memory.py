@@ -81,7 +81,7 @@ def test_the_owner_that_was_served_longest_ago_is_next() -> None:
     ("lasts", "seconds", "order"),
     [
         pytest.param(21.0, 5, ["short", "long-a", "long-b"], id="short-turns-come-first"),
-        pytest.param(21.0, 500, ["long-a", "long-b", "short"], id="nobody-waits-for-ever"),
+        pytest.param(21.0, 500, ["long-a", "long-b", "short"], id="long-ones-come-first-in-the-end"),
         pytest.param(3600.0, 500, ["long-a", "long-b", "short"], id="hours-without-others"),
     ],
 )
@@ -93,7 +93,7 @@ def test_who_takes_long_comes_after_those_who_do_not(
     now = 0.0
     monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: now))
     turns = MemoryTurns(seconds=20)
-    for owner, held in (("long-a", lasts), ("long-b", lasts), ("nobody", seconds), ("short", 1.0)):
+    for owner, held in (("long-a", lasts), ("long-b", lasts), ("in-between", seconds), ("short", 1.0)):
         turn = turns.take(owner, _SECONDS)
         now += held
         if ends == "itself" or "long" not in owner:
