@@ -103,6 +103,8 @@ class Bench:
         self._stage.stop()
         for groups in counts:
             self._load(groups)
+            # Those of fewer groups would run, too.
+            self._stage.remove_policies()
             read = self._read_cpu()
             alone: dict[str, float] = {}
             for count in policies:

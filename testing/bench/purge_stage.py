@@ -110,6 +110,10 @@ class PurgeStage:
         metadata = {"name": name, "namespace": NAMESPACE}
         self._kube.apply({"apiVersion": _API, "kind": kind, "metadata": metadata, "spec": dict(spec)})
 
+    def remove_policies(self) -> None:
+        """Delete all GroupPolicies."""
+        self._kube.call("DELETE", f"/apis/{_API}/namespaces/{NAMESPACE}/grouppolicies")
+
     def stop(self) -> None:
         """Stop the operator, which can be started again."""
         self._operator.stop(_STOP_SECONDS)
