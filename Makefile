@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.stamp-$(shell cat requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/.stamp-$(shell cat deploy/requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' operator/group_hygiene/__init__.py)
 # This test of the operator needs Spark: it runs with those of the pipeline.
 WITH_SPARK := tests/e2e/test_evidence.py::test_the_idle_goes_and_who_commits_the_same_again_stays
@@ -180,26 +180,26 @@ argocd-fixtures: $(STAMP) ## regenerate deploy/argocd/fixtures: objects of the c
 	@$(BIN)/python -m testing.sandbox prepare --extra
 	@WRITE_FIXTURES=1 $(BIN)/python -m pytest tests/e2e/test_gitops_health.py $(PYTEST_ARGS)
 
-lock: ## update the pins of all dependencies, in requirements.lock and in those of the images
+lock: ## update the pins of all dependencies, in deploy/requirements.lock and in those of the images
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install -q uv==0.13.8
-	$(VENV)/lock/bin/uv pip compile -q $(LOCKING) --extra aws --extra dev --extra docs --extra pipeline pyproject.toml -o requirements.lock
-	for image in operator:aws pipeline:aws,pipeline; do $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c requirements.lock $$(printf -- '--extra %s ' $$(echo $${image#*:} | tr , ' ')) pyproject.toml -o deploy/images/$${image%:*}.lock; done
+	$(VENV)/lock/bin/uv pip compile -q $(LOCKING) --extra aws --extra dev --extra docs --extra pipeline pyproject.toml -o deploy/requirements.lock
+	for image in operator:aws pipeline:aws,pipeline; do $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c deploy/requirements.lock $$(printf -- '--extra %s ' $$(echo $${image#*:} | tr , ' ')) pyproject.toml -o deploy/images/$${image%:*}.lock; done
 	cd "$$($(PYTHON) -c 'from testing.sandbox.spark.jars import jars_of_the_image as jars; print(jars())')" && LC_ALL=C sha256sum *.jar > $(CURDIR)/deploy/images/jars.lock
-	echo 'setuptools>=77' | $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c requirements.lock - -o deploy/images/build.lock
+	echo 'setuptools>=77' | $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c deploy/requirements.lock - -o deploy/images/build.lock
 
 clean: ## remove the virtual environment and the files that tools created (the cache outside the checkout stays)
 	rm -rf $(VENV) .sandbox .worlds build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis operator/*.egg-info
 
 # A dot per package, as pip prints hundreds of lines. Its errors go to stderr.
-PACKAGES = $(shell grep -c '^[a-z]' requirements.lock)
+PACKAGES = $(shell grep -c '^[a-z]' deploy/requirements.lock)
 PROGRESS = while read -r word _; do case $$word in Collecting) printf .;; Installing) printf '\n%s\n' 'installing them';; esac; done
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): deploy/requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "python3 is missing: install Python 3.11 or newer (Debian: apt install python3 python3-venv; macOS: brew install python)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, this is $$($(PYTHON) -V): set PYTHON=python3.11"; exit 1; }
 	@echo "setting up $(VENV) (once, some minutes): $(PACKAGES) packages"
 	@[ "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V)" ] || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
-	@set -o pipefail; $(BIN)/pip install --require-hashes -r requirements.lock | $(PROGRESS)
+	@set -o pipefail; $(BIN)/pip install --require-hashes -r deploy/requirements.lock | $(PROGRESS)
 	@$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	@touch $@

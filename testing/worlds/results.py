@@ -13,7 +13,7 @@ _ROOT = Path(__file__).parents[2]
 _FOLDER = _ROOT / ".worlds"
 # What a result depends on.
 _TESTING = ("testing/faults", "testing/sandbox", "testing/worlds")
-_CODE = ("operator", "crds", "deploy/kustomize", "requirements.lock", *_TESTING)
+_CODE = ("operator", "crds", "deploy/kustomize", "deploy/requirements.lock", *_TESTING)
 
 
 @dataclass(frozen=True)

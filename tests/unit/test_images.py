@@ -158,8 +158,8 @@ def test_what_is_copied_reaches_the_engine(file: Path) -> None:
 
 @pytest.mark.parametrize("name", ["build", "operator", "pipeline"])
 def test_locks_pin_what_the_tests_run_with(name: str) -> None:
-    """The same version of each package, and the same files, as in requirements.lock; `make lock` writes all."""
-    assert _pins(IMAGES / f"{name}.lock") <= _pins(ROOT / "requirements.lock")
+    """The same version of each package, and the same files, as in deploy/requirements.lock; `make lock` writes all."""
+    assert _pins(IMAGES / f"{name}.lock") <= _pins(ROOT / "deploy/requirements.lock")
 
 
 def test_locks_pin_what_the_project_asks_for() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PIP = """#!/bin/sh
-case $* in *requirements.lock*) ;; *) exit 0;; esac
-echo "Collecting a==1 (from -r requirements.lock (line 1))"
+case $* in *deploy/requirements.lock*) ;; *) exit 0;; esac
+echo "Collecting a==1 (from -r deploy/requirements.lock (line 1))"
 echo "  Downloading a-1.whl (1 kB)"
-echo "Collecting b==2 (from -r requirements.lock (line 2))"
+echo "Collecting b==2 (from -r deploy/requirements.lock (line 2))"
 [ $1 = fail ] && echo "ERROR: no matching distribution" >&2 && exit 1
 echo "Installing collected packages: a, b"
 """
