@@ -93,7 +93,7 @@ def _body(rows: list[Any], throttled: int = 0) -> bytes:
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 1_000, 1 << 20])
 def test_a_connection_reads_it_among_other_answers(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces of any size: each request gets its own answer, and only a list that is too large loses ids."""
-    monkeypatch.setattr(library, "FRAME_BYTES", 2_000)
+    monkeypatch.setattr(library, "LIST_BYTES", 2_000)
     monkeypatch.setattr(library, "_ROWS_AT_ONCE", 1_500)
     short, other, long = (
         ListedGroup(group_id=name, protocol_type="", group_state="Empty", group_type="Classic")

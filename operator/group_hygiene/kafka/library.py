@@ -34,7 +34,7 @@ from kafka.protocol.schemas.fields.codecs import UnsignedVarInt32
 from kafka.record import default_records
 
 from group_hygiene.kafka import schemas
-from group_hygiene.kafka.bounds import ANSWER_BYTES, DECODED_BYTES, DECODED_WEIGHT, FRAME_BYTES, TOO_MUCH
+from group_hygiene.kafka.bounds import ANSWER_BYTES, DECODED_BYTES, DECODED_WEIGHT, FRAME_BYTES, LIST_BYTES, TOO_MUCH
 from group_hygiene.kafka.codecs import unpack
 from group_hygiene.kafka.encoding import LayoutError, Reader
 from group_hygiene.model.groups import ID_MAX, Fault, Partition
@@ -133,7 +133,7 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
         """head: the bytes of an answer's length that were received."""
         header = self._awaited
         size = int.from_bytes(head, "big", signed=True)
-        if len(head) < 4 or not _lists_groups(header) or size <= FRAME_BYTES:
+        if len(head) < 4 or not _lists_groups(header) or size <= LIST_BYTES:
             return False
         self._list = LargeList(size, header.request_api_version)
         self._header.seek(0)
@@ -141,8 +141,8 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
 
     def _take_of(self, large: LargeList, data: bytes) -> list[Any]:
         self._manager.give_back(large.write(data))
-        if large.held > FRAME_BYTES:
-            raise kafka_errors.InvalidReceiveError(f"a list of groups is larger than {FRAME_BYTES} bytes")
+        if large.held > LIST_BYTES:
+            raise kafka_errors.InvalidReceiveError(f"a list of groups is larger than {LIST_BYTES} bytes")
         if large.missing:
             return []
         self._manager.weigh(large.held)
@@ -163,7 +163,7 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
     def _validate_frame_size(self, nbytes: int) -> None:
         header = self._awaited
         raw = isinstance(header, RawHeader) or getattr(header, "request_api_key", None) == FetchRequest.API_KEY
-        most = FRAME_BYTES if raw else DECODED_BYTES
+        most = LIST_BYTES if _lists_groups(header) else FRAME_BYTES if raw else DECODED_BYTES
         if not 0 <= nbytes <= most:
             raise kafka_errors.InvalidReceiveError(f"a broker's answer is larger than {most} bytes")
         # Before the buffer for it is allocated.
@@ -399,11 +399,17 @@ class LargeList:
         return before - self.held
 
     def answer(self) -> bytes:
-        """The answer as if the broker had not listed the groups that were dropped; nothing may be missing."""
+        """The answer as if the broker had not listed the groups that were dropped; nothing may be missing.
+
+        What is held is released, as there may be tens of megabytes.
+        """
         if self._rows is None or self._left:
             raise KafkaProtocolError("a list of groups ends before its last group")
         rows: bytes = UnsignedVarInt32.encode(self._rows - self.left_out + 1)
-        return self._start + rows + bytes(self._whole + self._unread)
+        whole = b"".join((self._start, rows, self._whole, self._unread))
+        self._whole.clear()
+        self._unread.clear()
+        return whole
 
     def _read(self) -> None:
         reader = Reader(bytes(self._unread), 0, flexible=True)
