@@ -6,9 +6,10 @@ Everything else is the real thing, with its command line, so what it destroys is
 from group_hygiene.cli import main
 from group_hygiene.engine import checks
 from group_hygiene.engine.checks import offsets, used
+from group_hygiene.spec.policy import Action
 
 # offsets_known only has the offsets read, which the backup and the comparison before a deletion need.
-checks.CHECKS = (used.not_empty, offsets.offsets_known)
+checks.CHAINS = dict.fromkeys(Action, (used.not_empty, offsets.offsets_known))
 
 if __name__ == "__main__":
     main()

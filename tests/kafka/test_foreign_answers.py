@@ -216,7 +216,7 @@ def test_a_small_batch_of_much_is_unpacked_to_a_bound(
 @pytest.mark.parametrize(
     ("broker", "found"),
     [
-        pytest.param(FakeBroker({LIST_GROUPS: many_groups(700_000)}), "ANSWER_TOO_LARGE", id="one"),
+        pytest.param(FakeBroker({LIST_GROUPS: many_groups(1_000_000)}), "ANSWER_TOO_LARGE", id="one"),
         pytest.param(
             FakeBroker({LIST_GROUPS: announced(490_000_000, 490_000_000)}), "can't be decoded", id="one-that-is-no-list"
         ),
@@ -248,6 +248,20 @@ def test_brokers_have_bytes_and_time(broker: FakeBroker, found: str) -> None:
             """
         )
     assert found in printed
+
+
+def test_half_a_million_groups_of_one_broker_are_listed() -> None:
+    """With the memory that the pod has by default."""
+    with FakeBroker({LIST_GROUPS: many_groups(500_000)}) as address:
+        printed = limited(
+            f"""
+            client = connect(Settings(("{address}",)))
+            listed = groups.list_groups(client, cluster.read_cluster(client, Deadline(20)), Deadline(20))
+            print(len(listed.groups), listed.faults)
+            client.close()
+            """
+        )
+    assert "500000 {}" in printed
 
 
 def test_no_name_is_looked_up_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

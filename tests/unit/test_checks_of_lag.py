@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.engine.checks import CHECKS, judge, lag
+from group_hygiene.engine.checks import CHAINS, judge, lag
 from group_hygiene.engine.checks.lag import LagSummary, lag_summary, skipped_by_latest
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Evidence, Need, Verdict
 from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, Offsets, Partition
-from group_hygiene.spec.policy import Policy
+from group_hygiene.spec.policy import Action, Policy
 from tests.unit.make import (
     FAULT,
     NO_TOPIC,
@@ -184,7 +184,8 @@ def test_messages_say_how_many(policy: Policy, evidence: Evidence, expected: str
 
 def test_ends_are_asked_last() -> None:
     """Only of groups for which everything else holds: no check that asks for less comes after these."""
-    assert CHECKS[-3:] == (lag.caught_up, lag.lag, lag.in_range)
+    for action in (Action.DELETE, Action.ALERT):
+        assert CHAINS[action][-3:] == (lag.caught_up, lag.lag, lag.in_range)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Judges one group by an ordered chain of pure functions `(policy, group, evidence, now) -> Answer`.
 
-The first answer that is not None decides. The chain begins with protections, which action Alert does not ask: a group
-that must not be deleted is worth an alert. Then come use and the policy's conditions, those that cost nothing before
-those that cost requests. Missing evidence refuses: a check without its evidence answers
-with a Need. `scan.observe` reads only that evidence, only for these groups, and judges again.
+The first answer that is not None decides. Each action has a chain. It begins with protections, which Alert does not
+ask: a group that must not be deleted is worth an alert. Then come use and the policy's conditions, those that cost
+nothing before those that cost requests. Missing evidence refuses: a check without its evidence answers with a Need.
+`scan.observe` reads only that evidence, only for these groups, and judges again.
 
     needed   groups that are protected, or for which being Empty is normal
     used     whether the group is in use: its state, the offsets log, and the operator's scans
@@ -13,7 +13,7 @@ with a Need. `scan.observe` reads only that evidence, only for these groups, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from group_hygiene.engine.checks import lag, needed, offsets, used
@@ -46,9 +46,10 @@ def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime, passe
 
 def chain(policy: Policy) -> tuple[Check, ...]:
     """The checks that judge the groups of this policy."""
-    return CHECKS if policy.action.changes else ALERT_CHECKS
+    return CHAINS[policy.action]
 
 
+_OURS: tuple[Check, ...] = (needed.own_group, needed.id_too_long)
 PROTECTIONS: tuple[Check, ...] = (
     needed.protected,
     needed.failover_target,
@@ -58,31 +59,53 @@ PROTECTIONS: tuple[Check, ...] = (
     needed.claimed,
     needed.connect,
     needed.streams,
-    needed.streams_state,
     needed.streams_lost,
     needed.mirror_maker,
     needed.share,
 )
-CHECKS: tuple[Check, ...] = (
-    needed.own_group,
-    needed.id_too_long,
-    *PROTECTIONS,
-    used.dead,
-    used.not_empty,
-    offsets.lives,
-    used.simple,
-    used.evidence_known,
-    used.idle,
-    offsets.expires,
-    offsets.used_lately,
-    offsets.offsets_known,
-    offsets.nothing_started,
-    offsets.committed,
-    offsets.topics_deleted,
-    used.unchanged,
-    offsets.unread,
-    lag.caught_up,
-    lag.lag,
-    lag.in_range,
-)
-ALERT_CHECKS = tuple(check for check in CHECKS if check not in PROTECTIONS)
+# What is read last: each end is requested once.
+_ENDS: tuple[Check, ...] = (lag.caught_up, lag.lag, lag.in_range)
+CHAINS: Mapping[Action, tuple[Check, ...]] = {
+    Action.DELETE: (
+        *_OURS,
+        *PROTECTIONS,
+        needed.streams_state,
+        used.dead,
+        used.not_empty,
+        used.simple,
+        used.evidence_known,
+        used.idle,
+        offsets.expires,
+        offsets.offsets_known,
+        offsets.nothing_started,
+        offsets.committed,
+        offsets.topics_deleted,
+        used.unchanged,
+        *_ENDS,
+    ),
+    # The only condition that the CRD allows is idleFor.
+    Action.DELETE_OFFSETS: (
+        *_OURS,
+        *PROTECTIONS,
+        used.dead,
+        offsets.lives,
+        used.evidence_known,
+        offsets.used_lately,
+        offsets.offsets_known,
+        offsets.nothing_started,
+        offsets.unread,
+    ),
+    Action.ALERT: (
+        *_OURS,
+        used.in_use,
+        used.simple,
+        used.evidence_known,
+        used.idle,
+        offsets.expires,
+        offsets.offsets_asked,
+        offsets.committed,
+        offsets.topics_deleted,
+        used.unchanged,
+        *_ENDS,
+    ),
+}

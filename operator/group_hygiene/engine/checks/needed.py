@@ -10,7 +10,7 @@ from group_hygiene.model.groups import ID_MAX, Fault, Group, GroupType, Program,
 from group_hygiene.model.naming import printable
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.fields import timestamp
-from group_hygiene.spec.policy import Action, Policy, Unprotect
+from group_hygiene.spec.policy import Policy, Unprotect
 
 OWN_PREFIX = "__group_hygiene"
 
@@ -132,7 +132,7 @@ def streams(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
 
 def streams_state(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """An application whose state still exists may restart with it, and would begin at other records than it expects."""
-    if policy.action is not Action.DELETE or policy.match.lifts(Unprotect.STREAMS_STATE, group.id):
+    if policy.match.lifts(Unprotect.STREAMS_STATE, group.id):
         return None
     applications = evidence.protections.streams
     if applications is None:

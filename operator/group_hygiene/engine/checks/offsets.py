@@ -14,7 +14,7 @@ from group_hygiene.model.evidence import NEVER, Activity, Evidence, Need, after
 from group_hygiene.model.groups import NO_START_OFFSET, Fault, Group, GroupState, GroupType
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.fields import format_duration, timestamp, whole_seconds
-from group_hygiene.spec.policy import Action, DeletedTopics, Policy
+from group_hygiene.spec.policy import DeletedTopics, Policy
 
 
 def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | Need | None:
@@ -84,12 +84,7 @@ def _expires_in_use(group: Group, activity: Activity, evidence: Evidence, until:
 
 
 def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | Need | None:
-    """The committed offsets must have been read in full, if the policy needs them."""
-    when = policy.when
-    # Before a deletion, the offsets are compared with those of this scan.
-    asks = Need.OFFSETS in when.needs or policy.action.changes
-    if not asks and not (when.idle_for is not None and commits_outside(evidence)):
-        return None
+    """The committed offsets must have been read in full: a deletion compares them with those of this scan."""
     if evidence.offsets is None:
         return Need.OFFSETS
     if not isinstance(evidence.offsets, Fault):
@@ -101,13 +96,19 @@ def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetim
     return Refusal(reason, f"its committed offsets could not be read: {evidence.offsets}")
 
 
+def offsets_asked(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | Need | None:
+    """An alert needs the committed offsets only for some conditions."""
+    when = policy.when
+    asks = Need.OFFSETS in when.needs or (when.idle_for is not None and commits_outside(evidence))
+    return offsets_known(policy, group, evidence, now) if asks else None
+
+
 def nothing_started(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """A share group that read nothing shows no start offset, as does one whose state Kafka can't read.
 
     Only `unchangedFor` asks again and again.
     """
-    needed = policy.action.changes and policy.when.unchanged_for is None
-    if group.type is not GroupType.SHARE or evidence.offsets or not needed:
+    if group.type is not GroupType.SHARE or evidence.offsets or policy.when.unchanged_for is not None:
         return None
     return Refusal(
         reasons.NO_START_OFFSET,
@@ -143,7 +144,7 @@ def topics_deleted(policy: Policy, group: Group, evidence: Evidence, now: dateti
 
 def lives(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """Only the members of a Stable group show the topics that it reads; without members, any consumer may return."""
-    if policy.action is Action.DELETE_OFFSETS and group.state is not GroupState.STABLE:
+    if group.state is not GroupState.STABLE:
         return Refusal(reasons.NOT_STABLE, f"its state is {group.state}: only a Stable group shows what it reads")
     return None
 
@@ -151,7 +152,7 @@ def lives(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Re
 def used_lately(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """If the tables show that no topic is idle for long enough, no requests to Kafka are needed."""
     activity = evidence.activity
-    if policy.action is not Action.DELETE_OFFSETS or not isinstance(activity, Activity):
+    if not isinstance(activity, Activity):
         return None
     topics = {topic for topic in activity.by_topic or () if policy.match.covers(topic)}
     if activity.by_topic is not None and (not topics or any(_is_idle(policy, evidence, t, now) for t in topics)):
@@ -164,8 +165,6 @@ def unread(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> R
     """Offsets are deleted if no member reads their topic, and no client committed for it for `idleFor`. Either alone
     may be a deployment in progress.
     """
-    if policy.action is not Action.DELETE_OFFSETS:
-        return None
     found = unread_topics(policy, evidence, now)
     return None if isinstance(found, frozenset) else found
 

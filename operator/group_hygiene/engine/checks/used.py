@@ -9,30 +9,31 @@ from group_hygiene.model.evidence import Activity, Evidence, Need, after
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.model.reasons import Refusal
 from group_hygiene.spec.fields import format_duration, timestamp, whole_seconds
-from group_hygiene.spec.policy import Action, Policy
+from group_hygiene.spec.policy import Policy
 
 
 def dead(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """Brokers set Dead just before they remove a group, so there is nothing left to delete."""
-    if group.state is GroupState.DEAD and policy.action.changes:
+    if group.state is GroupState.DEAD:
         return Refusal(reasons.DEAD, "already gone: the broker is removing it")
     return None
 
 
 def not_empty(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
-    """Only an Empty group can be abandoned. An alert may also concern a group in use: that it stopped committing, or
-    that offsets of topics that it no longer reads expire.
+    """Only an Empty group can be abandoned."""
+    return None if group.state is GroupState.EMPTY else Refusal(reasons.NOT_EMPTY, f"its state is {group.state}")
+
+
+def in_use(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
+    """An alert may also concern a group in use: that it stopped committing, or that offsets of topics that it no longer
+    reads expire.
     """
     when = policy.when
-    if policy.action is Action.DELETE_OFFSETS:
-        return None
-    asks = policy.action is Action.DELETE or when.unchanged_for is not None or when.asks_evidence
-    if not asks or group.state is GroupState.EMPTY:
-        return None
-    commits = group.in_use and group.type in (GroupType.CLASSIC, GroupType.CONSUMER)
-    if commits and policy.action is Action.ALERT and when.unchanged_for is None:
-        return None
-    return Refusal(reasons.NOT_EMPTY, f"its state is {group.state}")
+    if when.unchanged_for is None:
+        commits = group.in_use and group.type in (GroupType.CLASSIC, GroupType.CONSUMER)
+        if commits or not when.asks_evidence:
+            return None
+    return not_empty(policy, group, evidence, now)
 
 
 def simple(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
@@ -74,7 +75,7 @@ def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ref
     Up to that read and not up to now: the tables don't have later records.
     """
     wanted, activity = policy.when.idle_for, evidence.activity
-    if wanted is None or not isinstance(activity, Activity) or policy.action is Action.DELETE_OFFSETS:
+    if wanted is None or not isinstance(activity, Activity):
         return None
     if policy.counts_commits and activity.committed_last is None:
         return Refusal(reasons.NO_OFFSETS, "the log has no commit of it")
