@@ -367,8 +367,10 @@ class _Scan(Facts):
                 self.noted.add(group.id)
                 print_ = fingerprint(group, offsets)
                 read = reads.get(group.id, floor)
-                new = unchanged.seen_again(seen.get(group.id), uid, group, print_, time, read)
-                reads[group.id] = time.watched
+                known = seen.get(group.id)
+                new = unchanged.seen_again(known, uid, group, print_, time, read)
+                # One object for the id in both.
+                reads[group.id if known is None else known.group] = time.watched
                 if new is not None:
                     self.notes.append(new)
                     contents.apply([new])

