@@ -46,7 +46,7 @@ def _reserved(
 ) -> tuple[list[str], scan._Scan]:
     """The policies that fit into the memory, each with so many earlier matches."""
     journal = SimpleNamespace(contents=Contents())
-    connection = SimpleNamespace(namespace="kafka")
+    connection = SimpleNamespace(namespace="kafka", uid="uid")
     client = SimpleNamespace(intake=intake)
     context: Any = SimpleNamespace(client=client, journal=journal, memory=Memory(), connection=connection)
     facts = scan._Scan(context=context, cluster=cluster(), deadline=Deadline(0.1))

@@ -64,8 +64,11 @@ _TABLES_FACTOR = 10
 # The memory of a group while it is judged; and how often its id is in memory as JSON: in a request to the tables and
 # while it is sent, in a ledger's key and value and their batch.
 _GROUP_BYTES, _ID_COPIES = 5_000, 4
-# What stays of a group that a policy judged: its id in a list; its verdict, perhaps; and what counts its scans.
-_NAME_BYTES, _VERDICT_BYTES, _SEEN_BYTES = 8, 1_500, 500
+# What stays of a group that a policy judged: its id in a list; and, if its verdict stays, that and the evidence, which
+# policies share.
+_NAME_BYTES, _VERDICT_BYTES, _EVIDENCE_BYTES = 8, 400, 1_500
+# What stays of a group that was listed, and of one whose scans are counted.
+_LISTED_BYTES, _SEEN_BYTES = 150, 330
 # So many policies judge a whole slice; more have smaller ones.
 _POLICIES = 10
 # The CPU time of a scan for policies of other namespaces than the connection's, and what each group adds.
@@ -104,9 +107,11 @@ class _Scan(Facts):
     clock: ScanClock | None = None
     time: unchanged.ScanTime | None = None
     log: Mapping[int, LogPlace] = field(default_factory=dict)
-    # Groups of this slice whose Seen is of this scan; and how many have one in all slices so far.
+    # Groups of this slice whose Seen is of this scan.
     noted: set[str] = field(default_factory=set)
-    seen: int = 0
+    # How many groups were listed; and of how many, in earlier slices, a verdict stays.
+    listed: int = 0
+    kept: int = 0
     # Keys of policies that count, and select Empty groups whose Seen is not of this scan.
     incomplete: set[str] = field(default_factory=set)
     # Of the groups whose offsets could not be read since a broker was lost.
@@ -118,7 +123,6 @@ class _Scan(Facts):
     def end_slice(self) -> None:
         """Forget the evidence about single groups."""
         self.lost += (each for each in self.offsets.values() if isinstance(each, Fault) and _is_lost(each))
-        self.seen += len(self.noted)
         for read in (self.noted, self.activity, self.offsets, self.missing_topics, self.subscribed):
             read.clear()
 
@@ -195,6 +199,8 @@ class _Scan(Facts):
                 del verdicts[key]
             policies = selection.policies = self.reserve(selection.policies, selected, verdicts)
             self.judge_slice(policies, selected, verdicts, selection.charge, reading)
+            judged = ((group.id, verdicts[policy.key]) for policy in policies for group in selected[policy.key])
+            self.kept += len({name for name, every in judged if name in every})
             selection.policies = self.left(policies)
             for policy in policies:
                 if policy.uid in self.watches and any(
@@ -210,16 +216,18 @@ class _Scan(Facts):
     def reserve(
         self, policies: Sequence[Policy], selected: Mapping[str, list[Group]], verdicts: Mapping[str, Verdicts]
     ) -> Sequence[Policy]:
-        """Reserve memory for a slice, and for what stays of earlier ones. Returns the policies that fit.
+        """Reserve memory for a slice, all groups, and what stays of earlier slices. Returns the policies that fit.
 
         Policies of other namespaces are left out before the connection's own, of the namespace that takes most, and
         there the largest. Raises MemoryExhausted if none fits, or if verdicts are `whole`.
         """
         left, own = list(policies), self.context.connection.namespace
+        seen = self.context.journal.contents.seen.get(self.context.connection.uid, {})
         while True:
             held = {policy.key: _held(verdicts[policy.key]) for policy in left}
             here = {group.id for policy in left for group in selected[policy.key]}
-            needed = sum(held.values()) + sum(map(_group_bytes, here)) + self.seen * _SEEN_BYTES
+            needed = sum(held.values()) + self.kept * _EVIDENCE_BYTES + sum(map(_group_bytes, here))
+            needed += self.listed * _LISTED_BYTES + len(seen) * _SEEN_BYTES
             try:
                 if needed > self.reserved:
                     more = needed - self.reserved
@@ -467,7 +475,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     # A broker that does not answer must not use up the time for the groups of the others.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     _require_room(listing.faults.values())
-    scan = _Scan(context=context, cluster=cluster, deadline=deadline)
+    scan = _Scan(context=context, cluster=cluster, deadline=deadline, listed=len(listing.groups))
     scan.ask_retention(policies, full)
     scan.older = _old_enough(policies, memory.retention, clock.now())
     selection = scan.selection(policies, listing.groups, whole)

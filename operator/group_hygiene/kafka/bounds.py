@@ -33,9 +33,8 @@ BROKERS = 1_000
 _BATCH_BYTES, _FETCHED_BYTES, RECORDS = 16 << 20, 32 << 20, 250_000
 # Of one batch for a worker of the pipeline: one that can't be read stops the ingest for good.
 ALONE_BYTES = 128 << 20
-# The memory of a row as objects, with its entries in dictionaries, until a run has selected groups; and after how many
-# rows memory is checked.
-_ROW_BYTES, _ROWS_UNCHECKED = 600, 20_000
+# The memory of a row as objects, while the dictionary that it is in grows; and after how many rows memory is checked.
+_ROW_BYTES, _ROWS_UNCHECKED = 200, 20_000
 
 
 class FetchBudget:

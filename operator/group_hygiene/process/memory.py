@@ -84,20 +84,23 @@ class _Reserved:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._base: int | None = None
+        self._base = 0
         self.total = 0
 
     @property
     def expected(self) -> int:
         """Bytes in use once all reservations are used up; 0 = nothing is reserved."""
-        return (self._base or 0) + self.total if self.total else 0
+        return self._base + self.total if self.total else 0
+
+    def begin(self) -> None:
+        """A run begins: what is in use before the first one is in use beside all reservations."""
+        with self._lock:
+            self._base = self._base or _used()
 
     def add(self, size: int, instead_of: int, leaving: int, what: str) -> None:
         """Reserve `size` bytes in place of `instead_of`. Raises TooMuch unless `leaving` bytes are left then."""
         with self._lock:
             used = _used()
-            if self._base is None:
-                self._base = used
             together = max(used, self._base + self.total - instead_of + size)
             if together + sum(_lent) + leaving + _reserve() > LIMIT:
                 raise _too_much(what)
@@ -254,6 +257,7 @@ class Intake:
 
     def __init__(self, owner: str = "", turns: MemoryTurns | None = None) -> None:
         self.owner, self._turns = owner, turns
+        _reserved.begin()
         self._lock = threading.Lock()
         self._turn: MemoryTurn | None = None
         self._bytes, self._next_check = 0, FREE_BYTES
