@@ -111,7 +111,7 @@ class _Scan(Facts):
     noted: set[str] = field(default_factory=set)
     # How many groups were listed; and of how many, in earlier slices, a verdict stays.
     listed: int = 0
-    kept: int = 0
+    with_verdict: int = 0
     # Keys of policies that count, and select Empty groups whose Seen is not of this scan.
     incomplete: set[str] = field(default_factory=set)
     # Of the groups whose offsets could not be read since a broker was lost.
@@ -200,7 +200,7 @@ class _Scan(Facts):
             policies = selection.policies = self.reserve(selection.policies, selected, verdicts)
             self.judge_slice(policies, selected, verdicts, selection.charge, reading)
             judged = ((group.id, verdicts[policy.key]) for policy in policies for group in selected[policy.key])
-            self.kept += len({name for name, every in judged if name in every})
+            self.with_verdict += len({name for name, every in judged if name in every})
             selection.policies = self.left(policies)
             for policy in policies:
                 if policy.uid in self.watches and any(
@@ -226,7 +226,7 @@ class _Scan(Facts):
         while True:
             held = {policy.key: _held(verdicts[policy.key]) for policy in left}
             here = {group.id for policy in left for group in selected[policy.key]}
-            needed = sum(held.values()) + self.kept * _EVIDENCE_BYTES + sum(map(_group_bytes, here))
+            needed = sum(held.values()) + self.with_verdict * _EVIDENCE_BYTES + sum(map(_group_bytes, here))
             needed += self.listed * _LISTED_BYTES + len(seen) * _SEEN_BYTES
             try:
                 if needed > self.reserved:
