@@ -1158,4 +1158,4 @@ def test_a_reduced_scan_retains_little() -> None:
     verdicts.add(refused("z"))
     verdicts.add(match("m"))
     assert sorted(verdicts) == [*(f"g{number:03}" for number in range(2 * SHOWN)), "m", "z"]
-    assert (len(verdicts.names), len(verdicts.unknown), verdicts.by_reason.total()) == (1_002, 500, 1_001)
+    assert (verdicts.judged, len(verdicts.unknown), verdicts.by_reason.total()) == (1_002, 500, 1_001)

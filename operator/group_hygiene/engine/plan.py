@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 from msgspec import structs
 
@@ -67,7 +68,7 @@ class Verdicts(dict[str, Verdict]):
     """A policy's verdicts of one scan, by group id. Each is counted, and those that the run or users need stay.
 
     These are the verdicts of matches and of `wanted` groups, and of each reason those of the first SHOWN ids; if
-    `whole`, all. The order in which they are added does not matter. names: all ids that were judged. by_reason: how
+    `whole`, all. The order in which they are added does not matter. judged: how many there were. by_reason: how
     many groups don't match, by reason. unknown: ids of the groups that could not be judged now (`not_known`).
     general: of the groups whose refusal applies to all groups that the policy could delete (`is_general`), one with
     the first reason; None = there is none. evidenced: whether a pipeline's tables answer for any of them.
@@ -77,7 +78,10 @@ class Verdicts(dict[str, Verdict]):
         super().__init__()
         self._wanted, self.whole = wanted, whole
         self._first: dict[str, list[str]] = {}
-        self.names: list[str] = []
+        self.judged = 0
+        # The ids of all, slice by slice, and of the present slice.
+        self._slices: list[tuple[str, ...]] = []
+        self._names: list[str] = []
         self.by_reason: Counter[str] = Counter()
         self.unknown: list[str] = []
         self.general: Verdict | None = None
@@ -93,7 +97,8 @@ class Verdicts(dict[str, Verdict]):
 
     def add(self, verdict: Verdict) -> None:
         name = verdict.group.id
-        self.names.append(name)
+        self.judged += 1
+        self._names.append(name)
         reason = verdict.refusal.reason if verdict.refusal is not None else None
         self.evidenced |= isinstance(verdict.evidence.activity, Activity) and reason not in EVIDENCE
         if reason is None:
@@ -114,12 +119,27 @@ class Verdicts(dict[str, Verdict]):
             if len(first) > SHOWN:
                 del self[first.pop()]
 
+    @property
+    def names(self) -> Iterator[str]:
+        """All ids that were judged."""
+        return chain(*self._slices, self._names)
+
+    def end_slice(self, known: dict[tuple[str, ...], tuple[str, ...]]) -> None:
+        """Hold the ids of a slice once for all policies. known: of other policies in this slice; gets these ids."""
+        names = tuple(sorted(self._names))
+        self._slices.append(known.setdefault(names, names))
+        self._names = []
+
     def changed(self, change: Callable[[Verdict], Verdict], groups: Container[str] | None = None) -> Verdicts:
         """The same with each verdict changed, which may not change its reason. groups: only these."""
         made = Verdicts()
         made.evidenced, made.general = self.evidenced, None if self.general is None else change(self.general)
         made.update({name: change(each) for name, each in self.items() if groups is None or name in groups})
-        made.names = self.names if groups is None else [name for name in self.names if name in groups]
+        if groups is None:
+            made._slices, made._names, made.judged = self._slices, self._names, self.judged
+        else:
+            made._names = [name for name in self.names if name in groups]
+            made.judged = len(made._names)
         made.unknown = self.unknown if groups is None else [name for name in self.unknown if name in groups]
         made.by_reason = (
             self.by_reason

@@ -199,6 +199,9 @@ class _Scan(Facts):
                 del verdicts[key]
             policies = selection.policies = self.reserve(selection.policies, selected, verdicts)
             self.judge_slice(policies, selected, verdicts, selection.charge, reading)
+            shared: dict[tuple[str, ...], tuple[str, ...]] = {}
+            for policy in policies:
+                verdicts[policy.key].end_slice(shared)
             judged = ((group.id, verdicts[policy.key]) for policy in policies for group in selected[policy.key])
             self.with_verdict += len({name for name, every in judged if name in every})
             selection.policies = self.left(policies)
@@ -242,7 +245,7 @@ class _Scan(Facts):
             self.leave_out(
                 largest,
                 "the operator has too little memory for the groups that this policy selects, beside those of other "
-                f"policies: it stopped after {len(verdicts[largest.key].names)}. Narrow match.groups, or raise the "
+                f"policies: it stopped after {verdicts[largest.key].judged}. Narrow match.groups, or raise the "
                 "operator's memory limit",
             )
             verdicts[largest.key].clear()
@@ -669,7 +672,7 @@ def _notes(listing: Listing, mirrored: Fault | None) -> tuple[str, ...]:
 
 def _held(verdicts: Verdicts) -> int:
     """The bytes that stay of these verdicts until the run ends."""
-    return len(verdicts.names) * _NAME_BYTES + len(verdicts) * _VERDICT_BYTES
+    return verdicts.judged * _NAME_BYTES + len(verdicts) * _VERDICT_BYTES
 
 
 def _within(known: Bounds | Fault | None, offset: int) -> bool:

@@ -134,7 +134,7 @@ def build_status(
             "reason", plan.verdicts.by_reason + Counter(outcome.reason for outcome in by_group.values())
         ),
         "sample": sample,
-        "truncated": len(plan.verdicts.names) > len(sample),
+        "truncated": plan.verdicts.judged > len(sample),
     }
 
 
@@ -245,7 +245,7 @@ def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot, counts
 
 
 def _summary(plan: Plan, outcomes: Sequence[Outcome], counts: Mapping[str, int]) -> str:
-    text = f"{counts['matched']} of {len(plan.verdicts.names)} groups match"
+    text = f"{counts['matched']} of {plan.verdicts.judged} groups match"
     if plan.policy.action is Action.ALERT or not counts["matched"]:
         return text
     if plan.policy.mode is Mode.DRY_RUN:
