@@ -627,3 +627,27 @@ def test_what_expired_is_forgotten() -> None:
 def test_until_when_an_entry_is_kept(entry: Entry, until: datetime | None) -> None:
     """What ends by itself says when; nothing else is ever swept by its age."""
     assert expires(entry) == until
+
+
+def test_what_scans_saw_takes_little_memory() -> None:
+    """The entries of one scan share its objects; those of different scans stay apart."""
+    contents, uid = Contents(), "0b5d3d7e-2f5b-4a3a-9a55-1a2b3c4d5e6f"
+    entries = [
+        Seen(
+            connection_uid=uid,
+            group=f"g{n}",
+            type=kind,
+            fingerprint=b"",
+            since=NOW + timedelta(days=n // 2),
+            watched=n // 2,
+        )
+        for n, kind in enumerate(("Classic", "Classic", "Consumer", "Classic"))
+    ]
+    for entry in entries:
+        contents.take(encode_key(entry.key), encode_value(entry))
+    assert list(contents.seen[uid].values()) == entries
+    first, second, third, fourth = contents.seen[uid].values()
+    for name in ("connection_uid", "type", "since", "watched"):
+        assert getattr(first, name) is getattr(second, name)
+    assert third.since is fourth.since
+    assert third.since is not second.since

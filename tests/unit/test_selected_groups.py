@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -103,6 +104,44 @@ def test_policies_that_do_not_fit_are_left_out(
     assert sorted(found) == sorted(fit)
     assert set(facts.left_out) == set(policies) - set(fit)
     assert {why.reason for why in facts.left_out.values()} <= {reasons.TOO_MANY_GROUPS}
+
+
+@pytest.mark.parametrize(
+    ("listed", "counted", "with_verdict"), [(0, 0, 0), (50_000, 0, 0), (0, 20_000, 0), (0, 0, 5_000)]
+)
+def test_what_stays_of_all_groups_is_reserved(
+    listed: int, counted: int, with_verdict: int, intake: memory.Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that were listed, whose scans are counted, and that had a verdict in an earlier slice."""
+    _limit(monkeypatch, 6_000_000)
+    contents = Contents()
+    contents.seen["uid"] = dict.fromkeys(map(str, range(counted)), cast("Any", None))
+    connection = SimpleNamespace(namespace="kafka", uid="uid")
+    journal, client = SimpleNamespace(contents=contents), SimpleNamespace(intake=intake)
+    context: Any = SimpleNamespace(client=client, journal=journal, memory=Memory(), connection=connection)
+    facts = scan._Scan(context=context, cluster=cluster(), deadline=Deadline(0.1), listed=listed)
+    facts.with_verdict = with_verdict
+    policy = delete()
+    fits = not (listed or counted or with_verdict)
+    with nullcontext() if fits else pytest.raises(MemoryExhausted):
+        assert facts.reserve([policy], {policy.key: [group("a")]}, {policy.key: Verdicts()}) == [policy]
+
+
+def test_policies_that_judge_the_same_groups_hold_their_ids_once() -> None:
+    """In whatever order evidence let them judge these."""
+    every = [Verdicts(), Verdicts(), Verdicts()]
+    for verdicts, names in zip(every, ("abc", "cab", "ab"), strict=True):
+        for name in names:
+            verdicts.add(match(name))
+    shared: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for verdicts in every:
+        verdicts.end_slice(shared)
+        verdicts.add(match("z"))
+    first, second, third = (verdicts._slices[0] for verdicts in every)
+    assert first is second
+    assert [*every[0].names] == ["a", "b", "c", "z"]
+    assert (third, [verdicts.judged for verdicts in every]) == (("a", "b"), [4, 4, 3])
+    assert [*every[0].changed(lambda each: each, {"a", "z"}).names] == ["a", "z"]
 
 
 def test_a_command_leaves_nothing_out(intake: memory.Intake, monkeypatch: pytest.MonkeyPatch) -> None:
