@@ -216,7 +216,7 @@ def test_a_small_batch_of_much_is_unpacked_to_a_bound(
 @pytest.mark.parametrize(
     ("broker", "found"),
     [
-        pytest.param(FakeBroker({LIST_GROUPS: many_groups(1_000_000)}), "ANSWER_TOO_LARGE", id="one"),
+        pytest.param(FakeBroker({LIST_GROUPS: many_groups(1_100_000)}), "ANSWER_TOO_LARGE", id="one"),
         pytest.param(
             FakeBroker({LIST_GROUPS: announced(490_000_000, 490_000_000)}), "can't be decoded", id="one-that-is-no-list"
         ),
