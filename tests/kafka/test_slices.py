@@ -58,6 +58,22 @@ def test_slices_of_a_random_cluster_are_judged_as_the_whole(client: Client, make
         assert sliced == whole, where
 
 
+def test_scans_hold_each_id_once(client: Client, make: Maker) -> None:
+    """In the list of groups and in what is counted of each: all ids of a large cluster take tens of megabytes."""
+    topic = make.topic(records=2)
+    groups = [make.abandoned(make.name(f"left-{number}"), topic) for number in range(3)]
+    scene, counting = Scene(client), policy(f"{make.tag}*")
+    scene.observe(counting)
+    # What the first scan wrote is read, and one group commits.
+    scene.context = scene.open()
+    make.simple(groups[0], {Partition(topic, 0): CommittedOffset(1)})
+    listed = scene.observe(counting, after=20).snapshot.groups
+    seen = scene.memory.contents.seen[scene.connection.uid]
+    assert seen.keys() == set(groups)
+    for held in (seen, listed, scene.memory.reads):
+        assert all(name is seen[name].group for name in held if name in seen)
+
+
 def _judged(
     client: Client, policies: list[Policy], prepare: Callable[[Scene], None]
 ) -> tuple[dict[str, bytes], Observation]:

@@ -651,3 +651,22 @@ def test_what_scans_saw_takes_little_memory() -> None:
         assert getattr(first, name) is getattr(second, name)
     assert third.since is fourth.since
     assert third.since is not second.since
+
+
+def test_the_id_of_a_group_is_held_once() -> None:
+    """By the entry of its scans, a later one, and the rows of a list; what is read again replaces nothing."""
+    contents, uid = Contents(), "u"
+    first = Seen(connection_uid=uid, group="some.group", type="Classic", fingerprint=b"1", since=NOW, watched=1.0)
+    later = msgspec.structs.replace(first, fingerprint=b"2", watched=2.0)
+    contents.take(encode_key(first.key), encode_value(first))
+    known = contents.seen[uid]["some.group"]
+    contents.take(encode_key(first.key), encode_value(first))
+    assert contents.seen[uid]["some.group"] is known
+    contents.take(encode_key(later.key), encode_value(later))
+    (name, entry), *_ = contents.seen[uid].items()
+    assert entry == later
+    assert entry.group is name
+    held = contents.held_ids(uid)
+    assert held("".join(["some", ".group"])) is name
+    assert held("another") == "another"
+    assert contents.held_ids("another")("some.group") == "some.group"

@@ -107,7 +107,7 @@ def test_policies_that_do_not_fit_are_left_out(
 
 
 @pytest.mark.parametrize(
-    ("listed", "counted", "with_verdict"), [(0, 0, 0), (50_000, 0, 0), (0, 20_000, 0), (0, 0, 5_000)]
+    ("listed", "counted", "with_verdict"), [(0, 0, 0), (50_000, 0, 0), (0, 30_000, 0), (0, 0, 5_000)]
 )
 def test_what_stays_of_all_groups_is_reserved(
     listed: int, counted: int, with_verdict: int, intake: memory.Intake, monkeypatch: pytest.MonkeyPatch

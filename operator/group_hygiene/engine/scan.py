@@ -68,7 +68,7 @@ _GROUP_BYTES, _ID_COPIES = 5_000, 4
 # policies share.
 _NAME_BYTES, _VERDICT_BYTES, _EVIDENCE_BYTES = 8, 400, 1_500
 # What stays of a group that was listed, and of one whose scans are counted.
-_LISTED_BYTES, _SEEN_BYTES = 150, 330
+_LISTED_BYTES, _SEEN_BYTES = 150, 240
 # So many policies judge a whole slice; more have smaller ones.
 _POLICIES = 10
 # The CPU time of a scan for policies of other namespaces than the connection's, and what each group adds.
@@ -467,16 +467,16 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     or more brokers, than there is memory for.
     """
     client, clock, deadline = context.client, context.clock, context.deadline()
-    attested = context.connection.topics_attested
+    memory, attested = context.memory, context.connection.topics_attested
     cluster = kafka_cluster.read_cluster(client, deadline, attested)
     if isinstance(cluster, Fault):
         raise _unreached(cluster)
-    memory = context.memory
     memory.note_cluster(cluster.id)
     # A group was due the last time: list all groups at once, as the total will be needed again.
     states, types = ((), ()) if full or memory.due_before else _filters(policies)
     # A broker that does not answer must not use up the time for the groups of the others.
-    listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
+    held = context.journal.contents.held_ids(context.connection.uid)
+    listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types, held)
     _require_room(listing.faults.values())
     scan = _Scan(context=context, cluster=cluster, deadline=deadline, listed=len(listing.groups))
     scan.ask_retention(policies, full)

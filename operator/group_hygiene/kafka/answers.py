@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -45,11 +45,13 @@ def _reading(data: bytes) -> Iterator[None]:
         raise KafkaProtocolError(f"an answer of {len(data)} bytes can't be decoded: {error}") from error
 
 
-def listed(data: bytes, version: int, coordinator: int, rows: Rows) -> dict[str, Listed] | Fault:
+def listed(
+    data: bytes, version: int, coordinator: int, rows: Rows, held: Callable[[str], str] = str
+) -> dict[str, Listed] | Fault:
     """The groups of one broker's answer to ListGroups v3 to v5. Fields that a version lacks are Unknown or Classic.
 
     A coordinator lists a group twice that it loaded from two partitions of `__consumer_offsets`: see `Listed.beside`.
-    rows: counts the groups. Raises TooMuch.
+    rows: counts the groups. held: see `groups.list_groups`. Raises TooMuch.
     """
     with _reading(data):
         (error,) = _SHORT.unpack_from(data, 4)
@@ -59,7 +61,7 @@ def listed(data: bytes, version: int, coordinator: int, rows: Rows) -> dict[str,
         known: list[tuple[bytes, Listed]] = []
         reader = Reader(data, 6, flexible=True)
         for _ in _each(reader, rows):
-            name = reader.text()
+            name = held(reader.text())
             other = groups.get(name)
             at = reader.at
             for rest, row in known:

@@ -6,7 +6,7 @@ Pure: no I/O, no Kafka.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -248,6 +248,16 @@ class Contents:
             return request
         return max((*others.values(), *([request] if request else [])), key=lambda each: each.until)
 
+    def held_ids(self, connection_uid: str) -> Callable[[str], str]:
+        """What returns the object of a group's id that the entries of a connection's scans hold; else the id itself."""
+        seen = self.seen.get(connection_uid, {})
+
+        def held(group: str) -> str:
+            entry = seen.get(group)
+            return group if entry is None else entry.group
+
+        return held
+
     def last_deletion(self, group: str) -> datetime | None:
         """When the group or some of its offsets were deleted last, also if that was interrupted; None = never."""
         times = [each.at for each in self.offset_deletions.get(group, {}).values()]
@@ -290,21 +300,26 @@ class Contents:
                 self.damaged[group] = str(error)
             return
         self._clear_unreadable(raw_key or b"")
-        if isinstance(change, Seen):
-            self._share(change)
-        self.apply([change])
+        self.apply([self._sharing(change) if isinstance(change, Seen) else change])
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Apply changes that were written, or that need not be written."""
         for change in changes:
             self._set(change.key, None if isinstance(change, Removal) else change)
 
-    def _share(self, entry: Seen) -> None:
-        """Let entries that were written together have the same objects: this halves the memory of half a million."""
+    def _sharing(self, entry: Seen) -> Seen:
+        """The entry with the objects of others, which halves the memory of half a million: the id of the group's
+        earlier one, and the rest of the one that was read before. What this process wrote itself is there already.
+        """
+        known = self.seen.get(entry.connection_uid, {}).get(entry.group)
+        if known == entry:
+            return known
         before, self._seen_last = self._seen_last or entry, entry
-        for name in ("connection_uid", "type", "since", "watched"):
-            if getattr(before, name) == getattr(entry, name):
-                msgspec.structs.force_setattr(entry, name, getattr(before, name))
+        shared = [(before, name) for name in ("connection_uid", "type", "since", "watched")]
+        for other, name in [*shared, *([] if known is None else [(known, "group")])]:
+            if getattr(other, name) == getattr(entry, name):
+                msgspec.structs.force_setattr(entry, name, getattr(other, name))
+        return entry
 
     def _clear_unreadable(self, raw_key: bytes) -> None:
         """A readable record or a tombstone replaced an unreadable one."""
