@@ -67,6 +67,8 @@ _HEAP = "2g"
 _CONFIG = {"offsets.topic.num.partitions": "50", "group.coordinator.append.linger.ms": "0"}
 _USER = "system:serviceaccount:"
 _SECONDS, _POLL_S = 900.0, 1.0
+# Seconds, more than a run takes.
+_INTERVAL, _MANY_INTERVAL, _MANY = 120, 300, 200_000
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class Row:
 class Bench:
     """One broker and one API server; more groups are added as the rows need them."""
 
-    def __init__(self, servers: str, stage: PurgeStage, interval: int) -> None:
-        self._servers, self._stage, self._interval = servers, stage, interval
+    def __init__(self, servers: str, stage: PurgeStage, interval: int | None) -> None:
+        self._servers, self._stage, self._wanted = servers, stage, interval
         self._groups = Groups(servers)
         self._topics = [self._groups.topic(f"events.{n:03d}", PARTITIONS, _RECORDS) for n in range(_TOPICS)]
         self._loaded = 0
@@ -102,12 +104,13 @@ class Bench:
         empty = memory_mb(self._stage.pid, "VmRSS")
         self._stage.stop()
         for groups in counts:
+            self._interval = self._wanted or (_MANY_INTERVAL if groups > _MANY else _INTERVAL)
             self._load(groups)
-            # Those of fewer groups would run, too.
-            self._stage.remove_policies()
             read = self._read_cpu()
             alone: dict[str, float] = {}
             for count in policies:
+                # What an earlier row says of its policies is no result of this one.
+                self._stage.remove_policies()
                 self._stage.start(0, LIMIT_MB, self._port)
                 self._apply(count)
                 self._round(count, 0.0)
@@ -207,7 +210,7 @@ class Bench:
                 return time.time(), ""
             if self._stage.exit_code() is not None:
                 return time.time(), "the process ended"
-            failed = self._stage.not_ready() if due else {}
+            failed = self._stage.not_ready()
             if failed and sum(failed.values()) + len([each for each in ran if float(each) > due]) >= count:
                 return time.time(), ", ".join(f"{reason}: {many}" for reason, many in sorted(failed.items()))
             time.sleep(_POLL_S)
@@ -241,12 +244,16 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m testing.bench.operator", description=__doc__, formatter_class=raw)
     parser.add_argument("--groups", type=int, nargs="+", default=[10_000, 100_000, 500_000])
     parser.add_argument("--policies", type=int, nargs="+", default=[1, 10, 50])
-    parser.add_argument("--interval", type=int, default=300, help="the policies', s; default: %(default)s")
+    parser.add_argument(
+        "--interval",
+        type=int,
+        help=f"the policies', s; default: {_INTERVAL}, or {_MANY_INTERVAL} for over {_MANY:,} groups",
+    )
     options = parser.parse_args()
     return run(lambda: _measure(sorted(options.groups), sorted(options.policies), options.interval), FaultsError)
 
 
-def measure(groups: Sequence[int], policies: Sequence[int], interval: int) -> list[Row]:
+def measure(groups: Sequence[int], policies: Sequence[int], interval: int | None) -> list[Row]:
     """Measure all rows. Progress goes to stderr. Raises BenchError, FaultsError and SandboxError."""
     jvm, rows = Jvm(heap=_HEAP, peak_speed=True), list[Row]()
     with (
@@ -260,7 +267,7 @@ def measure(groups: Sequence[int], policies: Sequence[int], interval: int) -> li
     return rows
 
 
-def _measure(groups: Sequence[int], policies: Sequence[int], interval: int) -> None:
+def _measure(groups: Sequence[int], policies: Sequence[int], interval: int | None) -> None:
     before = report.circumstances()
     rows = [asdict(row) for row in measure(groups, policies, interval)]
     found = figures(rows)
