@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from group_hygiene.engine import selection as module
 from group_hygiene.engine.selection import Selection
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.process import clock
@@ -112,6 +113,10 @@ class _Clock:
         return self._now
 
     thread_time = monotonic
+    CLOCK_BOOTTIME = 0
+
+    def clock_gettime(self, _: int) -> float:
+        return self.monotonic()
 
 
 @pytest.mark.parametrize(
@@ -129,3 +134,46 @@ def test_a_policy_is_left_out_before_it_met_all_names(
     found, left_out = _run([_policy(namespace, "slow", _COSTLY)], _groups(1_000), size=1_000, **budgets)
     assert (found, list(left_out)) == ({}, [f"{namespace}/slow"])
     assert 0 < len(compared) < 100
+
+
+@pytest.mark.parametrize(
+    ("passed", "reads", "done", "costs", "left"),
+    [
+        pytest.param(20.0, 5.0, 0.25, {"kafka/a": 5.0, "kafka/b": 10.0}, ["kafka/a", "kafka/b"], id="in-time"),
+        pytest.param(40.0, 5.0, 0.25, {"kafka/a": 5.0, "kafka/b": 30.0}, ["kafka/a"], id="the-costly-one-of-the-own"),
+        pytest.param(40.0, 5.0, 0.25, {"kafka/a": 35.0}, ["kafka/a"], id="the-last-one-stays"),
+        pytest.param(40.0, 5.0, 0.25, {"team/a": 35.0}, ["team/a"], id="the-last-one-of-another-namespace-stays"),
+        pytest.param(
+            40.0, 5.0, 0.25, {"kafka/a": 2.0, "kafka/b": 3.0, "team/c": 30.0}, ["kafka/a", "kafka/b"], id="others-first"
+        ),
+        pytest.param(40.0, 5.0, 0.25, {"kafka/a": 30.0, "team/b": 1.0}, ["kafka/a"], id="all-others"),
+        pytest.param(
+            40.0, 5.0, 0.25, {"kafka/a": 9.0, "kafka/b": 25.0, "team/c": 1.0}, ["kafka/a"], id="others-and-own"
+        ),
+        pytest.param(
+            40.0, 38.0, 0.25, {"kafka/a": 1.0, "kafka/b": 1.0}, ["kafka/a", "kafka/b"], id="reads-alone-take-too-long"
+        ),
+        pytest.param(9.0, 1.0, 0.01, {"kafka/a": 1.0, "kafka/b": 7.0}, ["kafka/a", "kafka/b"], id="not-known-yet"),
+        pytest.param(95.0, 5.0, 1.0, {"kafka/a": 20.0, "kafka/b": 70.0}, ["kafka/a", "kafka/b"], id="done"),
+    ],
+)
+def test_what_a_scan_has_no_time_for_is_left_out(
+    passed: float,
+    reads: float,
+    done: float,
+    costs: dict[str, float],
+    left: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 100 s. Else all policies would end with an incomplete scan, and none would ever run."""
+    now, left_out = [0.0], dict[str, str]()
+    monkeypatch.setattr(module, "elapsed", lambda: now[0])
+    policies = [_policy(key.partition("/")[0], key.partition("/")[2], _PLAIN) for key in costs]
+    found = Selection(policies, {}, 10, 1e9, 1e9, lambda policy, why: left_out.update({policy.key: why}))
+    for policy in policies:
+        found.charge(policy, costs[policy.key])
+    now[0], found.done = passed, done
+    found.fit(100 - passed, reads)
+    assert [policy.key for policy in found.policies] == left
+    assert left_out.keys() == costs.keys() - set(left)
+    assert all("would not end in time with all policies. Raise scan.timeout" in why for why in left_out.values())

@@ -112,6 +112,8 @@ class _Scan(Facts):
     # How many groups were listed; and of how many, in earlier slices, a verdict stays.
     listed: int = 0
     with_verdict: int = 0
+    # Seconds that reads for slices took so far.
+    reads_s: float = 0.0
     # Keys of policies that count, and select Empty groups whose Seen is not of this scan.
     incomplete: set[str] = field(default_factory=set)
     # Of the groups whose offsets could not be read since a broker was lost.
@@ -205,6 +207,8 @@ class _Scan(Facts):
             judged = ((group.id, verdicts[policy.key]) for policy in policies for group in selected[policy.key])
             self.with_verdict += len({name for name, every in judged if name in every})
             selection.policies = self.left(policies)
+            if not whole:
+                selection.fit(self.deadline.left, self.reads_s)
             for policy in policies:
                 if policy.uid in self.watches and any(
                     group.state is GroupState.EMPTY and group.id in seen and group.id not in self.noted
@@ -297,8 +301,10 @@ class _Scan(Facts):
             # Read last, so that each end is requested once, and no offset is newer than the end it is compared with.
             if len(wanted) > 1:
                 wanted.pop(Need.BOUNDS, None)
+            began = elapsed()
             for need, wanting in wanted.items():
                 reading.read(need, policies, wanting)
+            self.reads_s += elapsed() - began
             policies = self.left(policies)
             if Need.ACTIVITY in wanted:
                 # It may show other policies, too, the program that used a group.

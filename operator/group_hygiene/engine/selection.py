@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from group_hygiene.model.groups import Group
-from group_hygiene.process.clock import TURNS
+from group_hygiene.process.clock import TURNS, elapsed
 from group_hygiene.spec.policy import Policy
+
+# Only after this share of a scan's time is it known how long the whole scan takes; and the share that slices may take.
+_KNOWN_AFTER, _FOR_SLICES = 0.1, 0.9
 
 
 class Budget:
@@ -35,18 +38,21 @@ class Budget:
             self._spent[policy.key] += seconds
             self.total += seconds
 
-    def leave_out_costly(self, policies: Sequence[Policy], late: bool = False) -> Sequence[Policy]:
+    def leave_out_costly(
+        self, policies: Sequence[Policy], late: bool = False, most: float | None = None, staying: int = 0
+    ) -> Sequence[Policy]:
         """Down to the half, so that this is seldom: what was spent on those that are left out is lost.
 
-        policies: all that are not left out so far. late: what is left was too little. Returns those that still are not.
+        policies: all that are not left out so far. late: what is left was too little. most: a limit for now instead of
+        the own one. staying: how many are not left out anyway. Returns those that still are not left out.
         """
-        limit = self._limit()
+        limit = self._limit() if most is None else most
         if self.total <= limit and not late:
             return policies
         left = {policy.key: policy for policy in policies}
         # Without those that were left out for another reason.
         self._spent = {key: spent for key, spent in self._spent.items() if key in left}
-        while self._spent and sum(self._spent.values()) > limit / 2:
+        while len(self._spent) > staying and sum(self._spent.values()) > limit / 2:
             largest = most_costly([left[key] for key in self._spent], self._spent)
             least = self._spent[largest.key] * self._alike
             for key, spent in list(self._spent.items()):
@@ -61,7 +67,8 @@ class Selection:
     """Iterates over the groups that each policy selects, of at most `size` different groups at a time.
 
     Groups that no policy selects don't count, so they cost no requests. policies: those that are not left out so far.
-    own, others: seconds of CPU time for policies of the connection's namespace, and of all other namespaces.
+    own, others: seconds of CPU time for policies of the connection's namespace, and of all other namespaces. done: the
+    share of all groups in the slices so far. late: whether the scan would not have ended in time with all policies.
     """
 
     def __init__(
@@ -75,17 +82,20 @@ class Selection:
     ) -> None:
         def budget(crosses: bool, limit: float, whose: str) -> Budget:
             def leave(policy: Policy, seconds: float) -> None:
+                most = f"a scan has {limit:.0f} s for the policies of {whose}. Use"
+                if self.late:
+                    most = "the scan would not end in time with all policies. Raise scan.timeout, use"
                 leave_out(
                     policy,
-                    f"it took {seconds:.1f} s of CPU time so far, and a scan has {limit:.0f} s for the policies of "
-                    f"{whose}. Use fewer policies for the same groups, or fewer patterns with fewer stars and "
-                    "placeholders",
+                    f"it took {seconds:.1f} s of CPU time so far, and {most} fewer policies for the same groups, or "
+                    "fewer patterns with fewer stars and placeholders",
                 )
 
             members = [policy for policy in policies if policy.crosses_namespace is crosses]
             return Budget(members, lambda: limit, leave)
 
         self.policies, self.size, self._groups = policies, size, groups
+        self.done, self.late, self._began = 0.0, False, elapsed()
         self._budgets = {
             False: budget(False, own, "the connection's own namespace"),
             True: budget(True, others, "all other namespaces than the connection's"),
@@ -98,6 +108,29 @@ class Selection:
         self.policies = budget.leave_out_costly(self.policies)
         return any(each.key == policy.key for each in self.policies)
 
+    def fit(self, left: float, reads: float) -> None:
+        """Leave out costly policies if the scan would not end in time: those of other namespaces first, and one never.
+
+        left: seconds of the scan. reads: seconds of the slices so far that reads took, whatever the policies.
+        """
+        passed = elapsed() - self._began
+        total = passed + left
+        took, may_take = passed - reads, total * _FOR_SLICES * self.done - reads
+        self.late = self.done < 1 and passed > total * _KNOWN_AFTER and took > may_take > 0
+        if not self.late:
+            return
+        spent = sum(budget.total for budget in self._budgets.values())
+        too_much = spent * (1 - may_take / took)
+        for crosses in (True, False):
+            budget, own = self._budgets[crosses], any(not policy.crosses_namespace for policy in self.policies)
+            before = budget.total
+            staying = 0 if crosses and own else 1
+            self.policies = budget.leave_out_costly(self.policies, most=before - too_much, staying=staying)
+            too_much -= before - budget.total
+            if too_much <= 0:
+                break
+        self.late = False
+
     def __iter__(self) -> Iterator[Mapping[str, list[Group]]]:
         selected: dict[str, list[Group]] = {policy.key: [] for policy in self.policies}
         ids: set[str] = set()
@@ -108,6 +141,7 @@ class Selection:
             found = self._select([self._groups[name] for name in names[first::step]])
             new = {group.id for each in found.values() for group in each}
             if ids and len(ids) + len(new) > self.size:
+                self.done = first / step
                 yield selected
                 selected, ids = found, new
                 continue
@@ -115,6 +149,7 @@ class Selection:
                 selected[key] += each
             ids |= new
         if ids:
+            self.done = 1.0
             yield selected
 
     def _select(self, groups: Sequence[Group]) -> dict[str, list[Group]]:
