@@ -140,18 +140,17 @@ def test_a_policy_is_left_out_before_it_met_all_names(
     ("passed", "reads", "done", "costs", "left"),
     [
         pytest.param(20.0, 5.0, 0.25, {"kafka/a": 5.0, "kafka/b": 10.0}, ["kafka/a", "kafka/b"], id="in-time"),
-        pytest.param(40.0, 5.0, 0.25, {"kafka/a": 5.0, "kafka/b": 30.0}, ["kafka/a"], id="the-costly-one-of-the-own"),
-        pytest.param(40.0, 5.0, 0.25, {"kafka/a": 35.0}, ["kafka/a"], id="the-last-one-stays"),
-        pytest.param(40.0, 5.0, 0.25, {"team/a": 35.0}, ["team/a"], id="the-last-one-of-another-namespace-stays"),
+        pytest.param(40.0, 4.0, 0.25, {"kafka/a": 9.0, "kafka/b": 27.0}, ["kafka/a"], id="the-most-costly"),
+        # Seconds of CPU time take three times as long.
+        pytest.param(40.0, 4.0, 0.25, {"kafka/a": 3.0, "kafka/b": 9.0}, ["kafka/a"], id="by-the-time-that-passes"),
+        pytest.param(40.0, 4.0, 0.25, {"kafka/a": 36.0}, ["kafka/a"], id="the-last-one-stays"),
+        pytest.param(40.0, 4.0, 0.25, {"team/a": 36.0}, ["team/a"], id="also-of-another-namespace"),
         pytest.param(
-            40.0, 5.0, 0.25, {"kafka/a": 2.0, "kafka/b": 3.0, "team/c": 30.0}, ["kafka/a", "kafka/b"], id="others-first"
+            40.0, 4.0, 0.25, {"kafka/a": 3.0, "kafka/b": 4.0, "t/c": 29.0}, ["kafka/a", "kafka/b"], id="others-first"
         ),
-        pytest.param(40.0, 5.0, 0.25, {"kafka/a": 30.0, "team/b": 1.0}, ["kafka/a"], id="all-others"),
+        pytest.param(40.0, 4.0, 0.25, {"kafka/a": 9.0, "kafka/b": 26.0, "t/c": 1.0}, ["kafka/a"], id="others-and-own"),
         pytest.param(
-            40.0, 5.0, 0.25, {"kafka/a": 9.0, "kafka/b": 25.0, "team/c": 1.0}, ["kafka/a"], id="others-and-own"
-        ),
-        pytest.param(
-            40.0, 38.0, 0.25, {"kafka/a": 1.0, "kafka/b": 1.0}, ["kafka/a", "kafka/b"], id="reads-alone-take-too-long"
+            40.0, 38.0, 0.25, {"kafka/a": 1.0, "kafka/b": 1.0}, ["kafka/a", "kafka/b"], id="for-want-of-reads"
         ),
         pytest.param(9.0, 1.0, 0.01, {"kafka/a": 1.0, "kafka/b": 7.0}, ["kafka/a", "kafka/b"], id="not-known-yet"),
         pytest.param(95.0, 5.0, 1.0, {"kafka/a": 20.0, "kafka/b": 70.0}, ["kafka/a", "kafka/b"], id="done"),
@@ -177,3 +176,19 @@ def test_what_a_scan_has_no_time_for_is_left_out(
     assert [policy.key for policy in found.policies] == left
     assert left_out.keys() == costs.keys() - set(left)
     assert all("would not end in time with all policies. Raise scan.timeout" in why for why in left_out.values())
+
+
+def test_what_was_lost_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that went to policies that are left out now does not make others follow them."""
+    now, left_out = [0.0], list[str]()
+    monkeypatch.setattr(module, "elapsed", lambda: now[0])
+    policies = [_policy("kafka", name, _PLAIN) for name in ("cheap", "dear")]
+    found = Selection(policies, {}, 10, 1e9, 1e9, lambda policy, _: left_out.append(policy.name))
+    found.charge(policies[0], 2.0)
+    found.charge(policies[1], 28.0)
+    now[0], found.done = 30.0, 0.05
+    found.fit(70.0, 0.0)
+    found.charge(policies[0], 1.0)
+    now[0], found.done = 31.0, 0.075
+    found.fit(69.0, 0.0)
+    assert left_out == ["dear"]

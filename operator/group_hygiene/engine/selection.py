@@ -10,8 +10,8 @@ from group_hygiene.model.groups import Group
 from group_hygiene.process.clock import TURNS, elapsed
 from group_hygiene.spec.policy import Policy
 
-# Only after this share of a scan's time is it known how long the whole scan takes; and the share that slices may take.
-_KNOWN_AFTER, _FOR_SLICES = 0.1, 0.9
+# Only after this share of a scan's time is it known how long slices take; and the share that is left for what follows.
+_KNOWN_AFTER, _LEFT_OVER = 0.1, 0.1
 
 
 class Budget:
@@ -43,16 +43,17 @@ class Budget:
     ) -> Sequence[Policy]:
         """Down to the half, so that this is seldom: what was spent on those that are left out is lost.
 
-        policies: all that are not left out so far. late: what is left was too little. most: a limit for now instead of
-        the own one. staying: how many are not left out anyway. Returns those that still are not left out.
+        policies: all that are not left out so far. late: what is left was too little. most: down to these seconds,
+        whatever the limit. staying: how many are not left out anyway. Returns those that still are not left out.
         """
-        limit = self._limit() if most is None else most
-        if self.total <= limit and not late:
+        limit = self._limit()
+        if self.total <= (limit if most is None else most) and not late:
             return policies
+        most = limit / 2 if most is None else most
         left = {policy.key: policy for policy in policies}
         # Without those that were left out for another reason.
         self._spent = {key: spent for key, spent in self._spent.items() if key in left}
-        while len(self._spent) > staying and sum(self._spent.values()) > limit / 2:
+        while len(self._spent) > staying and sum(self._spent.values()) > most:
             largest = most_costly([left[key] for key in self._spent], self._spent)
             least = self._spent[largest.key] * self._alike
             for key, spent in list(self._spent.items()):
@@ -95,7 +96,7 @@ class Selection:
             return Budget(members, lambda: limit, leave)
 
         self.policies, self.size, self._groups = policies, size, groups
-        self.done, self.late, self._began = 0.0, False, elapsed()
+        self.done, self.late, self._began, self._charged = 0.0, False, elapsed(), 0.0
         self._budgets = {
             False: budget(False, own, "the connection's own namespace"),
             True: budget(True, others, "all other namespaces than the connection's"),
@@ -103,6 +104,7 @@ class Selection:
 
     def charge(self, policy: Policy, seconds: float) -> bool:
         """Count CPU time that a policy took: whether it is not left out."""
+        self._charged += seconds
         budget = self._budgets[policy.crosses_namespace]
         budget.charge(policy, seconds)
         self.policies = budget.leave_out_costly(self.policies)
@@ -115,12 +117,16 @@ class Selection:
         """
         passed = elapsed() - self._began
         total = passed + left
-        took, may_take = passed - reads, total * _FOR_SLICES * self.done - reads
-        self.late = self.done < 1 and passed > total * _KNOWN_AFTER and took > may_take > 0
-        if not self.late:
+        if self.done == 1 or passed < total * _KNOWN_AFTER:
             return
+        # What the rest takes of the time so far, and how long a second of CPU time takes.
+        rest, stretch = (1 - self.done) / self.done, max(passed - reads, 1e-9) / max(self._charged, 1e-9)
         spent = sum(budget.total for budget in self._budgets.values())
-        too_much = spent * (1 - may_take / took)
+        too_much = spent - ((left - total * _LEFT_OVER) / rest - reads) / stretch
+        if not 0 < too_much < spent:
+            # There is time enough, or the reads alone take too long.
+            return
+        self.late = True
         for crosses in (True, False):
             budget, own = self._budgets[crosses], any(not policy.crosses_namespace for policy in self.policies)
             before = budget.total
