@@ -232,6 +232,7 @@ def _limited(code: str) -> str:
         pytest.param("held = bytes(200 << 20); memory.require(50 << 20, 'it')", id="more-than-is-left"),
         pytest.param("held = bytes(225 << 20); memory.Intake().take(memory.FREE_BYTES, 1)", id="bytes"),
         pytest.param("held = bytes(200 << 20); Rows().take(200_000)", id="rows"),
+        pytest.param("held = bytes(150 << 20); [bytes(200) for _ in Rows().each(500_000)]", id="rows-one-by-one"),
         pytest.param(
             "held = bytes(200 << 20); asyncio.run(child.run('itertools:repeat', bytes(1 << 16), {}, 60))",
             id="what-another-process-returns",

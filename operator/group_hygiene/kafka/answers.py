@@ -60,7 +60,7 @@ def listed(
         groups: dict[str, Listed] = {}
         known: list[tuple[bytes, Listed]] = []
         reader = Reader(data, 6, flexible=True)
-        for _ in _each(reader, rows):
+        for _ in rows.each(reader.count()):
             name = held(reader.text())
             other = groups.get(name)
             at = reader.at

@@ -5,6 +5,8 @@ A tenant may run the broker. `process.memory` limits all connections together.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from group_hygiene.process import memory
 from group_hygiene.process.memory import TooMuch
 
@@ -33,8 +35,9 @@ BROKERS = 1_000
 _BATCH_BYTES, _FETCHED_BYTES, RECORDS = 16 << 20, 32 << 20, 250_000
 # Of one batch for a worker of the pipeline: one that can't be read stops the ingest for good.
 ALONE_BYTES = 128 << 20
-# The memory of a row as objects, while the dictionary that it is in grows; and after how many rows memory is checked.
-_ROW_BYTES, _ROWS_UNCHECKED = 200, 20_000
+# The memory of a row as objects, while the dictionary that it is in grows; that of one in this dictionary alone; and
+# after how many rows memory is checked.
+_ROW_BYTES, _GROWTH_BYTES, _ROWS_UNCHECKED = 200, 60, 20_000
 
 
 class FetchBudget:
@@ -65,13 +68,27 @@ class Rows:
 
     def take(self, count: int) -> None:
         """Raises TooMuch if there are more in total than allowed, or than there is memory for."""
-        self._left -= count
-        if self._left < 0:
-            raise TooMuch(f"more than {self._most} rows in the answers: give the operator more memory")
+        self._count(count)
         self._unchecked += count
         if self._unchecked > _ROWS_UNCHECKED:
             memory.require(self._unchecked * _ROW_BYTES, f"{self._unchecked} rows of an answer")
             self._unchecked = 0
+
+    def each(self, count: int) -> Iterator[int]:
+        """As `take`, for rows that are decoded one after another. Most may share objects with others, so the memory is
+        checked meanwhile. Yields their numbers.
+        """
+        self._count(count)
+        for first in range(0, count, _ROWS_UNCHECKED):
+            some = range(first, min(count, first + _ROWS_UNCHECKED))
+            if count > _ROWS_UNCHECKED:
+                memory.require(len(some) * _ROW_BYTES + first * _GROWTH_BYTES, f"{count} rows of an answer")
+            yield from some
+
+    def _count(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise TooMuch(f"more than {self._most} rows in the answers: give the operator more memory")
 
     def give_back(self, count: int) -> None:
         """Rows that were counted and are not held."""
