@@ -23,6 +23,9 @@ NAMESPACE = "purge"
 LEDGER = "__group_hygiene"
 _ACCOUNT = "group-hygiene"
 _API = "grouphygiene.io/v1alpha1"
+# In a mount namespace of its own, with a limit where cgroup v2 has it: $0 bytes.
+_UNSHARED = ("unshare", "--mount", "--map-root-user", "sh", "-c")
+_LIMITED = 'mount -t tmpfs none /sys/fs/cgroup && echo "$0" > /sys/fs/cgroup/memory.max && exec "$@"'
 _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.25
 
@@ -86,11 +89,11 @@ class PurgeStage:
     def start(self, nice: int, memory_mb: int | None = None, health_port: int = 0) -> None:
         """The operator, with the rights that deploy/ gives it, and nothing between it and its servers.
 
-        nice: of the process. What it computes, it would compute on another machine than the broker's. memory_mb: its
-        limit; None = none.
+        nice: of the process. What it computes, it would compute on another machine than the broker's. memory_mb: the
+        limit that it sees, as in a container, and that nothing enforces; None = none.
         """
         kubeconfig = operators_account(self._server)
-        command = [] if memory_mb is None else ["prlimit", f"--data={memory_mb << 20}", "--stack=1048576"]
+        command = [] if memory_mb is None else [*_UNSHARED, _LIMITED, str(memory_mb << 20)]
         command += ["nice", "-n", str(nice), sys.executable, "-m", "group_hygiene.cli", "operator"]
         command += ["--health-port", str(health_port), "--leader-election-namespace", _ACCOUNT]
         path = os.pathsep.join(map(str, (ROOT / "operator", ROOT)))

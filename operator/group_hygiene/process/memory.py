@@ -7,6 +7,7 @@ and an answer for which too little memory is left is refused before it is read.
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import os
 import resource
@@ -341,6 +342,8 @@ class Intake:
             turn, self._turn = self._turn, None
             reserved, self._reserved = self._reserved, 0
         if turn is not None or reserved > FREE_BYTES:
+            # An error and the request that failed with it refer to each other, and to the answer.
+            gc.collect()
             _call_libc(lambda libc: libc.malloc_trim(0))
         if reserved:
             self._remembered = reserved // _REMEMBERED_SHARE
