@@ -3,7 +3,8 @@
 A real broker gets abandoned groups of 10 committed partitions each, of which 2 % have unread records. Policies on `*`
 count `unchangedFor`; the first and every other one match those with lag, and half of these mark them. For each number
 of groups, and of policies, the operator runs as a process that sees the chart's memory limit as in a container (it
-needs Linux, and the right to make namespaces): one that has run before, and one that starts on the ledger of it. All policies share one interval, so each round runs all of them.
+needs Linux, and the right to make namespaces): one that has run before, and one that starts on its ledger. All policies
+share one interval, so each round runs all of them.
 
     run_s, run_cpu_s     from the due time until the last policy has run; the process's CPU from before until then
     read_cpu_s           of this program, to list these groups and read their offsets

@@ -453,12 +453,11 @@ def test_first_check_decides() -> None:
         look()
     known = structs.replace(known, protections=replace(everything, claimed=Claims()))
     look()
-    for step in [["Connect"], ["Connect", "Streams"], ["Connect", "Streams", "MirrorMaker"]]:
+    steps = [["Connect"], ["Connect", "Streams"], ["Connect", "Streams", "StreamsState"]]
+    for step in [*steps, ["Connect", "Streams", "StreamsState", "MirrorMaker"]]:
         policy = delete({"unprotect": step}, committedOffsets="Absent")
         look()
     subject = structs.replace(subject, type=GroupType.CLASSIC)
-    look()
-    policy = delete({"unprotect": ["Connect", "Streams", "StreamsState", "MirrorMaker"]}, committedOffsets="Absent")
     look()
     subject = structs.replace(subject, state=GroupState.STABLE)
     look()
@@ -491,9 +490,9 @@ def test_first_check_decides() -> None:
         reasons.CLAIMED,
         reasons.CONNECT,
         reasons.STREAMS,
+        reasons.STREAMS_STATE,
         reasons.MIRROR_MAKER,
         reasons.SHARE,
-        reasons.STREAMS_STATE,
         reasons.DEAD,
         reasons.NOT_EMPTY,
         reasons.SIMPLE,

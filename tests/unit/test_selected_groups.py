@@ -122,9 +122,31 @@ def test_what_stays_of_all_groups_is_reserved(
     facts = scan._Scan(context=context, cluster=cluster(), deadline=Deadline(0.1), listed=listed)
     facts.with_verdict = with_verdict
     policy = delete()
+    verdicts = Verdicts()
+    for number in range(with_verdict):
+        verdicts.add(match(f"m{number}"))
     fits = not (listed or counted or with_verdict)
     with nullcontext() if fits else pytest.raises(MemoryExhausted):
-        assert facts.reserve([policy], {policy.key: [group("a")]}, {policy.key: Verdicts()}) == [policy]
+        assert facts.reserve([policy], {policy.key: [group("a")]}, {policy.key: verdicts}) == [policy]
+
+
+def test_evidence_of_a_policy_that_is_left_out_is_reserved_no_more(
+    intake: memory.Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one of another namespace that matches all groups would leave nothing to the owner's."""
+    _limit(monkeypatch, 3_000_000)
+    connection = SimpleNamespace(namespace="kafka", uid="uid")
+    journal, client = SimpleNamespace(contents=Contents()), SimpleNamespace(intake=intake)
+    context: Any = SimpleNamespace(client=client, journal=journal, memory=Memory(), connection=connection)
+    facts = scan._Scan(context=context, cluster=cluster(), deadline=Deadline(0.1))
+    own, other = _of("kafka", "own"), _of("team", "other")
+    facts.with_verdict = 2_000
+    verdicts = {own.key: Verdicts(), other.key: Verdicts()}
+    for number in range(2_000):
+        verdicts[other.key].add(match(f"m{number}"))
+    slice_ = {own.key: [group("a")], other.key: [group("a")]}
+    assert facts.reserve([own, other], slice_, verdicts) == [own]
+    assert [*facts.left_out] == [other.key]
 
 
 def test_policies_that_judge_the_same_groups_hold_their_ids_once() -> None:

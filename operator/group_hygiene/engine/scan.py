@@ -75,6 +75,8 @@ _POLICIES = 10
 _OTHERS_S, _OTHERS_GROUP_S = 2.0, 100e-6
 # Of those of the connection's own namespace: the operator ends if a round takes three times as long.
 _OWN_S = 300.0
+# The shares of a scan's time that these and those may take.
+_OWN_SHARE, _OTHERS_CPU_SHARE = 0.6, 0.25
 # The share of a scan's time that reads for these may take, even if those for the connection's own leave less.
 _OTHERS_SHARE = 1 / 4
 # Namespaces that want so few groups together are read together.
@@ -112,8 +114,6 @@ class _Scan(Facts):
     # How many groups were listed; and of how many, in earlier slices, a verdict stays.
     listed: int = 0
     with_verdict: int = 0
-    # Seconds that reads for slices took so far.
-    reads_s: float = 0.0
     # Keys of policies that count, and select Empty groups whose Seen is not of this scan.
     incomplete: set[str] = field(default_factory=set)
     # Of the groups whose offsets could not be read since a broker was lost.
@@ -182,7 +182,10 @@ class _Scan(Facts):
             # A process of its own reads the tables each time.
             size *= _TABLES_FACTOR
         others = _OTHERS_S + len(groups) * _OTHERS_GROUP_S
-        own, others = (math.inf, math.inf) if whole else (_OWN_S, others)
+        left = self.deadline.left
+        own, others = min(_OWN_S, left * _OWN_SHARE), min(others, left * _OTHERS_CPU_SHARE)
+        if whole:
+            own = others = math.inf
         return Selection(policies, groups, max(size, 1), own, others, self.leave_out)
 
     def judge_all(
@@ -207,8 +210,7 @@ class _Scan(Facts):
             judged = ((group.id, verdicts[policy.key]) for policy in policies for group in selected[policy.key])
             self.with_verdict += len({name for name, every in judged if name in every})
             selection.policies = self.left(policies)
-            if not whole:
-                selection.fit(self.deadline.left, self.reads_s)
+            selection.fit()
             for policy in policies:
                 if policy.uid in self.watches and any(
                     group.state is GroupState.EMPTY and group.id in seen and group.id not in self.noted
@@ -233,7 +235,8 @@ class _Scan(Facts):
         while True:
             held = {policy.key: _held(verdicts[policy.key]) for policy in left}
             here = {group.id for policy in left for group in selected[policy.key]}
-            needed = sum(held.values()) + self.with_verdict * _EVIDENCE_BYTES + sum(map(_group_bytes, here))
+            with_verdict = min(self.with_verdict, sum(len(verdicts[policy.key]) for policy in left))
+            needed = sum(held.values()) + with_verdict * _EVIDENCE_BYTES + sum(map(_group_bytes, here))
             needed += self.listed * _LISTED_BYTES + len(seen) * _SEEN_BYTES
             try:
                 if needed > self.reserved:
@@ -255,11 +258,8 @@ class _Scan(Facts):
             verdicts[largest.key].clear()
 
     def leave_out(self, policy: Policy, why: str) -> None:
-        """The policy counts from its next run on."""
+        """Its counts go on: its groups count as not read, like those of a broker that did not answer."""
         self.left_out[policy.key] = Refusal(reasons.TOO_MANY_GROUPS, why)
-        self.context.memory.scan_histories.pop(policy.uid, None)
-        if self.watches.pop(policy.uid, None) is not None:
-            self.notes.append(Removal(("watch", policy.uid)))
 
     def left(self, policies: Sequence[Policy]) -> list[Policy]:
         """Those that are not left out."""
@@ -301,10 +301,8 @@ class _Scan(Facts):
             # Read last, so that each end is requested once, and no offset is newer than the end it is compared with.
             if len(wanted) > 1:
                 wanted.pop(Need.BOUNDS, None)
-            began = elapsed()
             for need, wanting in wanted.items():
                 reading.read(need, policies, wanting)
-            self.reads_s += elapsed() - began
             policies = self.left(policies)
             if Need.ACTIVITY in wanted:
                 # It may show other policies, too, the program that used a group.
@@ -519,7 +517,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
     visible = scan.visibility() if deleting or (full and attested) else None
     why_not = scan.refusals(snapshot, visible)
     if deleting and unfiltered is None:
-        every = kafka_groups.list_groups(client, cluster, deadline)
+        every = kafka_groups.list_groups(client, cluster, deadline, held=held)
         unfiltered = None if kafka_groups.unanswered(every) else every.groups
         # A filtered list lacks the other row of a group that two brokers list.
         other = [
@@ -601,10 +599,9 @@ class _EvidenceReader:
         return Deadline(min(left, max((left - total) / 2, self._least - total)))
 
     def _leave_out(self, policy: Policy, seconds: float) -> None:
-        """Its counts go on: its groups count as not read, like those of a broker that did not answer."""
         total = self._scan.context.connection.timeout.total_seconds()
-        self._scan.left_out[policy.key] = Refusal(
-            reasons.TOO_MANY_GROUPS,
+        self._scan.leave_out(
+            policy,
             f"reading its groups took {seconds:.1f} s so far, and a scan has {total:.0f} s for the policies of all "
             "namespaces. Narrow match.groups, or ask for a longer scan.timeout or more limits.requestsPerSecond of the "
             "KafkaConnection",

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from group_hygiene.model.groups import Group
-from group_hygiene.process.clock import TURNS, elapsed
+from group_hygiene.process.clock import TURNS
 from group_hygiene.spec.policy import Policy
 
-# Only after this share of a scan's time is it known how long slices take; and the share that is left for what follows.
-_KNOWN_AFTER, _LEFT_OVER = 0.1, 0.1
+# What all policies will take is known once they have taken this share of their time.
+_KNOWN_FROM = 0.1
 
 
 class Budget:
@@ -39,21 +39,20 @@ class Budget:
             self.total += seconds
 
     def leave_out_costly(
-        self, policies: Sequence[Policy], late: bool = False, most: float | None = None, staying: int = 0
+        self, policies: Sequence[Policy], late: bool = False, most: float | None = None
     ) -> Sequence[Policy]:
         """Down to the half, so that this is seldom: what was spent on those that are left out is lost.
 
         policies: all that are not left out so far. late: what is left was too little. most: down to these seconds,
-        whatever the limit. staying: how many are not left out anyway. Returns those that still are not left out.
+        whatever the limit, and not the last one. Returns those that still are not left out.
         """
-        limit = self._limit()
-        if self.total <= (limit if most is None else most) and not late:
+        limit, staying = (self._limit() / 2, 0) if most is None else (most, 1)
+        if self.total <= (self._limit() if most is None else most) and not late:
             return policies
-        most = limit / 2 if most is None else most
         left = {policy.key: policy for policy in policies}
         # Without those that were left out for another reason.
         self._spent = {key: spent for key, spent in self._spent.items() if key in left}
-        while len(self._spent) > staying and sum(self._spent.values()) > most:
+        while len(self._spent) > staying and sum(self._spent.values()) > limit:
             largest = most_costly([left[key] for key in self._spent], self._spent)
             least = self._spent[largest.key] * self._alike
             for key, spent in list(self._spent.items()):
@@ -69,7 +68,7 @@ class Selection:
 
     Groups that no policy selects don't count, so they cost no requests. policies: those that are not left out so far.
     own, others: seconds of CPU time for policies of the connection's namespace, and of all other namespaces. done: the
-    share of all groups in the slices so far. late: whether the scan would not have ended in time with all policies.
+    share of all groups in the slices so far.
     """
 
     def __init__(
@@ -83,20 +82,18 @@ class Selection:
     ) -> None:
         def budget(crosses: bool, limit: float, whose: str) -> Budget:
             def leave(policy: Policy, seconds: float) -> None:
-                most = f"a scan has {limit:.0f} s for the policies of {whose}. Use"
-                if self.late:
-                    most = "the scan would not end in time with all policies. Raise scan.timeout, use"
                 leave_out(
                     policy,
-                    f"it took {seconds:.1f} s of CPU time so far, and {most} fewer policies for the same groups, or "
-                    "fewer patterns with fewer stars and placeholders",
+                    f"it took {seconds:.1f} s of CPU time so far, and a scan has {limit:.0f} s for the policies of "
+                    f"{whose}. Use fewer policies for the same groups, or fewer patterns with fewer stars and "
+                    "placeholders, or ask for a longer scan.timeout of the KafkaConnection",
                 )
 
             members = [policy for policy in policies if policy.crosses_namespace is crosses]
             return Budget(members, lambda: limit, leave)
 
         self.policies, self.size, self._groups = policies, size, groups
-        self.done, self.late, self._began, self._charged = 0.0, False, elapsed(), 0.0
+        self.done, self._own = 0.0, own
         self._budgets = {
             False: budget(False, own, "the connection's own namespace"),
             True: budget(True, others, "all other namespaces than the connection's"),
@@ -104,38 +101,16 @@ class Selection:
 
     def charge(self, policy: Policy, seconds: float) -> bool:
         """Count CPU time that a policy took: whether it is not left out."""
-        self._charged += seconds
         budget = self._budgets[policy.crosses_namespace]
         budget.charge(policy, seconds)
         self.policies = budget.leave_out_costly(self.policies)
         return any(each.key == policy.key for each in self.policies)
 
-    def fit(self, left: float, reads: float) -> None:
-        """Leave out costly policies if the scan would not end in time: those of other namespaces first, and one never.
-
-        left: seconds of the scan. reads: seconds of the slices so far that reads took, whatever the policies.
-        """
-        passed = elapsed() - self._began
-        total = passed + left
-        if self.done == 1 or passed < total * _KNOWN_AFTER:
-            return
-        # What the rest takes of the time so far, and how long a second of CPU time takes.
-        rest, stretch = (1 - self.done) / self.done, max(passed - reads, 1e-9) / max(self._charged, 1e-9)
-        spent = sum(budget.total for budget in self._budgets.values())
-        too_much = spent - ((left - total * _LEFT_OVER) / rest - reads) / stretch
-        if not 0 < too_much < spent:
-            # There is time enough, or the reads alone take too long.
-            return
-        self.late = True
-        for crosses in (True, False):
-            budget, own = self._budgets[crosses], any(not policy.crosses_namespace for policy in self.policies)
-            before = budget.total
-            staying = 0 if crosses and own else 1
-            self.policies = budget.leave_out_costly(self.policies, most=before - too_much, staying=staying)
-            too_much -= before - budget.total
-            if too_much <= 0:
-                break
-        self.late = False
+    def fit(self) -> None:
+        """Leave out costly policies of the connection's own namespace, if all would take too much until the end."""
+        budget = self._budgets[False]
+        if budget.total > self._own * _KNOWN_FROM:
+            self.policies = budget.leave_out_costly(self.policies, most=self._own * self.done)
 
     def __iter__(self) -> Iterator[Mapping[str, list[Group]]]:
         selected: dict[str, list[Group]] = {policy.key: [] for policy in self.policies}

@@ -50,7 +50,7 @@ def chain(policy: Policy) -> tuple[Check, ...]:
 
 
 _OURS: tuple[Check, ...] = (needed.own_group, needed.id_too_long)
-PROTECTIONS: tuple[Check, ...] = (
+_NEEDED: tuple[Check, ...] = (
     needed.protected,
     needed.failover_target,
     needed.keep_requested,
@@ -59,17 +59,17 @@ PROTECTIONS: tuple[Check, ...] = (
     needed.claimed,
     needed.connect,
     needed.streams,
-    needed.streams_lost,
-    needed.mirror_maker,
-    needed.share,
 )
+_NOT_RESTORABLE: tuple[Check, ...] = (needed.streams_lost, needed.mirror_maker, needed.share)
+PROTECTIONS: tuple[Check, ...] = (*_NEEDED, *_NOT_RESTORABLE)
 # What is read last: each end is requested once.
 _ENDS: tuple[Check, ...] = (lag.caught_up, lag.lag, lag.in_range)
 CHAINS: Mapping[Action, tuple[Check, ...]] = {
     Action.DELETE: (
         *_OURS,
-        *PROTECTIONS,
+        *_NEEDED,
         needed.streams_state,
+        *_NOT_RESTORABLE,
         used.dead,
         used.not_empty,
         used.simple,
