@@ -132,26 +132,37 @@ def test_a_policy_is_left_out_before_it_met_all_names(
 
 
 @pytest.mark.parametrize(
-    ("done", "costs", "left"),
+    ("left", "done", "costs", "stay"),
     [
-        pytest.param(0.25, {"kafka/a": 5.0, "kafka/b": 19.0}, ["kafka/a", "kafka/b"], id="in-time"),
-        pytest.param(0.25, {"kafka/a": 5.0, "kafka/b": 21.0}, ["kafka/a"], id="the-most-costly"),
-        pytest.param(0.25, {"kafka/a": 12.0, "kafka/b": 9.0, "kafka/c": 10.0}, ["kafka/b", "kafka/c"], id="no-more"),
-        pytest.param(0.25, {"kafka/a": 36.0}, ["kafka/a"], id="the-last-one-stays"),
-        pytest.param(0.25, {"kafka/a": 5.0, "t/b": 40.0}, ["kafka/a", "t/b"], id="others-have-their-own-limit"),
-        pytest.param(0.01, {"kafka/a": 1.0, "kafka/b": 8.0}, ["kafka/a", "kafka/b"], id="not-known-yet"),
-        pytest.param(1.0, {"kafka/a": 20.0, "kafka/b": 70.0}, ["kafka/a", "kafka/b"], id="done"),
+        # 75 % of the 80 s that are left are 60 s; a third of the time so far is for the rest.
+        pytest.param(80.0, 0.25, {"kafka/a": 5.0, "kafka/b": 14.0}, ["kafka/a", "kafka/b"], id="in-time"),
+        pytest.param(80.0, 0.25, {"kafka/a": 5.0, "kafka/b": 16.0}, ["kafka/a"], id="the-most-costly"),
+        pytest.param(
+            80.0,
+            0.25,
+            {"kafka/a": 9.0, "kafka/b": 6.0, "kafka/c": 7.0},
+            ["kafka/b", "kafka/c"],
+            id="no-more-than-needed",
+        ),
+        pytest.param(40.0, 0.25, {"kafka/a": 5.0, "kafka/b": 14.0}, ["kafka/a"], id="others-took-time"),
+        pytest.param(80.0, 0.25, {"kafka/a": 36.0}, ["kafka/a"], id="the-last-one-stays"),
+        pytest.param(40.0, 0.25, {"kafka/a": 11.0, "t/b": 40.0}, ["kafka/a", "t/b"], id="others-have-their-own-limit"),
+        pytest.param(0.0, 0.25, {"kafka/a": 1.0, "kafka/b": 8.0}, ["kafka/a", "kafka/b"], id="reads-took-it-all"),
+        pytest.param(0.0, 0.25, {"kafka/a": 6.0, "kafka/b": 8.0}, ["kafka/a"], id="nothing-is-left"),
+        pytest.param(5.0, 1.0, {"kafka/a": 20.0, "kafka/b": 70.0}, ["kafka/a", "kafka/b"], id="done"),
     ],
 )
-def test_what_a_scan_has_no_time_for_is_left_out(done: float, costs: dict[str, float], left: list[str]) -> None:
-    """Of 100 s of CPU time. Else all policies would end with an incomplete scan, and none would ever run."""
+def test_what_a_scan_has_no_time_for_is_left_out(
+    left: float, done: float, costs: dict[str, float], stay: list[str]
+) -> None:
+    """Of 100 s. Else all policies would end with an incomplete scan, and none would ever run."""
     left_out = dict[str, str]()
     policies = [_policy(key.partition("/")[0], key.partition("/")[2], _PLAIN) for key in costs]
-    found = Selection(policies, {}, 10, 100, 1e9, lambda policy, why: left_out.update({policy.key: why}))
+    found = Selection(policies, {}, 10, 1e9, 1e9, lambda policy, why: left_out.update({policy.key: why}))
     for policy in policies:
         found.charge(policy, costs[policy.key])
     found.done = done
-    found.fit()
-    assert [policy.key for policy in found.policies] == left
-    assert left_out.keys() == costs.keys() - set(left)
-    assert all("a scan has 100 s" in why and "longer scan.timeout" in why for why in left_out.values())
+    found.fit(left, 100.0)
+    assert [policy.key for policy in found.policies] == stay
+    assert left_out.keys() == costs.keys() - set(stay)
+    assert all("would not end within scan.timeout" in why for why in left_out.values())

@@ -71,12 +71,11 @@ _NAME_BYTES, _VERDICT_BYTES, _EVIDENCE_BYTES = 8, 400, 1_500
 _LISTED_BYTES, _SEEN_BYTES = 150, 240
 # So many policies judge a whole slice; more have smaller ones.
 _POLICIES = 10
-# The CPU time of a scan for policies of other namespaces than the connection's, and what each group adds.
-_OTHERS_S, _OTHERS_GROUP_S = 2.0, 100e-6
+# The CPU time of a scan for policies of other namespaces than the connection's, what each group adds, and the most of
+# what is left of the scan.
+_OTHERS_S, _OTHERS_GROUP_S, _OTHERS_MOST = 2.0, 100e-6, 0.25
 # Of those of the connection's own namespace: the operator ends if a round takes three times as long.
 _OWN_S = 300.0
-# The shares of a scan's time that these and those may take.
-_OWN_SHARE, _OTHERS_CPU_SHARE = 0.6, 0.25
 # The share of a scan's time that reads for these may take, even if those for the connection's own leave less.
 _OTHERS_SHARE = 1 / 4
 # Namespaces that want so few groups together are read together.
@@ -181,11 +180,8 @@ class _Scan(Facts):
         if any(policy.when.asks_evidence for policy in policies):
             # A process of its own reads the tables each time.
             size *= _TABLES_FACTOR
-        others = _OTHERS_S + len(groups) * _OTHERS_GROUP_S
-        left = self.deadline.left
-        own, others = min(_OWN_S, left * _OWN_SHARE), min(others, left * _OTHERS_CPU_SHARE)
-        if whole:
-            own = others = math.inf
+        others = min(_OTHERS_S + len(groups) * _OTHERS_GROUP_S, self.deadline.left * _OTHERS_MOST)
+        own, others = (math.inf, math.inf) if whole else (_OWN_S, others)
         return Selection(policies, groups, max(size, 1), own, others, self.leave_out)
 
     def judge_all(
@@ -210,7 +206,8 @@ class _Scan(Facts):
             judged = ((group.id, verdicts[policy.key]) for policy in policies for group in selected[policy.key])
             self.with_verdict += len({name for name, every in judged if name in every})
             selection.policies = self.left(policies)
-            selection.fit()
+            if not whole:
+                selection.fit(self.deadline.left, self.context.connection.timeout.total_seconds())
             for policy in policies:
                 if policy.uid in self.watches and any(
                     group.state is GroupState.EMPTY and group.id in seen and group.id not in self.noted

@@ -10,8 +10,9 @@ from group_hygiene.model.groups import Group
 from group_hygiene.process.clock import TURNS
 from group_hygiene.spec.policy import Policy
 
-# What all policies will take is known once they have taken this share of their time.
-_KNOWN_FROM = 0.1
+# What policies will take is known once they have taken this share of a scan's time; and the share of what is left that
+# they may take then, beside reads.
+_KNOWN_FROM, _MAY_TAKE = 0.1, 0.75
 
 
 class Budget:
@@ -82,18 +83,21 @@ class Selection:
     ) -> None:
         def budget(crosses: bool, limit: float, whose: str) -> Budget:
             def leave(policy: Policy, seconds: float) -> None:
+                most = f"a scan has {limit:.0f} s for the policies of {whose}"
+                if self._late:
+                    most = "the scan would not end within scan.timeout with all policies"
                 leave_out(
                     policy,
-                    f"it took {seconds:.1f} s of CPU time so far, and a scan has {limit:.0f} s for the policies of "
-                    f"{whose}. Use fewer policies for the same groups, or fewer patterns with fewer stars and "
-                    "placeholders, or ask for a longer scan.timeout of the KafkaConnection",
+                    f"it took {seconds:.1f} s of CPU time so far, and {most}. Use fewer policies for the same groups, "
+                    "or fewer patterns with fewer stars and placeholders, or ask for a longer scan.timeout of the "
+                    "KafkaConnection",
                 )
 
             members = [policy for policy in policies if policy.crosses_namespace is crosses]
             return Budget(members, lambda: limit, leave)
 
         self.policies, self.size, self._groups = policies, size, groups
-        self.done, self._own = 0.0, own
+        self.done, self._late = 0.0, False
         self._budgets = {
             False: budget(False, own, "the connection's own namespace"),
             True: budget(True, others, "all other namespaces than the connection's"),
@@ -106,11 +110,17 @@ class Selection:
         self.policies = budget.leave_out_costly(self.policies)
         return any(each.key == policy.key for each in self.policies)
 
-    def fit(self) -> None:
-        """Leave out costly policies of the connection's own namespace, if all would take too much until the end."""
+    def fit(self, left: float, total: float) -> None:
+        """Leave out costly policies of the connection's own namespace, but one, if the scan would not end in time.
+
+        left, total: seconds of the scan. What others and reads took so far has shortened what is left.
+        """
         budget = self._budgets[False]
-        if budget.total > self._own * _KNOWN_FROM:
-            self.policies = budget.leave_out_costly(self.policies, most=self._own * self.done)
+        if self.done < 1 and budget.total > total * _KNOWN_FROM:
+            self._late = True
+            most = left * _MAY_TAKE * self.done / (1 - self.done)
+            self.policies = budget.leave_out_costly(self.policies, most=most)
+            self._late = False
 
     def __iter__(self) -> Iterator[Mapping[str, list[Group]]]:
         selected: dict[str, list[Group]] = {policy.key: [] for policy in self.policies}
