@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
@@ -106,6 +107,8 @@ def whole_seconds(value: timedelta) -> timedelta:
     return timedelta(seconds=value // timedelta(seconds=1))
 
 
+# Messages about most groups of a scan name the same few times.
+@lru_cache(maxsize=1_000)
 def timestamp(moment: datetime, timespec: str = "seconds") -> str:
     """RFC 3339 in UTC, as in Kubernetes. timespec: as in `datetime.isoformat`; smaller units are truncated."""
     return moment.astimezone(UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
