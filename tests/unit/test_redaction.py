@@ -53,10 +53,6 @@ SHOWN = {
     reasons.KEEP_REQUESTED: {"asker", "request.by", "request.why", "timestamp(request.until)"},
     reasons.KEEP_ENDED: {"timestamp(keep.until)"},
     reasons.LAG_BELOW: {"found.unread", "wanted"},
-    # A client of the group, and a partition of it.
-    reasons.CONNECT: {"seen"},
-    reasons.STREAMS: {"seen"},
-    reasons.NO_START_OFFSET: {"evidence.offsets.message"},
     reasons.NO_BACKUP: {"timestamp(at)"},
     # The partition, and that Kafka shows no start offset of it (`kafka.offsets.complete_offsets`).
     reasons.NO_START_OFFSET: {"evidence.offsets.message"},
