@@ -146,6 +146,7 @@ def test_a_policy_is_left_out_before_it_met_all_names(
         ),
         pytest.param(40.0, 0.25, {"kafka/a": 5.0, "kafka/b": 14.0}, ["kafka/a"], id="others-took-time"),
         pytest.param(80.0, 0.25, {"kafka/a": 36.0}, ["kafka/a"], id="the-last-one-stays"),
+        pytest.param(80.0, 0.25, {"kafka/a": 36.0, "kafka/b": 36.0}, ["kafka/b"], id="also-of-two-that-cost-the-same"),
         pytest.param(40.0, 0.25, {"kafka/a": 11.0, "t/b": 40.0}, ["kafka/a", "t/b"], id="others-have-their-own-limit"),
         pytest.param(0.0, 0.25, {"kafka/a": 1.0, "kafka/b": 8.0}, ["kafka/a", "kafka/b"], id="reads-took-it-all"),
         pytest.param(0.0, 0.25, {"kafka/a": 6.0, "kafka/b": 8.0}, ["kafka/a"], id="nothing-is-left"),

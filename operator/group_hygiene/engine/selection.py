@@ -47,17 +47,18 @@ class Budget:
         policies: all that are not left out so far. late: what is left was too little. most: down to these seconds,
         whatever the limit, and not the last one. Returns those that still are not left out.
         """
-        limit, staying = (self._limit() / 2, 0) if most is None else (most, 1)
-        if self.total <= (self._limit() if most is None else most) and not late:
+        limit = self._limit() if most is None else most
+        if self.total <= limit and not late:
             return policies
+        most, staying = (limit / 2, 0) if most is None else (most, 1)
         left = {policy.key: policy for policy in policies}
         # Without those that were left out for another reason.
         self._spent = {key: spent for key, spent in self._spent.items() if key in left}
-        while len(self._spent) > staying and sum(self._spent.values()) > limit:
+        while len(self._spent) > staying and sum(self._spent.values()) > most:
             largest = most_costly([left[key] for key in self._spent], self._spent)
             least = self._spent[largest.key] * self._alike
             for key, spent in list(self._spent.items()):
-                if spent >= least and left[key].namespace == largest.namespace:
+                if len(self._spent) > staying and spent >= least and left[key].namespace == largest.namespace:
                     del self._spent[key]
                     self._leave_out(left.pop(key), spent)
         self.total = sum(self._spent.values())
