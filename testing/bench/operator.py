@@ -201,8 +201,8 @@ class Bench:
         )
 
     def _round(self, count: int, due: float) -> tuple[float, str]:
-        """Wait until all policies have run since `due`: when that was; or why some have not."""
-        end = time.time() + _SECONDS
+        """Wait until all policies have run since `due`: when that was; or why some have not, after a scan."""
+        end, scans = time.time() + _SECONDS, self._scans()[0]
         while time.time() < end:
             ran = re.findall(
                 r"^group_hygiene_policy_last_run_timestamp_seconds{.*} (.*)$", self._metrics(), re.MULTILINE
@@ -211,7 +211,8 @@ class Bench:
                 return time.time(), ""
             if self._stage.exit_code() is not None:
                 return time.time(), "the process ended"
-            failed = self._stage.not_ready()
+            # Before a scan, a policy's condition is of the round before.
+            failed = self._stage.not_ready() if self._scans()[0] > scans else {}
             if failed and sum(failed.values()) + len([each for each in ran if float(each) > due]) >= count:
                 return time.time(), ", ".join(f"{reason}: {many}" for reason, many in sorted(failed.items()))
             time.sleep(_POLL_S)
