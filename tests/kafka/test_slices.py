@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from group_hygiene.engine import scan
 from group_hygiene.engine.context import Observation
 from group_hygiene.kafka.client import Client
 from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
@@ -72,6 +73,25 @@ def test_scans_hold_each_id_once(client: Client, make: Maker) -> None:
     assert seen.keys() == set(groups)
     for held in (seen, listed, scene.memory.reads):
         assert all(name is seen[name].group for name in held if name in seen)
+
+
+def test_who_is_left_out_of_a_scan_loses_no_counts(
+    client: Client, make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another policy read the group meanwhile."""
+    group = make.abandoned(make.name("left"), make.topic(records=1))
+    scene, first, second = Scene(client), policy(group, name="first"), policy(group, name="second")
+    scene.observe(first, second, whole=False)
+
+    def reserve(found: scan._Scan, *_: object) -> list[Policy]:
+        found.leave_out(first, "there is too little memory")
+        return [second]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scan._Scan, "reserve", reserve)
+        assert [*scene.observe(first, second, after=30, whole=False).left_out] == [first.key]
+    observation = scene.observe(first, second, after=30)
+    assert verdicts(observation, first) == verdicts(observation, second) == {group: "Match"}
 
 
 def _judged(
