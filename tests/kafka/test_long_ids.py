@@ -11,7 +11,7 @@ from tests.kafka.makers import Maker, at
 from tests.kafka.test_foreign_answers import limited
 
 # Together larger than the most that an operator with the chart's memory accepts of one broker.
-_GROUPS, _CHARACTERS = 540, 32_700
+_GROUPS, _CHARACTERS = 1_080, 32_700
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def kafka() -> Iterator[KafkaCluster]:
 
 
 def test_very_long_ids_hide_no_other_group(kafka: KafkaCluster, make: Maker) -> None:
-    """540 ids of 32 KB, 18 MB, would stop the scans of all policies: they are left out, and the list says so."""
+    """1,080 ids of 32 KB, 35 MB, would stop the scans of all policies: they are left out, and the list says so."""
     topic, other = make.topic(records=2), make.name("other")
     make.simple_groups({other: at(topic, 1)})
     names = [f"{make.tag}{number:04}".ljust(_CHARACTERS, "x") for number in range(_GROUPS)]
