@@ -131,39 +131,64 @@ def test_a_policy_is_left_out_before_it_met_all_names(
     assert 0 < len(compared) < 100
 
 
+_TWO = {"kafka/a": 10.0, "kafka/b": 12.0}
+
+
 @pytest.mark.parametrize(
-    ("left", "done", "costs", "stay"),
+    ("costs", "stay", "seconds"),
     [
-        # 75 % of the 80 s that are left are 60 s; a third of the time so far is for the rest.
-        pytest.param(80.0, 0.25, {"kafka/a": 5.0, "kafka/b": 14.0}, ["kafka/a", "kafka/b"], id="in-time"),
-        pytest.param(80.0, 0.25, {"kafka/a": 5.0, "kafka/b": 16.0}, ["kafka/a"], id="the-most-costly"),
+        # Of 80 s that are left 72 may be taken, so 24 for each quarter.
+        pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 80}, id="in-time"),
+        pytest.param(_TWO, ["kafka/a"], {"left": 73}, id="the-most-costly"),
         pytest.param(
-            80.0,
-            0.25,
-            {"kafka/a": 9.0, "kafka/b": 6.0, "kafka/c": 7.0},
+            {"kafka/a": 10.0, "kafka/b": 9.0, "kafka/c": 9.0},
             ["kafka/b", "kafka/c"],
+            {"left": 80, "judging": 28},
             id="no-more-than-needed",
         ),
-        pytest.param(40.0, 0.25, {"kafka/a": 5.0, "kafka/b": 14.0}, ["kafka/a"], id="others-took-time"),
-        pytest.param(80.0, 0.25, {"kafka/a": 36.0}, ["kafka/a"], id="the-last-one-stays"),
-        pytest.param(80.0, 0.25, {"kafka/a": 36.0, "kafka/b": 36.0}, ["kafka/b"], id="also-of-two-that-cost-the-same"),
-        pytest.param(40.0, 0.25, {"kafka/a": 11.0, "t/b": 40.0}, ["kafka/a", "t/b"], id="others-have-their-own-limit"),
-        pytest.param(0.0, 0.25, {"kafka/a": 1.0, "kafka/b": 8.0}, ["kafka/a", "kafka/b"], id="reads-took-it-all"),
-        pytest.param(0.0, 0.25, {"kafka/a": 6.0, "kafka/b": 8.0}, ["kafka/a"], id="nothing-is-left"),
-        pytest.param(5.0, 1.0, {"kafka/a": 20.0, "kafka/b": 70.0}, ["kafka/a", "kafka/b"], id="done"),
+        pytest.param(_TWO, ["kafka/a"], {"left": 60}, id="others-took-time"),
+        pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 80, "reading": 1}, id="in-time-with-reads"),
+        pytest.param(_TWO, ["kafka/a"], {"left": 80, "reading": 3}, id="reads-will-take-time"),
+        pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 80, "reading": 25}, id="reads-alone-take-too-long"),
+        pytest.param(_TWO, ["kafka/a"], {"left": 80, "judging": 25}, id="a-slow-machine"),
+        pytest.param({"kafka/a": 36.0}, ["kafka/a"], {"left": 80, "judging": 36}, id="the-last-one-stays"),
+        pytest.param(
+            {"kafka/a": 36.0, "kafka/b": 36.0},
+            ["kafka/b"],
+            {"left": 80, "judging": 72},
+            id="also-of-two-that-cost-the-same",
+        ),
+        pytest.param(
+            {"kafka/a": 11.0, "t/b": 40.0}, ["kafka/a", "t/b"], {"left": 40, "judging": 51}, id="others-have-own-limits"
+        ),
+        pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 600}, id="not-known-yet"),
+        pytest.param(_TWO, ["kafka/a"], {"left": 400, "own": 90}, id="more-than-all-may-take"),
+        pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 1, "done": 1.0}, id="done"),
     ],
 )
 def test_what_a_scan_has_no_time_for_is_left_out(
-    left: float, done: float, costs: dict[str, float], stay: list[str]
+    costs: dict[str, float], stay: list[str], seconds: dict[str, float]
 ) -> None:
-    """Of 100 s. Else all policies would end with an incomplete scan, and none would ever run."""
+    """Else all policies would end with an incomplete scan, and none would ever run."""
     left_out = dict[str, str]()
     policies = [_policy(key.partition("/")[0], key.partition("/")[2], _PLAIN) for key in costs]
-    found = Selection(policies, {}, 10, 1e9, 1e9, lambda policy, why: left_out.update({policy.key: why}))
+    own = seconds.get("own", math.inf)
+    found = Selection(policies, {}, 10, own, 1e9, lambda policy, why: left_out.update({policy.key: why}))
     for policy in policies:
         found.charge(policy, costs[policy.key])
-    found.done = done
-    found.fit(left, 100.0)
+    found.done = seconds.get("done", 0.25)
+    found.fit(seconds["left"], seconds.get("judging", 22), seconds.get("reading", 0))
     assert [policy.key for policy in found.policies] == stay
     assert left_out.keys() == costs.keys() - set(stay)
     assert all("would not end within scan.timeout" in why for why in left_out.values())
+
+
+def test_who_is_left_out_leaves_room_for_what_is_different_later() -> None:
+    """One at each slice would cost the time of all of them."""
+    policies = [_policy("kafka", f"p{number}", _PLAIN) for number in range(10)]
+    found = Selection(policies, {}, 10, math.inf, 1e9, lambda *_: None)
+    for policy in policies:
+        found.charge(policy, 10)
+    found.done = 0.5
+    found.fit(110, 100, 0)
+    assert len(found.policies) == 7

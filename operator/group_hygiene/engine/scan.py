@@ -195,10 +195,14 @@ class _Scan(Facts):
         seen, size = contents.seen.setdefault(context.connection.uid, {}), selection.size
         verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in selection.policies}
         reading = _EvidenceReader(self, selection.policies, whole)
+        # Seconds that waiting for memory, and writing took.
+        began, waiting, writing = elapsed(), 0.0, 0.0
         for selected in slices:
             for key in self.left_out.keys() & verdicts:
                 del verdicts[key]
+            before = elapsed()
             policies = selection.policies = self.reserve(selection.policies, selected, verdicts)
+            waiting += elapsed() - before
             self.judge_slice(policies, selected, verdicts, selection.charge, reading)
             shared: dict[tuple[str, ...], tuple[str, ...]] = {}
             for policy in policies:
@@ -206,8 +210,6 @@ class _Scan(Facts):
             judged = ((group.id, verdicts[policy.key]) for policy in policies for group in selected[policy.key])
             self.with_verdict += len({name for name, every in judged if name in every})
             selection.policies = self.left(policies)
-            if not whole:
-                selection.fit(self.deadline.left, self.context.connection.timeout.total_seconds())
             for policy in policies:
                 if policy.uid in self.watches and any(
                     group.state is GroupState.EMPTY and group.id in seen and group.id not in self.noted
@@ -216,7 +218,12 @@ class _Scan(Facts):
                     self.incomplete.add(policy.key)
             self.end_slice()
             if len(self.notes) >= size:
+                before = elapsed()
                 self.note()
+                writing += elapsed() - before
+            if not whole:
+                judging = elapsed() - began - waiting - writing - reading.own - reading.others
+                selection.fit(self.deadline.left, judging, reading.own + writing)
         return {policy.key: verdicts[policy.key] for policy in selection.policies}
 
     def reserve(
@@ -532,7 +539,7 @@ class _EvidenceReader:
     """Reads evidence in turns of namespaces: first the connection's own, then those that want fewer groups.
 
     Others than the connection's may take as long together as is left of the scan, so half of it. If there are policies
-    of one namespace alone, or `whole`, there are no limits.
+    of one namespace alone, or `whole`, there are no limits. own, others: the seconds that reads took so far.
     """
 
     def __init__(self, scan: _Scan, policies: Sequence[Policy], whole: bool) -> None:
@@ -540,6 +547,7 @@ class _EvidenceReader:
         self._least = scan.deadline.left * _OTHERS_SHARE
         self._unlimited = whole or len({policy.namespace for policy in policies}) < 2
         self._budget = Budget(policies, self._limit, self._leave_out, 1 / 2)
+        self.own = self.others = 0.0
 
     def read(self, need: Need, policies: Sequence[Policy], wanted: Mapping[str, Sequence[Group]]) -> None:
         """Read what verdicts need about the groups that each policy (by key) wants: each group once.
@@ -555,9 +563,13 @@ class _EvidenceReader:
                 continue
             began = elapsed()
             self._scan.read(need, groups, self._deadline(turn))
-            seconds = (elapsed() - began) / sum(map(len, new.values()))
+            took = elapsed() - began
+            if turn[0].crosses_namespace:
+                self.others += took
+            else:
+                self.own += took
             for policy in turn:
-                self._budget.charge(policy, seconds * len(new[policy.key]))
+                self._budget.charge(policy, took * len(new[policy.key]) / sum(map(len, new.values())))
             read |= groups.keys()
             left = self._scan.left(policies)
             # What `requestsPerSecond` would delay until after the deadline is not sent, and takes no time.

@@ -10,16 +10,16 @@ from group_hygiene.model.groups import Group
 from group_hygiene.process.clock import TURNS
 from group_hygiene.spec.policy import Policy
 
-# What policies will take is known once they have taken this share of a scan's time; and the share of what is left that
-# they may take then, beside reads.
-_KNOWN_FROM, _MAY_TAKE = 0.1, 0.75
+# What is yet to come is known once slices have taken this share of a scan's time. They may take so much of what is
+# left; if they would take more, policies are left out until so much of that is taken, so that this is seldom.
+_KNOWN_FROM, _MAY_TAKE, _DOWN_TO = 0.05, 0.9, 0.8
 
 
 class Budget:
     """The seconds of a scan that some policies take.
 
     limit: how many they may take together, now. Beyond it the most expensive ones of the namespace that takes most are
-    left out, with those of this namespace that cost at least the share `alike` of the most expensive.
+    left out, with those of this namespace that cost more than the share `alike` of the most expensive.
     """
 
     def __init__(
@@ -39,18 +39,21 @@ class Budget:
             self._spent[policy.key] += seconds
             self.total += seconds
 
-    def leave_out_costly(
-        self, policies: Sequence[Policy], late: bool = False, most: float | None = None
-    ) -> Sequence[Policy]:
+    def leave_out_costly(self, policies: Sequence[Policy], late: bool = False) -> Sequence[Policy]:
         """Down to the half, so that this is seldom: what was spent on those that are left out is lost.
 
-        policies: all that are not left out so far. late: what is left was too little. most: down to these seconds,
-        whatever the limit, and not the last one. Returns those that still are not left out.
+        policies: all that are not left out so far. late: what is left was too little. Returns those that still are not
+        left out.
         """
-        limit = self._limit() if most is None else most
+        limit = self._limit()
         if self.total <= limit and not late:
             return policies
-        most, staying = (limit / 2, 0) if most is None else (most, 1)
+        return self.leave_out_until(limit / 2, policies, self._leave_out)
+
+    def leave_out_until(
+        self, most: float, policies: Sequence[Policy], leave_out: Callable[[Policy, float], None], staying: int = 0
+    ) -> Sequence[Policy]:
+        """Until those that are left took at most these seconds, or so many stay. See `leave_out_costly`."""
         left = {policy.key: policy for policy in policies}
         # Without those that were left out for another reason.
         self._spent = {key: spent for key, spent in self._spent.items() if key in left}
@@ -58,9 +61,10 @@ class Budget:
             largest = most_costly([left[key] for key in self._spent], self._spent)
             least = self._spent[largest.key] * self._alike
             for key, spent in list(self._spent.items()):
-                if len(self._spent) > staying and spent >= least and left[key].namespace == largest.namespace:
+                alike = key == largest.key or (spent > least and left[key].namespace == largest.namespace)
+                if alike and len(self._spent) > staying:
                     del self._spent[key]
-                    self._leave_out(left.pop(key), spent)
+                    leave_out(left.pop(key), spent)
         self.total = sum(self._spent.values())
         return list(left.values())
 
@@ -83,45 +87,51 @@ class Selection:
         leave_out: Callable[[Policy, str], None],
     ) -> None:
         def budget(crosses: bool, limit: float, whose: str) -> Budget:
-            def leave(policy: Policy, seconds: float) -> None:
-                most = f"a scan has {limit:.0f} s for the policies of {whose}"
-                if self._late:
-                    most = "the scan would not end within scan.timeout with all policies"
-                leave_out(
-                    policy,
-                    f"it took {seconds:.1f} s of CPU time so far, and {most}. Use fewer policies for the same groups, "
-                    "or fewer patterns with fewer stars and placeholders, or ask for a longer scan.timeout of the "
-                    "KafkaConnection",
-                )
-
             members = [policy for policy in policies if policy.crosses_namespace is crosses]
-            return Budget(members, lambda: limit, leave)
+            most = f"a scan has {limit:.0f} s for the policies of {whose}"
+            return Budget(members, lambda: limit, partial(self._leave_out, most))
 
-        self.policies, self.size, self._groups = policies, size, groups
-        self.done, self._late = 0.0, False
+        self.policies, self.size, self._groups, self._own = policies, size, groups, own
+        self._refuse, self.done = leave_out, 0.0
+        # Seconds of CPU time that all policies took, also those that are left out.
+        self._charged = 0.0
         self._budgets = {
             False: budget(False, own, "the connection's own namespace"),
             True: budget(True, others, "all other namespaces than the connection's"),
         }
 
+    def _leave_out(self, most: str, policy: Policy, seconds: float) -> None:
+        self._refuse(
+            policy,
+            f"it took {seconds:.1f} s of CPU time so far, and {most}. Use fewer policies for the same groups, or fewer "
+            "patterns with fewer stars and placeholders, or ask for a longer scan.timeout of the KafkaConnection",
+        )
+
     def charge(self, policy: Policy, seconds: float) -> bool:
         """Count CPU time that a policy took: whether it is not left out."""
         budget = self._budgets[policy.crosses_namespace]
+        self._charged += seconds
         budget.charge(policy, seconds)
         self.policies = budget.leave_out_costly(self.policies)
         return any(each.key == policy.key for each in self.policies)
 
-    def fit(self, left: float, total: float) -> None:
+    def fit(self, left: float, judging: float, reading: float) -> None:
         """Leave out costly policies of the connection's own namespace, but one, if the scan would not end in time.
 
-        left, total: seconds of the scan. What others and reads took so far has shortened what is left.
+        left: seconds of the scan. judging: what judging for all namespaces took so far. reading: what reads for the
+        connection's own, and writes, took; they go on as before, as most groups are those of other policies, too.
         """
+        took = judging + reading
+        if not judging or self.done == 1 or took < _KNOWN_FROM * (took + left):
+            return
+        # The CPU time that all may have taken so far, if slices go on as before. A thread has less than has passed.
+        may = left * _MAY_TAKE * self.done / (1 - self.done) - reading
+        may = min(may * self._charged / judging, self._own * _MAY_TAKE * self.done)
         budget = self._budgets[False]
-        if self.done < 1 and budget.total > total * _KNOWN_FROM:
-            self._late = True
-            most = left * _MAY_TAKE * self.done / (1 - self.done)
-            self.policies = budget.leave_out_costly(self.policies, most=most)
-            self._late = False
+        # If reads alone take too long, it is of no use.
+        if 0 < may < budget.total:
+            leave_out = partial(self._leave_out, "the scan would not end within scan.timeout with all policies")
+            self.policies = budget.leave_out_until(may * _DOWN_TO, self.policies, leave_out, staying=1)
 
     def __iter__(self) -> Iterator[Mapping[str, list[Group]]]:
         selected: dict[str, list[Group]] = {policy.key: [] for policy in self.policies}
