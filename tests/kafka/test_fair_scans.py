@@ -80,6 +80,21 @@ def test_policies_of_one_namespace_have_all_the_time(access: Settings, make: Mak
     assert observation.verdicts[policy.key].by_reason == {reasons.HAS_OFFSETS: len(names)}
 
 
+def test_the_connections_own_have_all_the_time_beside_a_small_one(access: Settings, make: Maker) -> None:
+    """What a tenant adds is read after them, and leaves them their time."""
+    topic = make.topic(partitions=1)
+    names, (small,) = simple_groups(make, "all", 40, topic), simple_groups(make, "small", 1, topic)
+    own = [of("kafka", name, *names[first::2], committedOffsets="Absent") for first, name in enumerate(("a", "b"))]
+    tenants = of("team-a", "small", small, committedOffsets="Absent")
+    with closing(connect(replace(access, requests_per_second=5))) as paced:
+        scene = Scene(paced, timeout="14s")
+        scene.memory.slice = 1
+        observation = scene.observe(*own, tenants, whole=False)
+    assert observation.left_out == {}
+    counts = {policy.key: observation.verdicts[policy.key].by_reason for policy in own}
+    assert counts == {key: {reasons.HAS_OFFSETS: len(names) // 2} for key in counts}
+
+
 def test_many_policies_on_all_groups_fit_into_the_default_memory(
     client: Client, make: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

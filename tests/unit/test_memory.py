@@ -234,6 +234,11 @@ def _limited(code: str) -> str:
         pytest.param("held = bytes(200 << 20); Rows().take(200_000)", id="rows"),
         pytest.param("held = bytes(150 << 20); [bytes(200) for _ in Rows().each(500_000)]", id="rows-one-by-one"),
         pytest.param(
+            "held, rows = [bytes(150 << 20)], Rows()\n"
+            "    for _ in range(25): held.append([bytes(200) for _ in rows.each(19_999)])",
+            id="rows-of-many-answers",
+        ),
+        pytest.param(
             "held = bytes(200 << 20); asyncio.run(child.run('itertools:repeat', bytes(1 << 16), {}, 60))",
             id="what-another-process-returns",
         ),
@@ -246,7 +251,7 @@ def _limited(code: str) -> str:
     ],
 )
 def test_what_does_not_fit_is_refused_before_it_is_read(code: str) -> None:
-    """TooMuch, and no MemoryError, which would meet whoever needs memory next."""
+    """TooMuch, and no MemoryError, which would meet others that need memory next."""
     printed = _limited(f"try:\n    {code}\nexcept memory.TooMuch as error:\n    print(error)")
     assert "more memory than the operator has left" in printed
 

@@ -158,9 +158,16 @@ _TWO = {"kafka/a": 10.0, "kafka/b": 12.0}
             {"left": 80, "judging": 72},
             id="also-of-two-that-cost-the-same",
         ),
+        pytest.param({"kafka/a": 11.0, "t/b": 9.0}, ["kafka/a", "t/b"], {"left": 80, "judging": 20}, id="with-others"),
+        pytest.param({"kafka/a": 20.0, "t/b": 5.0}, ["kafka/a"], {"left": 80, "judging": 25}, id="first-of-others"),
         pytest.param(
-            {"kafka/a": 11.0, "t/b": 40.0}, ["kafka/a", "t/b"], {"left": 40, "judging": 51}, id="others-have-own-limits"
+            {"kafka/a": 15.0, "kafka/b": 14.0, "t/c": 1.0, "t/d": 9.0},
+            ["kafka/b", "t/c"],
+            {"left": 80, "judging": 39},
+            id="others-may-take-a-tenth",
         ),
+        pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 80, "one_read": 20}, id="one-slow-read"),
+        pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 73, "slices": 2}, id="few-slices"),
         pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 600}, id="not-known-yet"),
         pytest.param(_TWO, ["kafka/a"], {"left": 400, "own": 90}, id="more-than-all-may-take"),
         pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 1, "done": 1.0}, id="done"),
@@ -177,7 +184,11 @@ def test_what_a_scan_has_no_time_for_is_left_out(
     for policy in policies:
         found.charge(policy, costs[policy.key])
     found.done = seconds.get("done", 0.25)
-    found.fit(seconds["left"], seconds.get("judging", 22), seconds.get("reading", 0))
+    slices = int(seconds.get("slices", 4))
+    reads = [seconds.get("one_read", 0.0), *[0.0] * (slices - 1)]
+    if "reading" in seconds:
+        reads = [seconds["reading"] / slices] * slices
+    found.fit(seconds["left"], seconds.get("judging", 22), reads, 0.0)
     assert [policy.key for policy in found.policies] == stay
     assert left_out.keys() == costs.keys() - set(stay)
     assert all("would not end within scan.timeout" in why for why in left_out.values())
@@ -190,5 +201,5 @@ def test_who_is_left_out_leaves_room_for_what_is_different_later() -> None:
     for policy in policies:
         found.charge(policy, 10)
     found.done = 0.5
-    found.fit(110, 100, 0)
+    found.fit(110, 100, [0, 0, 0, 0], 0)
     assert len(found.policies) == 7

@@ -195,8 +195,8 @@ class _Scan(Facts):
         seen, size = contents.seen.setdefault(context.connection.uid, {}), selection.size
         verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in selection.policies}
         reading = _EvidenceReader(self, selection.policies, whole)
-        # Seconds that waiting for memory, and writing took.
-        began, waiting, writing = elapsed(), 0.0, 0.0
+        # Seconds of waiting for memory, of writes, and of each slice's reads for the connection's own policies.
+        began, waiting, writing, reads = elapsed(), 0.0, 0.0, list[float]()
         for selected in slices:
             for key in self.left_out.keys() & verdicts:
                 del verdicts[key]
@@ -222,8 +222,9 @@ class _Scan(Facts):
                 self.note()
                 writing += elapsed() - before
             if not whole:
+                reads.append(reading.own - sum(reads))
                 judging = elapsed() - began - waiting - writing - reading.own - reading.others
-                selection.fit(self.deadline.left, judging, reading.own + writing)
+                selection.fit(self.deadline.left, judging, reads, writing)
         return {policy.key: verdicts[policy.key] for policy in selection.policies}
 
     def reserve(
@@ -538,15 +539,17 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
 class _EvidenceReader:
     """Reads evidence in turns of namespaces: first the connection's own, then those that want fewer groups.
 
-    Others than the connection's may take as long together as is left of the scan, so half of it. If there are policies
-    of one namespace alone, or `whole`, there are no limits. own, others: the seconds that reads took so far.
+    Others than the connection's may take as long together as is left of the scan, so half of it; the connection's own
+    have no limit. If there are policies of one namespace alone, or `whole`, no policy has one. own, others: the seconds
+    that reads took so far.
     """
 
     def __init__(self, scan: _Scan, policies: Sequence[Policy], whole: bool) -> None:
         self._scan, self._own = scan, scan.context.connection.namespace
         self._least = scan.deadline.left * _OTHERS_SHARE
         self._unlimited = whole or len({policy.namespace for policy in policies}) < 2
-        self._budget = Budget(policies, self._limit, self._leave_out, 1 / 2)
+        limited = [policy for policy in policies if policy.crosses_namespace]
+        self._budget = Budget(limited, self._limit, self._leave_out, 1 / 2)
         self.own = self.others = 0.0
 
     def read(self, need: Need, policies: Sequence[Policy], wanted: Mapping[str, Sequence[Group]]) -> None:
@@ -574,7 +577,7 @@ class _EvidenceReader:
             left = self._scan.left(policies)
             # What `requestsPerSecond` would delay until after the deadline is not sent, and takes no time.
             late = need is Need.OFFSETS and any(_is_lost(offsets.get(name), _LATE) for name in groups)
-            if len(self._budget.leave_out_costly(left, late)) < len(left):
+            if turn[0].crosses_namespace and len(self._budget.leave_out_costly(left, late)) < len(left):
                 for name in [name for name in groups if _is_lost(offsets.get(name))]:
                     del offsets[name]
                     read.remove(name)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from statistics import median
 
 from group_hygiene.model.groups import Group
 from group_hygiene.process.clock import TURNS
 from group_hygiene.spec.policy import Policy
 
-# What is yet to come is known once slices have taken this share of a scan's time. They may take so much of what is
-# left; if they would take more, policies are left out until so much of that is taken, so that this is seldom.
-_KNOWN_FROM, _MAY_TAKE, _DOWN_TO = 0.05, 0.9, 0.8
+# What is yet to come is known once so many slices have taken this share of a scan's time. They may take so much of what
+# is left; if they would take more, policies are left out until so much of that is taken, so that this is seldom. Those
+# of other namespaces than the connection's are left out first, but for so much of it.
+_KNOWN_SLICES, _KNOWN_FROM, _MAY_TAKE, _DOWN_TO, _FOR_OTHERS = 3, 0.05, 0.9, 0.8, 0.1
 
 
 class Budget:
@@ -115,23 +117,27 @@ class Selection:
         self.policies = budget.leave_out_costly(self.policies)
         return any(each.key == policy.key for each in self.policies)
 
-    def fit(self, left: float, judging: float, reading: float) -> None:
-        """Leave out costly policies of the connection's own namespace, but one, if the scan would not end in time.
+    def fit(self, left: float, judging: float, reads: Sequence[float], writing: float) -> None:
+        """Leave out costly policies if the scan would not end in time, but one of the connection's own namespace.
 
-        left: seconds of the scan. judging: what judging for all namespaces took so far. reading: what reads for the
-        connection's own, and writes, took; they go on as before, as most groups are those of other policies, too.
+        left: seconds of the scan. judging, writing: what these took so far. reads: what each slice read for the
+        connection's own. They are expected to go on like most so far, as one may be slow for another reason, and as
+        most groups are those of other policies, too.
         """
+        reading = median(reads) * len(reads) + writing
         took = judging + reading
-        if not judging or self.done == 1 or took < _KNOWN_FROM * (took + left):
+        if len(reads) < _KNOWN_SLICES or not judging or self.done == 1 or took < _KNOWN_FROM * (took + left):
             return
         # The CPU time that all may have taken so far, if slices go on as before. A thread has less than has passed.
         may = left * _MAY_TAKE * self.done / (1 - self.done) - reading
         may = min(may * self._charged / judging, self._own * _MAY_TAKE * self.done)
-        budget = self._budgets[False]
+        own, others = self._budgets[False], self._budgets[True]
         # If reads alone take too long, it is of no use.
-        if 0 < may < budget.total:
+        if 0 < may < own.total + others.total:
             leave_out = partial(self._leave_out, "the scan would not end within scan.timeout with all policies")
-            self.policies = budget.leave_out_until(may * _DOWN_TO, self.policies, leave_out, staying=1)
+            most = max(may * _DOWN_TO - own.total, may * _FOR_OTHERS)
+            self.policies = others.leave_out_until(most, self.policies, leave_out)
+            self.policies = own.leave_out_until(may * _DOWN_TO - others.total, self.policies, leave_out, staying=1)
 
     def __iter__(self) -> Iterator[Mapping[str, list[Group]]]:
         selected: dict[str, list[Group]] = {policy.key: [] for policy in self.policies}

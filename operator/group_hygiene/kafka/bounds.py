@@ -69,10 +69,7 @@ class Rows:
     def take(self, count: int) -> None:
         """Raises TooMuch if there are more in total than allowed, or than there is memory for."""
         self._count(count)
-        self._unchecked += count
-        if self._unchecked > _ROWS_UNCHECKED:
-            memory.require(self._unchecked * _ROW_BYTES, f"{self._unchecked} rows of an answer")
-            self._unchecked = 0
+        self._check(count, 0)
 
     def each(self, count: int) -> Iterator[int]:
         """As `take`, for rows that are decoded one after another. Most may share objects with others, so the memory is
@@ -81,9 +78,17 @@ class Rows:
         self._count(count)
         for first in range(0, count, _ROWS_UNCHECKED):
             some = range(first, min(count, first + _ROWS_UNCHECKED))
-            if count > _ROWS_UNCHECKED:
-                memory.require(len(some) * _ROW_BYTES + first * _GROWTH_BYTES, f"{count} rows of an answer")
+            self._check(len(some), first)
             yield from some
+
+    def _check(self, count: int, before: int) -> None:
+        """before: how many rows the dictionary has, which may grow. Those of several answers count together."""
+        self._unchecked += count
+        if self._unchecked >= _ROWS_UNCHECKED:
+            memory.require(
+                self._unchecked * _ROW_BYTES + before * _GROWTH_BYTES, f"{self._unchecked} rows of an answer"
+            )
+            self._unchecked = 0
 
     def _count(self, count: int) -> None:
         self._left -= count
