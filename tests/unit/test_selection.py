@@ -167,6 +167,7 @@ _TWO = {"kafka/a": 10.0, "kafka/b": 12.0}
             id="others-may-take-a-tenth",
         ),
         pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 80, "one_read": 20}, id="one-slow-read"),
+        pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 90, "halved": 8, "slices": 6}, id="reads-get-faster"),
         pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 73, "slices": 2}, id="few-slices"),
         pytest.param(_TWO, ["kafka/a", "kafka/b"], {"left": 600}, id="not-known-yet"),
         pytest.param(_TWO, ["kafka/a"], {"left": 400, "own": 90}, id="more-than-all-may-take"),
@@ -188,6 +189,8 @@ def test_what_a_scan_has_no_time_for_is_left_out(
     reads = [seconds.get("one_read", 0.0), *[0.0] * (slices - 1)]
     if "reading" in seconds:
         reads = [seconds["reading"] / slices] * slices
+    if "halved" in seconds:
+        reads = [seconds["halved"] / 2**number for number in range(slices)]
     found.fit(seconds["left"], seconds.get("judging", 22), reads, 0.0)
     assert [policy.key for policy in found.policies] == stay
     assert left_out.keys() == costs.keys() - set(stay)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from statistics import median
 
 from group_hygiene.model.groups import Group
 from group_hygiene.process.clock import TURNS
@@ -13,8 +12,10 @@ from group_hygiene.spec.policy import Policy
 
 # What is yet to come is known once so many slices have taken this share of a scan's time. They may take so much of what
 # is left; if they would take more, policies are left out until so much of that is taken, so that this is seldom. Those
-# of other namespaces than the connection's are left out first, but for so much of it.
+# of other namespaces than the connection's are left out first, but for so much of it. Reads are expected
+# by these last ones.
 _KNOWN_SLICES, _KNOWN_FROM, _MAY_TAKE, _DOWN_TO, _FOR_OTHERS = 3, 0.05, 0.9, 0.8, 0.1
+_LAST_SLICES = 10
 
 
 class Budget:
@@ -120,13 +121,16 @@ class Selection:
     def fit(self, left: float, judging: float, reads: Sequence[float], writing: float) -> None:
         """Leave out costly policies if the scan would not end in time, but one of the connection's own namespace.
 
-        left: seconds of the scan. judging, writing: what these took so far. reads: what each slice read for the
-        connection's own. They are expected to go on like most so far, as one may be slow for another reason, and as
-        most groups are those of other policies, too.
+        left: seconds of the scan. judging, writing: what these took so far. reads: of each slice, for the connection's
+        own. They are expected to go on like the faster ones of the last, as the first ones, and those that wait for
+        others, are slower; and whatever is left out, as most groups are those of other policies, too.
         """
-        reading = median(reads) * len(reads) + writing
+        if len(reads) < _KNOWN_SLICES or not judging or self.done == 1:
+            return
+        last = sorted(reads[-_LAST_SLICES:])
+        reading = last[len(last) // 4] * len(reads) + writing
         took = judging + reading
-        if len(reads) < _KNOWN_SLICES or not judging or self.done == 1 or took < _KNOWN_FROM * (took + left):
+        if took < _KNOWN_FROM * (took + left):
             return
         # The CPU time that all may have taken so far, if slices go on as before. A thread has less than has passed.
         may = left * _MAY_TAKE * self.done / (1 - self.done) - reading
