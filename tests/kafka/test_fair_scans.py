@@ -44,13 +44,16 @@ def simple_groups(make: Maker, kind: str, count: int, topic: str) -> list[str]:
     return names
 
 
-def test_a_policy_that_takes_much_time_leaves_it_to_other_namespaces(access: Settings, make: Maker) -> None:
+@pytest.mark.parametrize("namespace", ["team-a", "kafka"])
+def test_a_policy_that_takes_much_time_leaves_it_to_other_namespaces(
+    access: Settings, make: Maker, namespace: str
+) -> None:
     """It is left out with a figure; those of the connection and of another namespace read all of their groups."""
     topic = make.topic(partitions=1, records=1)
     names = {
         kind: simple_groups(make, kind, count, topic) for kind, count in (("greedy", 100), ("small", 5), ("own", 1))
     }
-    greedy = of("team-a", "greedy", f"{make.tag}greedy-*", lag={"atLeast": 1})
+    greedy = of(namespace, "greedy", f"{make.tag}greedy-*", lag={"atLeast": 1})
     others = [
         of("team-b", "small", *names["small"], committedOffsets="Absent"),
         of("kafka", "own", *names["own"], committedOffsets="Absent"),

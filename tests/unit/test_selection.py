@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.engine.selection import Selection
+from group_hygiene.engine.selection import Budget, Selection
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.process import clock
 from group_hygiene.spec.policy import Policy, parse_policy
@@ -206,3 +206,16 @@ def test_who_is_left_out_leaves_room_for_what_is_different_later() -> None:
     found.done = 0.5
     found.fit(110, 100, [0, 0, 0, 0], 0)
     assert len(found.policies) == 7
+
+
+@pytest.mark.parametrize("limit", [pytest.param(math.inf, id="without-a-limit"), pytest.param(100.0, id="within-it")])
+def test_a_late_read_leaves_out_half_of_what_was_spent(limit: float) -> None:
+    """Whatever the limit: the rest of the time has shown to be too little."""
+    policies = [_policy("kafka", f"p{number}", _PLAIN) for number in range(4)]
+    left_out = list[str]()
+    budget = Budget(policies, lambda: limit, lambda policy, _: left_out.append(policy.key))
+    for number, policy in enumerate(policies):
+        budget.charge(policy, 10 + number)
+    assert budget.leave_out_costly(policies) == policies
+    assert [policy.key for policy in budget.leave_out_costly(policies, late=True)] == ["kafka/p0", "kafka/p1"]
+    assert left_out == ["kafka/p3", "kafka/p2"]

@@ -194,7 +194,7 @@ class _Scan(Facts):
         context, contents = self.context, self.context.journal.contents
         seen, size = contents.seen.setdefault(context.connection.uid, {}), selection.size
         verdicts = {policy.key: Verdicts(contents.marks.get(policy.uid, {}), whole) for policy in selection.policies}
-        reading = _EvidenceReader(self, selection.policies, whole)
+        reading = _EvidenceReader(self, selection, whole)
         # Seconds of waiting for memory, of writes, and of each slice's reads for the connection's own policies.
         began, waiting, writing, reads = elapsed(), 0.0, 0.0, list[float]()
         for selected in slices:
@@ -539,17 +539,22 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False, wh
 class _EvidenceReader:
     """Reads evidence in turns of namespaces: first the connection's own, then those that want fewer groups.
 
-    Others than the connection's may take as long together as is left of the scan, so half of it; the connection's own
-    have no limit. If there are policies of one namespace alone, or `whole`, no policy has one. own, others: the seconds
-    that reads took so far.
+    Others than the connection's may take as long together as is left of the scan, so half of it. The connection's own
+    may take more if the rest of their reads fits into what is left. If there are policies of one namespace alone, or
+    `whole`, there are no limits. own, others: the seconds that reads took so far.
     """
 
-    def __init__(self, scan: _Scan, policies: Sequence[Policy], whole: bool) -> None:
-        self._scan, self._own = scan, scan.context.connection.namespace
+    def __init__(self, scan: _Scan, selection: Selection, whole: bool) -> None:
+        policies = selection.policies
+        self._scan, self._selection, self._own = scan, selection, scan.context.connection.namespace
         self._least = scan.deadline.left * _OTHERS_SHARE
         self._unlimited = whole or len({policy.namespace for policy in policies}) < 2
-        limited = [policy for policy in policies if policy.crosses_namespace]
-        self._budget = Budget(limited, self._limit, self._leave_out, 1 / 2)
+
+        def budget(crosses: bool, limit: Callable[[], float]) -> Budget:
+            members = [policy for policy in policies if policy.crosses_namespace is crosses]
+            return Budget(members, limit, self._leave_out, 1 / 2)
+
+        self._budgets = {False: budget(False, self._limit_of_own), True: budget(True, self._limit)}
         self.own = self.others = 0.0
 
     def read(self, need: Need, policies: Sequence[Policy], wanted: Mapping[str, Sequence[Group]]) -> None:
@@ -564,20 +569,23 @@ class _EvidenceReader:
             groups = {group.id: group for each in new.values() for group in each}
             if not groups:
                 continue
-            began = elapsed()
+            crosses = turn[0].crosses_namespace
+            budget, began = self._budgets[crosses], elapsed()
             self._scan.read(need, groups, self._deadline(turn))
             took = elapsed() - began
-            if turn[0].crosses_namespace:
+            if crosses:
                 self.others += took
             else:
                 self.own += took
+            seconds = took / sum(map(len, new.values()))
             for policy in turn:
-                self._budget.charge(policy, took * len(new[policy.key]) / sum(map(len, new.values())))
+                budget.charge(policy, seconds * len(new[policy.key]))
             read |= groups.keys()
             left = self._scan.left(policies)
             # What `requestsPerSecond` would delay until after the deadline is not sent, and takes no time.
             late = need is Need.OFFSETS and any(_is_lost(offsets.get(name), _LATE) for name in groups)
-            if turn[0].crosses_namespace and len(self._budget.leave_out_costly(left, late)) < len(left):
+            late = late and not self._unlimited
+            if len(budget.leave_out_costly(left, late)) < len(left):
                 for name in [name for name in groups if _is_lost(offsets.get(name))]:
                     del offsets[name]
                     read.remove(name)
@@ -601,9 +609,16 @@ class _EvidenceReader:
     def _limit(self) -> float:
         return math.inf if self._unlimited else max(self._scan.deadline.left, self._least)
 
+    def _limit_of_own(self) -> float:
+        left, done = self._scan.deadline.left, self._selection.done
+        if self._unlimited or done == 1:
+            return math.inf
+        # If these seconds were for what is done, as many as are left are for the rest.
+        return max(left, left * done / (1 - done))
+
     def _deadline(self, turn: Sequence[Policy]) -> Deadline:
         """A read that takes longer exceeds the limit, or leaves the others half of the time."""
-        left, total = self._scan.deadline.left, self._budget.total
+        left, total = self._scan.deadline.left, self._budgets[True].total
         if self._unlimited:
             return self._scan.deadline
         if not turn[0].crosses_namespace:

@@ -12,9 +12,9 @@ from group_hygiene.spec.policy import Policy
 
 # What is yet to come is known once so many slices have taken this share of a scan's time. They may take so much of what
 # is left; if they would take more, policies are left out until so much of that is taken, so that this is seldom. Those
-# of other namespaces than the connection's are left out first, but for so much of it. Reads are expected
-# by these last ones.
+# of other namespaces than the connection's are left out first, but for so much of it.
 _KNOWN_SLICES, _KNOWN_FROM, _MAY_TAKE, _DOWN_TO, _FOR_OTHERS = 3, 0.05, 0.9, 0.8, 0.1
+# Reads are expected to go on like those of so many last slices.
 _LAST_SLICES = 10
 
 
@@ -51,7 +51,7 @@ class Budget:
         limit = self._limit()
         if self.total <= limit and not late:
             return policies
-        return self.leave_out_until(limit / 2, policies, self._leave_out)
+        return self.leave_out_until(min(limit, self.total) / 2, policies, self._leave_out)
 
     def leave_out_until(
         self, most: float, policies: Sequence[Policy], leave_out: Callable[[Policy, float], None], staying: int = 0

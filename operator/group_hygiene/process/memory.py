@@ -342,7 +342,7 @@ class Intake:
             turn, self._turn = self._turn, None
             reserved, self._reserved = self._reserved, 0
         if turn is not None or reserved > FREE_BYTES:
-            if reserved > LIMIT // _SMALL_SHARE:
+            if turn is not None or reserved > LIMIT // _SMALL_SHARE:
                 # An error and the request that failed with it refer to each other, and to the answer. For small runs it
                 # is not worth the time, in which no thread runs.
                 gc.collect()
