@@ -202,6 +202,8 @@ class _Demo:
     def _enforce(self, story: Story, command_line: CommandLine) -> None:
         screen, kubernetes = self._screen, self._kubernetes
         looks_abandoned = [group for kind in story.kinds if kind.looks_abandoned for group in kind.groups]
+        # History begins with Spark's first read: the backtest needs groups from before they are deleted.
+        self._wait(lambda: self._pipeline.read_since(datetime.min.replace(tzinfo=UTC)), _READ_SECONDS)
         screen.heading("3  Enforce: one word in an object, as a commit would change it; and a request to keep a group")
         screen.command(kubernetes.enforce())
         self._progress("waiting for the marks")

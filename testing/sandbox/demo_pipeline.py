@@ -57,8 +57,11 @@ class Pipeline:
     def read_since(self, moment: datetime) -> bool:
         """Whether the tables include all records that the log had at a moment."""
         coverage = str(self.tables / "coverage")
+        if not DeltaTable.is_deltatable(coverage):
+            return False
         answer = QueryBuilder().register("t", DeltaTable(coverage)).execute("SELECT min(read_at) AS at FROM t")
-        return bool(answer.read_all().column("at").to_pylist()[0] > moment)
+        (at,) = answer.read_all().column("at").to_pylist()
+        return at is not None and bool(at > moment)
 
     def look_back(self, *commands: Sequence[str]) -> list[Answer]:
         """End it, and run these commands on its tables concurrently."""

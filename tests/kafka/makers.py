@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Literal
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -91,10 +98,20 @@ class Maker:
             self.admin.incremental_alter_configs([resource])[resource].result()
             if policy == "compact":
                 continue
-            partitions = self.admin.list_topics(topic).topics[topic].partitions
-            # -1: to the end.
-            for done in self.admin.delete_records([TopicPartition(topic, i, -1) for i in partitions]).values():
+            # The controller knows the policy at once, the log later.
+            wait_for(lambda: self._has_deleted_records(topic))
+
+    def _has_deleted_records(self, topic: str) -> bool:
+        partitions = self.admin.list_topics(topic).topics[topic].partitions
+        # -1: to the end.
+        for done in self.admin.delete_records([TopicPartition(topic, i, -1) for i in partitions]).values():
+            try:
                 done.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+                    raise
+                return False
+        return True
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""
